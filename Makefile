@@ -1,0 +1,21 @@
+# For people: each target does its own set-up. CMake does the work; PRESET=debug|asan|tsan|all-gpus picks another build.
+PRESET ?= release
+export JOBS ?= $(shell nproc)
+
+build: deps
+	@scripts/build $(PRESET)
+deps:
+	@scripts/install-deps
+test: build
+	@ctest --preset $(PRESET) -j $(JOBS)
+	@grep -hs '^SKIPPED' build*/Testing/Temporary/LastTest.log | sort -u || true
+demo: build
+	@scripts/demo
+bench: build
+	build/cpu_step
+format:
+	@scripts/format
+clean:
+	rm -rf build build-*
+
+.PHONY: build deps test demo bench format clean

@@ -1,0 +1,77 @@
+# Flags for all of hearth, and the two kinds of target: rooms and tests.
+# Asserts stay on in every build: they guard against wrong numbers, not only against crashes.
+set(CMAKE_C_FLAGS_RELWITHDEBINFO "-O2 -g")
+set(CMAKE_CUDA_FLAGS_RELEASE "-O3")
+add_library(hearth_flags INTERFACE)
+target_include_directories(hearth_flags INTERFACE ${CMAKE_SOURCE_DIR}/src)
+target_compile_definitions(hearth_flags INTERFACE _GNU_SOURCE=1 HEARTH_VERSION="${PROJECT_VERSION}")
+target_link_libraries(hearth_flags INTERFACE Threads::Threads m)
+target_compile_options(hearth_flags INTERFACE $<$<COMPILE_LANGUAGE:C>:-Wall -Wextra -Wvla -Wmissing-prototypes
+                                              -Wno-missing-field-initializers>)
+# -fno-math-errno and friends let loops vectorise; results stay IEEE: no -ffast-math, so that NaN guards work and
+# sums keep their order.
+target_compile_options(hearth_flags INTERFACE $<$<COMPILE_LANGUAGE:C>:-fno-math-errno -fno-trapping-math>)
+if(HEARTH_NATIVE)
+    target_compile_options(hearth_flags INTERFACE $<$<COMPILE_LANGUAGE:C>:-march=native>)
+endif()
+if(HEARTH_WERROR)
+    target_compile_options(hearth_flags INTERFACE $<$<COMPILE_LANGUAGE:C>:-Werror>)
+    target_compile_options(hearth_flags INTERFACE $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings>)
+endif()
+if(HEARTH_SANITIZE)
+    target_compile_options(hearth_flags INTERFACE $<$<COMPILE_LANGUAGE:C>:-fsanitize=${HEARTH_SANITIZE}
+                                                  -fno-omit-frame-pointer -fno-sanitize-recover=all>)
+    target_link_options(hearth_flags INTERFACE -fsanitize=${HEARTH_SANITIZE})
+    # gcc's checks for uninitialised variables cry wolf on instrumented code; the plain builds keep them.
+    target_compile_options(hearth_flags INTERFACE $<$<C_COMPILER_ID:GNU>:$<$<COMPILE_LANGUAGE:C>:-Wno-maybe-uninitialized>>)
+endif()
+
+# hearth_room(NAME USES other rooms and libraries): src/NAME/*.c (not main.c) as the static library hearth_NAME.
+function(hearth_room name)
+    cmake_parse_arguments(room "" "" "USES" ${ARGN})
+    file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${name}/*.c)
+    list(FILTER sources EXCLUDE REGEX "/main\\.c$")
+    if(HEARTH_HAVE_CUDA)
+        file(GLOB_RECURSE kernels CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${name}/*.cu)
+        list(APPEND sources ${kernels})
+    else()
+        list(FILTER sources EXCLUDE REGEX "/cuda/")
+    endif()
+    if(sources)
+        add_library(hearth_${name} STATIC ${sources})
+        set(scope PUBLIC)
+    else()
+        add_library(hearth_${name} INTERFACE)
+        set(scope INTERFACE)
+    endif()
+    target_link_libraries(hearth_${name} ${scope} hearth_flags)
+    foreach(used ${room_USES})
+        if(TARGET hearth_lib_${used})
+            target_link_libraries(hearth_${name} ${scope} hearth_lib_${used})
+        else()
+            target_link_libraries(hearth_${name} ${scope} hearth_${used})
+        endif()
+    endforeach()
+endfunction()
+
+# For every test, those that other CMakeLists.txt add by hand included. MPI and the CUDA driver keep memory to the end of
+# the process; the list names only such libraries.
+set(HEARTH_TEST_ENVIRONMENT "HEARTH_BUILD=${CMAKE_BINARY_DIR}" "HEARTH_HISTORY=" # no test adds to the user's history
+                            "LSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/cmake/lsan.supp:print_suppressions=0")
+
+# hearth_test(NAME source ROOMS rooms [ARGS arguments]): a cmocka program build/tests/NAME run by CTest. It finds the shared
+# test data through HEARTH_SHARED and skips visibly when it is absent.
+function(hearth_test name source)
+    cmake_parse_arguments(test "MANUAL" "" "ROOMS;ARGS" ${ARGN})
+    add_executable(${name} ${source})
+    set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+    target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR}/tests)
+    target_link_libraries(${name} PRIVATE hearth_flags hearth_lib_cmocka)
+    foreach(room ${test_ROOMS})
+        target_link_libraries(${name} PRIVATE hearth_${room})
+    endforeach()
+    if(NOT test_MANUAL)
+        add_test(NAME ${name} COMMAND ${name} ${test_ARGS} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+        set_tests_properties(${name} PROPERTIES ENVIRONMENT "${HEARTH_TEST_ENVIRONMENT}" TIMEOUT 600)
+    endif()
+endfunction()
