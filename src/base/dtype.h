@@ -1,0 +1,49 @@
+// Element types of tensors, as stored.
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+typedef enum DType { DTYPE_F32, DTYPE_BF16, DTYPE_F16, DTYPE_I32, DTYPE_I64, DTYPE_U8, DTYPE_U16, DTYPE_COUNT } DType;
+
+size_t dtype_size(DType dtype);
+const char *dtype_name(DType dtype);                  // as safetensors spells it: "F32", "BF16", ...
+bool dtype_from_name(DType *dtype, const char *name); // the same spelling
+
+typedef uint16_t bf16; // bfloat16: the upper half of a float
+
+static inline float bf16_to_f32(bf16 value) {
+    uint32_t bits = (uint32_t)value << 16;
+    float result;
+    memcpy(&result, &bits, sizeof result);
+    return result;
+}
+
+static inline bf16 bf16_from_f32(float value) { // round to nearest even; NaN stays NaN
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    if ((bits & 0x7fffffffu) > 0x7f800000u) return (bf16)((bits >> 16) | 0x40);
+    return (bf16)((bits + 0x7fffu + ((bits >> 16) & 1)) >> 16);
+}
+
+// A float as a bf16 and the 16 bits beyond it: bits = (weight << 16) + low, exact for every float. Halves round up in
+// the bit pattern (not to even), since low reaches from -32768 to 32767.
+static inline bf16 bf16_split(float value, int16_t *low) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    bf16 weight = (bf16)((bits + 0x8000u) >> 16);
+    *low = (int16_t)(bits - ((uint32_t)weight << 16));
+    return weight;
+}
+
+static inline float bf16_join(bf16 weight, int16_t low) {
+    uint32_t bits = ((uint32_t)weight << 16) + (uint32_t)(int32_t)low;
+    float result;
+    memcpy(&result, &bits, sizeof result);
+    return result;
+}
+
+float f16_to_f32(uint16_t value);
+uint16_t f16_from_f32(float value); // round to nearest even, overflow to infinity

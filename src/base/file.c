@@ -1,0 +1,245 @@
+// Files and directories over POSIX calls. Every failure names the path; a path that is not there is the user's error.
+#include "base/file.h"
+
+#include "base/text.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+// A path that a user named: a missing file is the user's error, the rest is the system's.
+static Status open_failed(const char *path) {
+    if (errno == ENOENT) return status_usage("no such file or directory: %s", path);
+    return status_errno("cannot open %s", path);
+}
+
+Status file_map(FileMap *map, const char *path) {
+    *map = (FileMap){0};
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return open_failed(path);
+    struct stat info;
+    Status status = NULL;
+    if (fstat(fd, &info))
+        status = status_errno("cannot stat %s", path);
+    else if (!S_ISREG(info.st_mode))
+        status = status_usage("not a regular file: %s", path);
+    else if (info.st_size > 0) {
+        void *data = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_SHARED, fd, 0);
+        if (data == MAP_FAILED)
+            status = status_errno("cannot map %s", path);
+        else
+            *map = (FileMap){data, (size_t)info.st_size};
+    }
+    close(fd);
+    return status;
+}
+
+void file_unmap(FileMap *map) {
+    if (map->data) munmap((void *)map->data, map->size);
+    *map = (FileMap){0};
+}
+
+Status file_read(char **data, size_t *size, const char *path) {
+    *data = NULL;
+    *size = 0;
+    FILE *file = fopen(path, "rbe");
+    if (!file) return open_failed(path);
+    TextBuffer buffer = {0};
+    char chunk[65536];
+    size_t n;
+    while ((n = fread(chunk, 1, sizeof chunk, file)) > 0)
+        text_buffer_add(&buffer, chunk, n);
+    Status status = ferror(file) ? status_errno("cannot read %s", path) : NULL;
+    fclose(file);
+    if (status) {
+        text_buffer_free(&buffer);
+        return status;
+    }
+    text_buffer_add(&buffer, "", 0);
+    *data = buffer.data;
+    *size = buffer.length;
+    return NULL;
+}
+
+Status file_write_all(int fd, const void *data, size_t size, const char *path) {
+    const char *at = data;
+    while (size) {
+        ssize_t n = write(fd, at, size < (1u << 30) ? size : (1u << 30));
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return status_errno("cannot write %s", path);
+        at += n;
+        size -= (size_t)n;
+    }
+    return NULL;
+}
+
+Status file_sync_descriptor(int fd, const char *path) {
+    return fsync(fd) ? status_errno("cannot flush %s to disk", path) : NULL;
+}
+
+Status file_sync(const char *path) {
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return open_failed(path);
+    Status status = file_sync_descriptor(fd, path);
+    close(fd);
+    return status;
+}
+
+Status file_write_atomic(const char *path, const void *data, size_t size) {
+    static atomic_int serial; // two threads may replace the same file: the later rename wins, neither file is torn
+    char *beside = text_format("%s.tmp-%d-%d", path, (int)getpid(), atomic_fetch_add(&serial, 1));
+    char *directory = path_directory(path);
+    Status status = NULL;
+    int fd = open(beside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    if (fd < 0) {
+        status = status_errno("cannot create %s", beside);
+    } else {
+        status = file_write_all(fd, data, size, beside);
+        if (!status) status = file_sync_descriptor(fd, beside);
+        if (close(fd) && !status) status = status_errno("cannot close %s", beside);
+        if (!status && rename(beside, path)) status = status_errno("cannot rename %s to %s", beside, path);
+        if (status)
+            unlink(beside);
+        else
+            status = file_sync(directory);
+    }
+    free(beside);
+    free(directory);
+    return status;
+}
+
+void file_remove_leftovers(const char *path) {
+    char *directory = path_directory(path), *prefix = text_format("%s.tmp-", path_name(path)), **names;
+    size_t count;
+    Status status = dir_list(&names, &count, directory);
+    for (size_t i = 0; !status && i < count; i++) {
+        if (!text_starts_with(names[i], prefix)) continue;
+        char *leftover = path_join(directory, names[i]);
+        unlink(leftover);
+        free(leftover);
+    }
+    if (!status) names_free(names, count);
+    status_free(status);
+    free(prefix);
+    free(directory);
+}
+
+bool file_exists(const char *path) {
+    struct stat info;
+    return stat(path, &info) == 0;
+}
+
+bool file_is_directory(const char *path) {
+    struct stat info;
+    return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+Status file_size(int64_t *size, const char *path) {
+    struct stat info;
+    if (stat(path, &info)) return open_failed(path);
+    *size = info.st_size;
+    return NULL;
+}
+
+Status file_lock(int *fd, const char *path, const char *what) {
+    *fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    if (*fd < 0) return status_errno("cannot create %s", path);
+    if (flock(*fd, LOCK_EX | LOCK_NB) == 0) return NULL;
+    bool held = errno == EWOULDBLOCK;
+    Status status = held ? status_usage("%s is in use by another process", what) : status_errno("cannot lock %s", path);
+    file_unlock(fd);
+    return status;
+}
+
+void file_unlock(int *fd) {
+    if (*fd >= 0) close(*fd);
+    *fd = -1;
+}
+
+Status dir_make(const char *path) {
+    if (!path[0]) return status_usage("the path of a directory is empty");
+    char *partial = text_copy(path);
+    Status status = NULL;
+    for (char *at = partial + 1; !status; at++) {
+        if (*at && *at != '/') continue;
+        char kept = *at;
+        *at = 0;
+        if (mkdir(partial, 0755) && !(errno == EEXIST && file_is_directory(partial)))
+            status = status_errno("cannot create directory %s", partial);
+        *at = kept;
+        if (!kept) break;
+    }
+    free(partial);
+    return status;
+}
+
+Status dir_list(char ***names, size_t *count, const char *path) {
+    *names = NULL;
+    *count = 0;
+    struct dirent **entries;
+    int n = scandir(path, &entries, NULL, alphasort);
+    if (n < 0) return open_failed(path);
+    *names = xcalloc((size_t)n + 1, sizeof **names);
+    for (int i = 0; i < n; i++) {
+        const char *name = entries[i]->d_name;
+        if (strcmp(name, ".") && strcmp(name, "..")) (*names)[(*count)++] = text_copy(name);
+        free(entries[i]);
+    }
+    free(entries);
+    return NULL;
+}
+
+void names_free(char **names, size_t count) {
+    for (size_t i = 0; i < count; i++)
+        free(names[i]);
+    free(names);
+}
+
+Status dir_remove(const char *path) {
+    struct stat info;
+    if (lstat(path, &info)) return errno == ENOENT ? NULL : status_errno("cannot stat %s", path);
+    if (!S_ISDIR(info.st_mode)) return unlink(path) ? status_errno("cannot remove %s", path) : NULL;
+    char **names;
+    size_t count;
+    TRY(dir_list(&names, &count, path));
+    Status status = NULL;
+    for (size_t i = 0; i < count && !status; i++) {
+        char *child = path_join(path, names[i]);
+        status = dir_remove(child);
+        free(child);
+    }
+    names_free(names, count);
+    if (!status && rmdir(path)) status = status_errno("cannot remove %s", path);
+    return status;
+}
+
+char *path_join(const char *directory, const char *name) {
+    if (name[0] == '/' || !directory[0]) return text_copy(name);
+    return text_format("%s%s%s", directory, text_ends_with(directory, "/") ? "" : "/", name);
+}
+
+char *path_directory(const char *path) {
+    const char *slash = strrchr(path, '/');
+    if (!slash) return text_copy(".");
+    return slash == path ? text_copy("/") : text_copy_n(path, (size_t)(slash - path));
+}
+
+const char *path_name(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+Status disk_free_bytes(int64_t *bytes, const char *path) {
+    struct statvfs info;
+    if (statvfs(path, &info)) return status_errno("cannot read the free space of %s", path);
+    *bytes = (int64_t)info.f_bavail * (int64_t)info.f_frsize;
+    return NULL;
+}

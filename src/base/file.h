@@ -1,0 +1,46 @@
+// Files: whole-file reads, read-only maps, replacement that a crash cannot tear, paths and directories.
+#pragma once
+
+#include "base/status.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct FileMap {
+    const void *data; // NULL for an empty file
+    size_t size;
+} FileMap;
+
+Status file_map(FileMap *map, const char *path); // read-only, shared
+void file_unmap(FileMap *map);
+
+Status file_read(char **data, size_t *size, const char *path); // malloc'd, NUL-terminated beyond size
+// Writes beside the target, fsyncs, renames over it, fsyncs the directory: readers see the old or the new file, whole.
+Status file_write_atomic(const char *path, const void *data, size_t size);
+// Removes what a process that was killed inside file_write_atomic(path) left beside it. Only the one writer may call
+// it.
+void file_remove_leftovers(const char *path);
+
+bool file_exists(const char *path); // anything at that path
+bool file_is_directory(const char *path);
+Status file_size(int64_t *size, const char *path);
+Status file_sync(const char *path); // fsync of a file or a directory
+Status file_sync_descriptor(int fd, const char *path);
+Status file_write_all(int fd, const void *data, size_t size, const char *path); // loops over short writes
+
+// Takes a lock file for as long as this process lives or until file_unlock; *fd is -1 when that fails. Another holder
+// is an error that names `what`; a holder that was killed holds nothing.
+Status file_lock(int *fd, const char *path, const char *what);
+void file_unlock(int *fd);
+
+Status dir_make(const char *path);   // like mkdir -p
+Status dir_remove(const char *path); // like rm -rf; a missing directory is fine
+// Sorted names (no "." or ".."), malloc'd strings in a malloc'd array.
+Status dir_list(char ***names, size_t *count, const char *path);
+void names_free(char **names, size_t count);
+
+char *path_join(const char *directory, const char *name); // malloc'd; an absolute name is returned as it is
+char *path_directory(const char *path);                   // malloc'd; "." when there is none
+const char *path_name(const char *path);                  // the part after the last '/'
+Status disk_free_bytes(int64_t *bytes, const char *path);
