@@ -1,0 +1,133 @@
+// What the files of the CPU implementation share: its state, scratch memory, and matrix products on blocks.
+#pragma once
+
+#include "base/threads.h"
+#include "ops/ops.h"
+
+#include <pthread.h>
+
+enum { CPU_FETCH_SLOTS = 8, CPU_FETCH_BYTES = 4096, CPU_MARKS = 64 };
+
+typedef struct Cpu {
+    Ops ops; // first: an Ops * of this table is a Cpu *
+    char *workspace;
+    size_t workspace_bytes;
+    pthread_mutex_t lock; // of the two counters: checkpoint and data threads may allocate too
+    int64_t allocated, peak;
+    double mark[CPU_MARKS];
+    bool profiling;
+    double seconds[OP_CATEGORY_COUNT];
+    char fetched[CPU_FETCH_SLOTS][CPU_FETCH_BYTES];
+} Cpu;
+
+static inline Cpu *cpu_of(Ops *ops) {
+    return (Cpu *)ops;
+}
+
+// Each function of the table opens with CPU_TIMED: while profiling, its time is added to the category when it returns.
+typedef struct CpuTimer {
+    Cpu *cpu; // NULL while not profiling
+    OpCategory category;
+    double start;
+} CpuTimer;
+CpuTimer cpu_timer_start(Ops *ops, OpCategory category);
+void cpu_timer_stop(CpuTimer *timer);
+#define CPU_TIMED(ops, category) \
+    __attribute__((cleanup(cpu_timer_stop), unused)) CpuTimer timer_ = cpu_timer_start(ops, category)
+
+// ---- scratch: the bound workspace, cut into a part that all workers share and one part per worker -----------------
+
+typedef struct CpuScratch {
+    char *shared;
+    char *workers;
+    size_t worker_bytes;
+} CpuScratch;
+
+static inline size_t cpu_align(size_t bytes) {
+    return (bytes + 255) / 256 * 256;
+}
+CpuScratch cpu_scratch(Cpu *cpu, size_t shared_bytes, size_t worker_bytes); // asserts that the workspace suffices
+static inline void *cpu_scratch_of(const CpuScratch *scratch, int worker) {
+    return scratch->workers + (size_t)worker * scratch->worker_bytes;
+}
+
+// Sums over rows are taken in at most CPU_PARTS parts, whose number depends on the row count only.
+enum { CPU_PARTS = 64 };
+static inline int64_t cpu_part_rows(int64_t rows) {
+    return (rows + CPU_PARTS - 1) / CPU_PARTS;
+}
+static inline int64_t cpu_part_count(int64_t rows) {
+    return rows ? (rows + cpu_part_rows(rows) - 1) / cpu_part_rows(rows) : 0;
+}
+// Rows to hand to a thread at once in plain loops over [rows, dim].
+static inline int64_t cpu_row_chunk(int64_t dim) {
+    int64_t chunk = 16384 / (dim > 0 ? dim : 1);
+    return chunk < 1 ? 1 : chunk;
+}
+// out[i] += sum over parts of partial[part * stride + i], in the order of the parts.
+void cpu_add_parts(float *out, const double *partial, int64_t parts, int64_t stride, int64_t count);
+
+// ---- matrix products (gemm.c) ---------------------------------------------------------------------------------------
+
+typedef struct GemmOperand {
+    const void *data;
+    int64_t stride; // elements from one stored row to the next
+    bool transposed;
+    DType dtype;
+} GemmOperand;
+
+// c[m, n] (+)= a . b, where a is [m, k] (stored [k, m] when transposed) and b is [k, n] (stored [n, k] when
+// transposed).
+typedef struct Gemm {
+    int64_t m, n, k;
+    GemmOperand a, b;
+    void *c;
+    int64_t c_stride;
+    DType c_dtype;
+    bool accumulate;
+} Gemm;
+
+void cpu_gemm(Cpu *cpu, const Gemm *gemm); // all threads
+// A part of the product by the calling worker alone; at most GEMM_TILE rows and columns.
+void cpu_gemm_part(const Gemm *gemm, int64_t row, int64_t rows, int64_t column, int64_t columns, float *scratch);
+// Floats in and out, by the calling worker alone, any size.
+void cpu_sgemm(float *c, int64_t c_stride, bool accumulate, const float *a, int64_t a_stride, bool a_transposed,
+               const float *b, int64_t b_stride, bool b_transposed, int64_t m, int64_t n, int64_t k, float *scratch);
+
+enum {
+    GEMM_TILE = 256,
+    GEMM_DEPTH = 512,
+    GEMM_SCRATCH_FLOATS = 2 * (GEMM_TILE + 32) * GEMM_DEPTH + GEMM_TILE * GEMM_TILE
+};
+size_t cpu_gemm_scratch_bytes(void);
+void cpu_gemm_start(void);                         // tells BLAS to leave threading to us
+int64_t cpu_gemm_tile(int64_t size, int64_t most); // size of equal tiles of at most `most`
+
+size_t cpu_attention_scratch_bytes(int seq, int heads, int kv_heads, int head_dim);
+size_t cpu_sum_scratch_bytes(void);
+
+// ---- rows as floats -------------------------------------------------------------------------------------------------
+
+void cpu_to_floats(float *out, const void *in, DType dtype, int64_t count);
+void cpu_from_floats(void *out, DType dtype, const float *in, int64_t count);
+
+static inline const void *cpu_at(const void *data, int64_t index, DType dtype) {
+    return (const char *)data + index * (dtype == DTYPE_F32 ? 4 : 2);
+}
+static inline void *cpu_at_mut(void *data, int64_t index, DType dtype) {
+    return (char *)data + index * (dtype == DTYPE_F32 ? 4 : 2);
+}
+
+// ---- each file puts its functions into the table ------------------------------------------------------------------
+
+void cpu_install_attention(Ops *ops);
+void cpu_install_cross_entropy(Ops *ops);
+void cpu_install_elements(Ops *ops);
+void cpu_install_embedding(Ops *ops);
+void cpu_install_gemm(Ops *ops);
+void cpu_install_grouped(Ops *ops);
+void cpu_install_moe(Ops *ops);
+void cpu_install_norm(Ops *ops);
+void cpu_install_optimizer(Ops *ops);
+void cpu_install_rope(Ops *ops);
+void cpu_install_swiglu(Ops *ops);

@@ -1,0 +1,147 @@
+// Fills, casts and sums over plain arrays.
+#include "ops/cpu/cpu.h"
+#include "ops/cpu/vec.h"
+
+#include <math.h>
+
+enum { ELEMENT_CHUNK = 1 << 15 };
+
+// ---- fill
+// ---------------------------------------------------------------------------------------------------------------
+
+typedef struct Fill {
+    float *out;
+    float value;
+} Fill;
+
+static void fill_task(void *context, int64_t begin, int64_t end, int worker) {
+    (void)worker;
+    const Fill *fill = context;
+    for (int64_t i = begin; i < end; i++)
+        fill->out[i] = fill->value;
+}
+
+static void cpu_fill_f32(Ops *ops, float *out, float value, int64_t count) {
+    CPU_TIMED(ops, OP_ELEMENTWISE);
+    threads_for(count, ELEMENT_CHUNK, fill_task, &(Fill){out, value});
+}
+
+// ---- cast
+// ---------------------------------------------------------------------------------------------------------------
+
+VEC_INLINE void cast_range(void *out, DType out_dtype, const void *in, DType in_dtype, int64_t count) {
+    VEC_FOR(i, n, count) vec_put(out, i, n, out_dtype, vec_get(in, i, n, in_dtype));
+}
+
+void cpu_to_floats(float *out, const void *in, DType dtype, int64_t count) {
+    if (dtype == DTYPE_F32)
+        memcpy(out, in, (size_t)count * sizeof(float));
+    else
+        cast_range(out, DTYPE_F32, in, DTYPE_BF16, count);
+}
+
+void cpu_from_floats(void *out, DType dtype, const float *in, int64_t count) {
+    if (dtype == DTYPE_F32)
+        memcpy(out, in, (size_t)count * sizeof(float));
+    else
+        cast_range(out, DTYPE_BF16, in, DTYPE_F32, count);
+}
+
+typedef struct Cast {
+    void *out;
+    const void *in;
+    DType out_dtype, in_dtype;
+} Cast;
+
+static void cast_task(void *context, int64_t begin, int64_t end, int worker) {
+    (void)worker;
+    const Cast *cast = context;
+    void *out = cpu_at_mut(cast->out, begin, cast->out_dtype);
+    const void *in = cpu_at(cast->in, begin, cast->in_dtype);
+    if (cast->out_dtype == cast->in_dtype)
+        memcpy(out, in, (size_t)(end - begin) * dtype_size(cast->in_dtype));
+    else if (cast->in_dtype == DTYPE_BF16)
+        cpu_to_floats(out, in, DTYPE_BF16, end - begin);
+    else
+        cpu_from_floats(out, DTYPE_BF16, in, end - begin);
+}
+
+static void cpu_cast(Ops *ops, void *out, DType out_dtype, const void *in, DType in_dtype, int64_t count) {
+    CPU_TIMED(ops, OP_ELEMENTWISE);
+    threads_for(count, ELEMENT_CHUNK, cast_task, &(Cast){out, in, out_dtype, in_dtype});
+}
+
+// ---- sums: at most SUM_PARTS parts, whose number depends on the count only ---------------------------------------
+
+enum { SUM_PARTS = 1024, SUM_PART_LEAST = 4096 };
+
+typedef struct Sum {
+    const float *in;
+    double *partial;
+    int64_t part; // elements
+    bool squared;
+} Sum;
+
+static void sum_task(void *context, int64_t begin, int64_t end, int worker) {
+    (void)worker;
+    const Sum *sum = context;
+    const float *in = sum->in + begin;
+    double total = 0;
+    if (sum->squared) { // squares of floats are exact in double, and cannot overflow there
+        VecDouble lanes = {0};
+        VEC_FOR(i, n, end - begin) {
+            VecDouble x = __builtin_convertvector(vec_get(in, i, n, DTYPE_F32), VecDouble);
+            lanes += x * x;
+        }
+        for (int lane = 0; lane < VEC_LANES; lane++)
+            total += lanes[lane];
+    } else {
+        VecSum lanes = {0};
+        VEC_FOR(i, n, end - begin) vec_sum_add(&lanes, vec_get(in, i, n, DTYPE_F32));
+        total = vec_sum_total(&lanes);
+    }
+    sum->partial[begin / sum->part] = total;
+}
+
+size_t cpu_sum_scratch_bytes(void) {
+    return SUM_PARTS * sizeof(double);
+}
+
+static double sum_all(Ops *ops, const float *in, int64_t count, bool squared) {
+    CpuScratch scratch = cpu_scratch(cpu_of(ops), cpu_sum_scratch_bytes(), 0);
+    int64_t part = (count + SUM_PARTS - 1) / SUM_PARTS;
+    if (part < SUM_PART_LEAST) part = SUM_PART_LEAST;
+    Sum sum = {in, (double *)scratch.shared, part, squared};
+    threads_for(count, part, sum_task, &sum);
+    double total = 0;
+    for (int64_t i = 0; i * part < count; i++)
+        total += sum.partial[i];
+    return total;
+}
+
+static void cpu_sum_f32(Ops *ops, float *out, const float *in, int64_t count, bool accumulate) {
+    CPU_TIMED(ops, OP_ELEMENTWISE);
+    double total = sum_all(ops, in, count, false);
+    *out = (float)(accumulate ? (double)*out + total : total);
+}
+
+static void cpu_norm_f32(Ops *ops, float *out, const float *in, int64_t count) {
+    CPU_TIMED(ops, OP_OPTIMIZER);
+    *out = (float)sqrt(sum_all(ops, in, count, true));
+}
+
+void cpu_add_parts(float *out, const double *partial, int64_t parts, int64_t stride, int64_t count) {
+    for (int64_t i = 0; i < count; i++) {
+        double sum = 0;
+        for (int64_t part = 0; part < parts; part++)
+            sum += partial[part * stride + i];
+        out[i] = (float)((double)out[i] + sum);
+    }
+}
+
+void cpu_install_elements(Ops *ops) {
+    ops->fill_f32 = cpu_fill_f32;
+    ops->cast = cpu_cast;
+    ops->sum_f32 = cpu_sum_f32;
+    ops->norm_f32 = cpu_norm_f32;
+}

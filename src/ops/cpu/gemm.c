@@ -1,0 +1,136 @@
+// Linear layers: each product is cut into tiles of the output, whose sizes depend on the shape only; a thread computes
+// a whole tile, reduction included. So the result has the same bits on any number of threads.
+#include "ops/cpu/cpu.h"
+
+int64_t cpu_gemm_tile(int64_t size, int64_t most) {
+    int64_t tiles = (size + most - 1) / most;
+    if (tiles <= 1) return size > 0 ? size : 1;
+    int64_t tile = (size + tiles - 1) / tiles;
+    return (tile + 15) / 16 * 16; // whole vectors; most is a multiple of 16, so this stays within it
+}
+
+typedef struct Tiling {
+    const Gemm *gemm;
+    int64_t tile_rows, tile_columns, tiles_across;
+    CpuScratch scratch;
+} Tiling;
+
+static void gemm_task(void *context, int64_t begin, int64_t end, int worker) {
+    const Tiling *tiling = context;
+    const Gemm *gemm = tiling->gemm;
+    float *scratch = tiling->scratch.workers ? cpu_scratch_of(&tiling->scratch, worker) : NULL;
+    for (int64_t i = begin; i < end; i++) {
+        int64_t row = i / tiling->tiles_across * tiling->tile_rows;
+        int64_t column = i % tiling->tiles_across * tiling->tile_columns;
+        int64_t rows = gemm->m - row < tiling->tile_rows ? gemm->m - row : tiling->tile_rows;
+        int64_t columns = gemm->n - column < tiling->tile_columns ? gemm->n - column : tiling->tile_columns;
+        cpu_gemm_part(gemm, row, rows, column, columns, scratch);
+    }
+}
+
+void cpu_gemm(Cpu *cpu, const Gemm *gemm) {
+    if (!gemm->m || !gemm->n) return;
+    Tiling tiling = {.gemm = gemm};
+    // Large tiles spend less on packing; small outputs are cut finer so that every core gets some.
+    bool large = (gemm->m / GEMM_TILE) * (gemm->n / GEMM_TILE) >= 16;
+    int64_t most = large ? GEMM_TILE : GEMM_TILE / 2;
+    tiling.tile_rows = cpu_gemm_tile(gemm->m, most);
+    tiling.tile_columns = cpu_gemm_tile(gemm->n, most);
+    tiling.tiles_across = (gemm->n + tiling.tile_columns - 1) / tiling.tile_columns;
+    int64_t tiles_down = (gemm->m + tiling.tile_rows - 1) / tiling.tile_rows;
+#ifdef HEARTH_HAVE_BLAS
+    bool buffers = gemm->a.dtype != DTYPE_F32 || gemm->b.dtype != DTYPE_F32 || gemm->c_dtype != DTYPE_F32;
+#else
+    bool buffers = true;
+#endif
+    if (buffers) tiling.scratch = cpu_scratch(cpu, 0, cpu_gemm_scratch_bytes());
+    threads_for(tiles_down * tiling.tiles_across, 1, gemm_task, &tiling);
+}
+
+static void cpu_linear_forward(Ops *ops, void *out, const void *in, const void *weight, int64_t rows, int in_dim,
+                               int out_dim, DType dtype) {
+    CPU_TIMED(ops, OP_GEMM);
+    cpu_gemm(cpu_of(ops), &(Gemm){.m = rows,
+                                  .n = out_dim,
+                                  .k = in_dim,
+                                  .a = {in, in_dim, false, dtype},
+                                  .b = {weight, in_dim, true, dtype},
+                                  .c = out,
+                                  .c_stride = out_dim,
+                                  .c_dtype = dtype});
+}
+
+static void cpu_linear_backward_input(Ops *ops, void *din, const void *dout, const void *weight, int64_t rows,
+                                      int in_dim, int out_dim, DType dtype) {
+    CPU_TIMED(ops, OP_GEMM);
+    cpu_gemm(cpu_of(ops), &(Gemm){.m = rows,
+                                  .n = in_dim,
+                                  .k = out_dim,
+                                  .a = {dout, out_dim, false, dtype},
+                                  .b = {weight, in_dim, false, dtype},
+                                  .c = din,
+                                  .c_stride = in_dim,
+                                  .c_dtype = dtype});
+}
+
+static void cpu_linear_backward_weight(Ops *ops, float *dweight, const void *dout, const void *in, int64_t rows,
+                                       int in_dim, int out_dim, DType dtype) {
+    CPU_TIMED(ops, OP_GEMM);
+    cpu_gemm(cpu_of(ops), &(Gemm){.m = out_dim,
+                                  .n = in_dim,
+                                  .k = rows,
+                                  .a = {dout, out_dim, true, dtype},
+                                  .b = {in, in_dim, false, dtype},
+                                  .c = dweight,
+                                  .c_stride = in_dim,
+                                  .c_dtype = DTYPE_F32,
+                                  .accumulate = true});
+}
+
+// ---- the MoE router: float logits whatever the storage type ---------------------------------------------------------
+
+static void cpu_moe_router_forward(Ops *ops, float *logits, const void *in, const void *weight, int64_t rows, int dim,
+                                   int experts, DType dtype) {
+    CPU_TIMED(ops, OP_MOE);
+    cpu_gemm(cpu_of(ops), &(Gemm){.m = rows,
+                                  .n = experts,
+                                  .k = dim,
+                                  .a = {in, dim, false, dtype},
+                                  .b = {weight, dim, true, dtype},
+                                  .c = logits,
+                                  .c_stride = experts,
+                                  .c_dtype = DTYPE_F32});
+}
+
+static void cpu_moe_router_backward(Ops *ops, void *din, float *dweight, const float *dlogits, const void *in,
+                                    const void *weight, int64_t rows, int dim, int experts, DType dtype) {
+    CPU_TIMED(ops, OP_MOE);
+    if (din)
+        cpu_gemm(cpu_of(ops), &(Gemm){.m = rows,
+                                      .n = dim,
+                                      .k = experts,
+                                      .a = {dlogits, experts, false, DTYPE_F32},
+                                      .b = {weight, dim, false, dtype},
+                                      .c = din,
+                                      .c_stride = dim,
+                                      .c_dtype = dtype,
+                                      .accumulate = true});
+    if (dweight)
+        cpu_gemm(cpu_of(ops), &(Gemm){.m = experts,
+                                      .n = dim,
+                                      .k = rows,
+                                      .a = {dlogits, experts, true, DTYPE_F32},
+                                      .b = {in, dim, false, dtype},
+                                      .c = dweight,
+                                      .c_stride = dim,
+                                      .c_dtype = DTYPE_F32,
+                                      .accumulate = true});
+}
+
+void cpu_install_gemm(Ops *ops) {
+    ops->linear_forward = cpu_linear_forward;
+    ops->linear_backward_input = cpu_linear_backward_input;
+    ops->linear_backward_weight = cpu_linear_backward_weight;
+    ops->moe_router_forward = cpu_moe_router_forward;
+    ops->moe_router_backward = cpu_moe_router_backward;
+}

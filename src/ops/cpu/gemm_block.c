@@ -1,0 +1,172 @@
+// Products of blocks by one thread: OpenBLAS where it is there, else packed panels and a register tile of our own. bf16
+// operands become floats on the way in, so both work on floats only.
+#include "ops/cpu/cpu.h"
+#include "ops/cpu/vec.h"
+
+#include <assert.h>
+
+size_t cpu_gemm_scratch_bytes(void) {
+    return GEMM_SCRATCH_FLOATS * sizeof(float);
+}
+
+#ifdef HEARTH_HAVE_BLAS
+
+#include <cblas.h>
+
+void cpu_gemm_start(void) {
+    openblas_set_num_threads(1);
+}
+
+void cpu_sgemm(float *c, int64_t c_stride, bool accumulate, const float *a, int64_t a_stride, bool a_transposed,
+               const float *b, int64_t b_stride, bool b_transposed, int64_t m, int64_t n, int64_t k, float *scratch) {
+    (void)scratch;
+    if (!m || !n) return;
+    if (!k) a_stride = b_stride = a_stride > b_stride ? a_stride : b_stride;
+    cblas_sgemm(CblasRowMajor, a_transposed ? CblasTrans : CblasNoTrans, b_transposed ? CblasTrans : CblasNoTrans,
+                (blasint)m, (blasint)n, (blasint)k, 1.0f, a, (blasint)a_stride, b, (blasint)b_stride,
+                accumulate ? 1.0f : 0.0f, c, (blasint)c_stride);
+}
+
+// Rows [row, row + rows) and columns [column, column + columns) of a stored operand as floats.
+static const float *stored_floats(const GemmOperand *operand, int64_t row, int64_t rows, int64_t column,
+                                  int64_t columns, float *buffer, int64_t *stride) {
+    const void *first = cpu_at(operand->data, row * operand->stride + column, operand->dtype);
+    if (operand->dtype == DTYPE_F32) {
+        *stride = operand->stride;
+        return first;
+    }
+    for (int64_t i = 0; i < rows; i++)
+        cpu_to_floats(buffer + i * columns, cpu_at(first, i * operand->stride, operand->dtype), operand->dtype,
+                      columns);
+    *stride = columns;
+    return buffer;
+}
+
+static void multiply(float *c, int64_t c_stride, bool accumulate, const GemmOperand *a, int64_t row, int64_t rows,
+                     const GemmOperand *b, int64_t column, int64_t columns, int64_t k, float *scratch) {
+    float *a_buffer = scratch, *b_buffer = scratch + GEMM_TILE * GEMM_DEPTH;
+    // Floats need no buffer, hence no limit on the depth.
+    int64_t most = a->dtype == DTYPE_F32 && b->dtype == DTYPE_F32 ? k : GEMM_DEPTH;
+    for (int64_t first = 0; first < k; first += most) {
+        int64_t depth = k - first < most ? k - first : most, a_stride, b_stride;
+        const float *af = a->transposed ? stored_floats(a, first, depth, row, rows, a_buffer, &a_stride)
+                                        : stored_floats(a, row, rows, first, depth, a_buffer, &a_stride);
+        const float *bf = b->transposed ? stored_floats(b, column, columns, first, depth, b_buffer, &b_stride)
+                                        : stored_floats(b, first, depth, column, columns, b_buffer, &b_stride);
+        cpu_sgemm(c, c_stride, accumulate || first, af, a_stride, a->transposed, bf, b_stride, b->transposed, rows,
+                  columns, depth, NULL);
+    }
+}
+
+#else
+
+// A register tile is TILE_ROWS x TILE_COLUMNS: as many accumulators as the registers hold beside two vectors of b and
+// one broadcast element of a.
+enum { TILE_ROWS = VEC_LANES == 16 ? 12 : 6, TILE_VECS = 2, TILE_COLUMNS = TILE_VECS * VEC_LANES, PANEL_DEPTH = 256 };
+
+void cpu_gemm_start(void) {}
+
+static inline float operand_get(const GemmOperand *operand, int64_t stored_row, int64_t stored_column) {
+    int64_t i = stored_row * operand->stride + stored_column;
+    return operand->dtype == DTYPE_F32 ? ((const float *)operand->data)[i]
+                                       : bf16_to_f32(((const bf16 *)operand->data)[i]);
+}
+
+// Packs `count` lines of `depth` elements from line `line`, element `first` on, into panels of `width` lines:
+// out[panel][element][line in panel], zero beyond the last line. along: a line is a stored row, else a stored column.
+static void pack(float *out, const GemmOperand *operand, bool along, int64_t line, int64_t count, int64_t first,
+                 int64_t depth, int64_t width) {
+    for (int64_t panel = 0; panel < count; panel += width) {
+        int64_t here = count - panel < width ? count - panel : width;
+        if (here < width) memset(out, 0, (size_t)(width * depth) * sizeof(float));
+        if (along) {
+            for (int64_t i = 0; i < here; i++)
+                for (int64_t d = 0; d < depth; d++)
+                    out[d * width + i] = operand_get(operand, line + panel + i, first + d);
+        } else {
+            for (int64_t d = 0; d < depth; d++)
+                cpu_to_floats(out + d * width,
+                              cpu_at(operand->data, (first + d) * operand->stride + line + panel, operand->dtype),
+                              operand->dtype, here);
+        }
+        out += width * depth;
+    }
+}
+
+static void tile(float *c, int64_t c_stride, bool accumulate, const float *a, const float *b, int64_t depth,
+                 int64_t rows, int64_t columns) {
+    Vec sum[TILE_ROWS][TILE_VECS] = {0};
+    for (int64_t d = 0; d < depth; d++, a += TILE_ROWS, b += TILE_COLUMNS) {
+        Vec b0 = *(const VecLoose *)b, b1 = *(const VecLoose *)(b + VEC_LANES);
+#pragma GCC unroll 12
+        for (int i = 0; i < TILE_ROWS; i++) {
+            sum[i][0] += a[i] * b0;
+            sum[i][1] += a[i] * b1;
+        }
+    }
+    for (int64_t i = 0; i < rows; i++) {
+        for (int64_t v = 0; v < TILE_VECS && v * VEC_LANES < columns; v++) {
+            int64_t n = columns - v * VEC_LANES < VEC_LANES ? columns - v * VEC_LANES : VEC_LANES;
+            float *out = c + i * c_stride;
+            Vec old = accumulate ? vec_get(out, v * VEC_LANES, n, DTYPE_F32) : (Vec){0};
+            vec_put(out, v * VEC_LANES, n, DTYPE_F32, old + sum[i][v]);
+        }
+    }
+}
+
+static void multiply(float *c, int64_t c_stride, bool accumulate, const GemmOperand *a, int64_t row, int64_t rows,
+                     const GemmOperand *b, int64_t column, int64_t columns, int64_t k, float *scratch) {
+    float *a_panels = scratch, *b_panels = scratch + (GEMM_TILE + 32) * GEMM_DEPTH;
+    for (int64_t first = 0; first < k; first += PANEL_DEPTH) {
+        int64_t depth = k - first < PANEL_DEPTH ? k - first : PANEL_DEPTH;
+        pack(a_panels, a, !a->transposed, row, rows, first, depth, TILE_ROWS);
+        pack(b_panels, b, b->transposed, column, columns, first, depth, TILE_COLUMNS);
+        for (int64_t j = 0; j < columns; j += TILE_COLUMNS)
+            for (int64_t i = 0; i < rows; i += TILE_ROWS)
+                tile(c + i * c_stride + j, c_stride, accumulate || first, a_panels + i * depth, b_panels + j * depth,
+                     depth, rows - i < TILE_ROWS ? rows - i : TILE_ROWS,
+                     columns - j < TILE_COLUMNS ? columns - j : TILE_COLUMNS);
+    }
+}
+
+void cpu_sgemm(float *c, int64_t c_stride, bool accumulate, const float *a, int64_t a_stride, bool a_transposed,
+               const float *b, int64_t b_stride, bool b_transposed, int64_t m, int64_t n, int64_t k, float *scratch) {
+    Gemm gemm = {m,
+                 n,
+                 k,
+                 {a, a_stride, a_transposed, DTYPE_F32},
+                 {b, b_stride, b_transposed, DTYPE_F32},
+                 c,
+                 c_stride,
+                 DTYPE_F32,
+                 accumulate};
+    for (int64_t i = 0; i < m; i += GEMM_TILE)
+        for (int64_t j = 0; j < n; j += GEMM_TILE)
+            cpu_gemm_part(&gemm, i, m - i < GEMM_TILE ? m - i : GEMM_TILE, j, n - j < GEMM_TILE ? n - j : GEMM_TILE,
+                          scratch);
+}
+
+#endif
+
+static void store_bf16(bf16 *out, int64_t stride, bool accumulate, const float *sums, int64_t rows, int64_t columns) {
+    for (int64_t i = 0; i < rows; i++, out += stride, sums += columns) {
+        VEC_FOR(j, n, columns) {
+            Vec value = vec_get(sums, j, n, DTYPE_F32);
+            if (accumulate) value += vec_get(out, j, n, DTYPE_BF16);
+            vec_put(out, j, n, DTYPE_BF16, value);
+        }
+    }
+}
+
+void cpu_gemm_part(const Gemm *gemm, int64_t row, int64_t rows, int64_t column, int64_t columns, float *scratch) {
+    assert(rows <= GEMM_TILE && columns <= GEMM_TILE);
+    bool direct = gemm->c_dtype == DTYPE_F32;
+    void *out = cpu_at_mut(gemm->c, row * gemm->c_stride + column, gemm->c_dtype);
+    float *c = direct ? out : scratch + 2 * (GEMM_TILE + 32) * GEMM_DEPTH;
+    int64_t c_stride = direct ? gemm->c_stride : columns;
+    if (!gemm->k && !(direct && gemm->accumulate))
+        for (int64_t i = 0; i < rows; i++)
+            memset(c + i * c_stride, 0, (size_t)columns * sizeof(float));
+    multiply(c, c_stride, direct && gemm->accumulate, &gemm->a, row, rows, &gemm->b, column, columns, gemm->k, scratch);
+    if (!direct) store_bf16(out, gemm->c_stride, gemm->accumulate, c, rows, columns);
+}

@@ -1,0 +1,263 @@
+// Mixture of experts around its matrix products: routing, its gradient, the balancing loss, and moving rows between
+// token order and expert order.
+#include "ops/cpu/cpu.h"
+#include "ops/cpu/vec.h"
+
+#include <assert.h>
+#include <math.h>
+
+typedef struct Route {
+    MoeRouting routing;
+    MoeShape shape;
+    double *partial; // [parts, experts] sums of probabilities
+    int64_t part_rows;
+    float *dlogits; // backward
+    const float *drow_weight, *dprob, *z_coef;
+} Route;
+
+// ---- routing
+// ------------------------------------------------------------------------------------------------------------
+
+static void token_softmax(float *probs, float *lse, const float *logits, int experts) {
+    float highest = logits[0];
+    for (int e = 1; e < experts; e++)
+        if (logits[e] > highest) highest = logits[e];
+    double sum = 0;
+    VEC_FOR(i, n, experts) {
+        Vec x = vec_exp(vec_get(logits, i, n, DTYPE_F32) - highest);
+        vec_put(probs, i, n, DTYPE_F32, x);
+        for (int64_t lane = 0; lane < n; lane++)
+            sum += (double)x[lane];
+    }
+    *lse = (float)((double)highest + log(sum));
+    float factor = (float)(1.0 / sum);
+    for (int e = 0; e < experts; e++)
+        probs[e] *= factor;
+}
+
+static bool chosen_before(const int32_t *chosen, int count, int expert) {
+    for (int j = 0; j < count; j++)
+        if (chosen[j] == expert) return true;
+    return false;
+}
+
+// The top_k experts, best first; the lower one first among equals. Also valid indices when scores are NaN.
+static void token_choose(int32_t *chosen, const float *probs, const float *bias, const MoeShape *shape, int64_t token) {
+    for (int j = 0; j < shape->top_k; j++) {
+        if (shape->force == MOE_BALANCED) {
+            chosen[j] = (int32_t)((token * shape->top_k + j) % shape->experts);
+            continue;
+        }
+        if (shape->force == MOE_WORST) {
+            chosen[j] = j;
+            continue;
+        }
+        int best = -1;
+        float best_score = 0;
+        for (int e = 0; e < shape->experts; e++) {
+            float score = probs[e] + (bias ? bias[e] : 0.0f);
+            if (best >= 0 && !(score > best_score)) continue;
+            if (chosen_before(chosen, j, e)) continue;
+            best = e;
+            best_score = score;
+        }
+        chosen[j] = best;
+    }
+}
+
+static void route_task(void *context, int64_t begin, int64_t end, int worker) {
+    (void)worker;
+    const Route *route = context;
+    const MoeRouting *r = &route->routing;
+    int experts = route->shape.experts, top_k = route->shape.top_k;
+    double *partial = route->partial + begin / route->part_rows * experts;
+    memset(partial, 0, (size_t)experts * sizeof(double));
+    for (int64_t t = begin; t < end; t++) {
+        float *probs = r->probs + t * experts, *weight = r->weight + t * top_k;
+        int32_t *chosen = r->expert + t * top_k;
+        token_softmax(probs, &r->lse[t], r->logits + t * experts, experts);
+        token_choose(chosen, probs, r->bias, &route->shape, t);
+        float sum = 0;
+        for (int j = 0; j < top_k; j++)
+            sum += weight[j] = probs[chosen[j]];
+        if (route->shape.norm_topk)
+            for (int j = 0; j < top_k; j++)
+                weight[j] /= sum;
+        for (int e = 0; e < experts; e++)
+            partial[e] += (double)probs[e];
+    }
+}
+
+// Slots of an expert stand together in slot order: one counting pass and one placing pass over the slots.
+static void route_permute(const MoeRouting *r, const MoeShape *shape, int row_align) {
+    int64_t slots = shape->tokens * shape->top_k;
+    memset(r->counts, 0, (size_t)shape->experts * sizeof *r->counts);
+    for (int64_t slot = 0; slot < slots; slot++)
+        r->counts[r->expert[slot]]++;
+    r->offsets[0] = 0;
+    for (int e = 0; e < shape->experts; e++)
+        r->offsets[e + 1] = r->offsets[e] + (r->counts[e] + row_align - 1) / row_align * row_align;
+    assert(r->offsets[shape->experts] <= shape->rows);
+    for (int64_t row = 0; row < shape->rows; row++) {
+        r->slot_of_row[row] = -1;
+        r->row_weight[row] = 0;
+    }
+    memset(r->counts, 0, (size_t)shape->experts * sizeof *r->counts);
+    for (int64_t slot = 0; slot < slots; slot++) {
+        int expert = r->expert[slot];
+        int32_t row = r->offsets[expert] + r->counts[expert]++;
+        r->row_of_slot[slot] = row;
+        r->slot_of_row[row] = (int32_t)slot;
+        r->row_weight[row] = r->weight[slot];
+    }
+}
+
+static void cpu_moe_route_forward(Ops *ops, const MoeRouting *routing, const MoeShape *shape) {
+    CPU_TIMED(ops, OP_MOE);
+    assert(shape->top_k <= shape->experts);
+    CpuScratch scratch = cpu_scratch(cpu_of(ops), (size_t)CPU_PARTS * (size_t)shape->experts * sizeof(double), 0);
+    Route route = {
+        .routing = *routing,
+        .shape = *shape,
+        .partial = (double *)scratch.shared,
+        .part_rows = cpu_part_rows(shape->tokens),
+    };
+    threads_for(shape->tokens, route.part_rows, route_task, &route);
+    memset(routing->prob_sum, 0, (size_t)shape->experts * sizeof(float));
+    cpu_add_parts(routing->prob_sum, route.partial, cpu_part_count(shape->tokens), shape->experts, shape->experts);
+    route_permute(routing, shape, ops->row_align);
+}
+
+// ---- its gradient: combine weight -> (rescaling) -> probability -> softmax; plus both auxiliary losses -------------
+
+static void route_backward_task(void *context, int64_t begin, int64_t end, int worker) {
+    (void)worker;
+    const Route *route = context;
+    const MoeRouting *r = &route->routing;
+    int experts = route->shape.experts, top_k = route->shape.top_k;
+    for (int64_t t = begin; t < end; t++) {
+        const float *probs = r->probs + t * experts, *weight = r->weight + t * top_k;
+        const int32_t *chosen = r->expert + t * top_k, *row = r->row_of_slot + t * top_k;
+        float *dlogits = route->dlogits + t * experts;
+        for (int e = 0; e < experts; e++)
+            dlogits[e] = route->dprob ? route->dprob[e] : 0.0f;
+        double mean = 0, sum = 1;
+        if (route->shape.norm_topk) { // weight = p / sum: d p = (d weight - mean of d weight under weight) / sum
+            sum = 0;
+            for (int j = 0; j < top_k; j++) {
+                sum += (double)probs[chosen[j]];
+                mean += (double)route->drow_weight[row[j]] * (double)weight[j];
+            }
+        }
+        for (int j = 0; j < top_k; j++)
+            dlogits[chosen[j]] += (float)(((double)route->drow_weight[row[j]] - mean) / sum);
+        double dot = 0;
+        for (int e = 0; e < experts; e++)
+            dot += (double)dlogits[e] * (double)probs[e];
+        double z = route->z_coef ? 2.0 * (double)route->z_coef[0] * (double)r->lse[t] : 0.0;
+        for (int e = 0; e < experts; e++)
+            dlogits[e] = (float)((double)probs[e] * ((double)dlogits[e] - dot + z));
+    }
+}
+
+static void cpu_moe_route_backward(Ops *ops, float *dlogits, const float *drow_weight, const float *dprob,
+                                   const float *z_coef, const MoeRouting *routing, const MoeShape *shape) {
+    CPU_TIMED(ops, OP_MOE);
+    Route route = {
+        .routing = *routing,
+        .shape = *shape,
+        .dlogits = dlogits,
+        .drow_weight = drow_weight,
+        .dprob = dprob,
+        .z_coef = z_coef,
+    };
+    threads_for(shape->tokens, cpu_row_chunk(4 * shape->experts), route_backward_task, &route);
+}
+
+static void cpu_moe_balance(Ops *ops, float *loss, float *dprob, const float *scale, const int32_t *counts,
+                            const float *prob_sum, int layers, int64_t tokens, int experts) {
+    CPU_TIMED(ops, OP_MOE);
+    double rows = (double)layers * (double)tokens, sum = 0;
+    for (int e = 0; e < experts; e++) {
+        double count = 0, prob = 0;
+        for (int layer = 0; layer < layers; layer++) {
+            count += (double)counts[layer * experts + e];
+            prob += (double)prob_sum[layer * experts + e];
+        }
+        sum += count / rows * (prob / rows);
+        dprob[e] = (float)((double)scale[0] * experts * (count / rows) / rows);
+    }
+    *loss = (float)((double)*loss + experts * sum);
+}
+
+// ---- rows
+// ---------------------------------------------------------------------------------------------------------------
+
+typedef struct Rows {
+    void *out;
+    const void *in;
+    const MoeRouting *routing;
+    int top_k, dim;
+    bool accumulate;
+    DType dtype;
+} Rows;
+
+static void gather_task(void *context, int64_t begin, int64_t end, int worker) {
+    (void)worker;
+    const Rows *rows = context;
+    size_t bytes = (size_t)rows->dim * dtype_size(rows->dtype);
+    for (int64_t row = begin; row < end; row++) {
+        int32_t slot = rows->routing->slot_of_row[row];
+        char *out = (char *)rows->out + (size_t)row * bytes;
+        if (slot < 0)
+            memset(out, 0, bytes);
+        else
+            memcpy(out, (const char *)rows->in + (size_t)(slot / rows->top_k) * bytes, bytes);
+    }
+}
+
+static void cpu_moe_gather(Ops *ops, void *rows_out, const void *in, const MoeRouting *routing, const MoeShape *shape,
+                           int dim, DType dtype) {
+    CPU_TIMED(ops, OP_MOE);
+    Rows rows = {.out = rows_out, .in = in, .routing = routing, .top_k = shape->top_k, .dim = dim, .dtype = dtype};
+    threads_for(routing->offsets[shape->experts], cpu_row_chunk(dim), gather_task, &rows);
+}
+
+VEC_INLINE void sum_tokens(const Rows *rows, int64_t begin, int64_t end, DType dtype) {
+    int dim = rows->dim, top_k = rows->top_k;
+    for (int64_t t = begin; t < end; t++) {
+        void *out = cpu_at_mut(rows->out, t * dim, dtype);
+        const int32_t *row = rows->routing->row_of_slot + t * top_k;
+        VEC_FOR(i, n, dim) {
+            Vec sum = {0};
+            for (int j = 0; j < top_k; j++)
+                sum += vec_get(cpu_at(rows->in, (int64_t)row[j] * dim, dtype), i, n, dtype);
+            if (rows->accumulate) sum += vec_get(out, i, n, dtype);
+            vec_put(out, i, n, dtype, sum);
+        }
+    }
+}
+
+static void sum_task(void *context, int64_t begin, int64_t end, int worker) {
+    (void)worker;
+    const Rows *rows = context;
+    if (rows->dtype == DTYPE_F32)
+        sum_tokens(rows, begin, end, DTYPE_F32);
+    else
+        sum_tokens(rows, begin, end, DTYPE_BF16);
+}
+
+static void cpu_moe_sum(Ops *ops, void *out, const void *rows_in, const MoeRouting *routing, const MoeShape *shape,
+                        int dim, bool accumulate, DType dtype) {
+    CPU_TIMED(ops, OP_MOE);
+    Rows rows = {out, rows_in, routing, shape->top_k, dim, accumulate, dtype};
+    threads_for(shape->tokens, cpu_row_chunk((int64_t)dim * shape->top_k), sum_task, &rows);
+}
+
+void cpu_install_moe(Ops *ops) {
+    ops->moe_route_forward = cpu_moe_route_forward;
+    ops->moe_route_backward = cpu_moe_route_backward;
+    ops->moe_balance = cpu_moe_balance;
+    ops->moe_gather = cpu_moe_gather;
+    ops->moe_sum = cpu_moe_sum;
+}

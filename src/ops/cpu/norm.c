@@ -1,0 +1,138 @@
+// Residual add + RMSNorm and its backward pass.
+#include "ops/cpu/cpu.h"
+#include "ops/cpu/vec.h"
+
+#include <math.h>
+
+typedef struct Norm {
+    void *out, *sum; // forward
+    float *rstd_out;
+    const void *residual, *branch, *weight;
+    float eps;
+    void *dsum, *normed; // backward
+    const void *dout, *summed;
+    const float *rstd;
+    bool dsum_is_zero;
+    double *partial; // [parts, dim] of dweight
+    int64_t part_rows;
+    int dim;
+    DType dtype;
+} Norm;
+
+// ---- forward
+// ------------------------------------------------------------------------------------------------------------
+
+VEC_INLINE void forward_rows(const Norm *norm, int64_t begin, int64_t end, DType dtype) {
+    int dim = norm->dim;
+    for (int64_t row = begin; row < end; row++) {
+        const void *in = cpu_at(norm->residual, row * dim, dtype);
+        VecSum squares = {0};
+        if (norm->branch) {
+            const void *branch = cpu_at(norm->branch, row * dim, dtype);
+            void *sum = cpu_at_mut(norm->sum, row * dim, dtype);
+            VEC_FOR(i, n, dim) {
+                vec_put(sum, i, n, dtype, vec_get(in, i, n, dtype) + vec_get(branch, i, n, dtype));
+                Vec x = vec_get(sum, i, n, dtype); // as stored: the backward pass sees the same
+                vec_sum_add(&squares, x * x);
+            }
+            in = sum;
+        } else {
+            VEC_FOR(i, n, dim) {
+                Vec x = vec_get(in, i, n, dtype);
+                vec_sum_add(&squares, x * x);
+            }
+        }
+        float rstd = (float)(1.0 / sqrt(vec_sum_total(&squares) / dim + (double)norm->eps));
+        norm->rstd_out[row] = rstd;
+        void *out = cpu_at_mut(norm->out, row * dim, dtype);
+        VEC_FOR(i, n, dim)
+        vec_put(out, i, n, dtype, vec_get(in, i, n, dtype) * rstd * vec_get(norm->weight, i, n, dtype));
+    }
+}
+
+static void forward_task(void *context, int64_t begin, int64_t end, int worker) {
+    (void)worker;
+    const Norm *norm = context;
+    if (norm->dtype == DTYPE_F32)
+        forward_rows(norm, begin, end, DTYPE_F32);
+    else
+        forward_rows(norm, begin, end, DTYPE_BF16);
+}
+
+static void cpu_add_rmsnorm_forward(Ops *ops, void *out, void *sum, float *rstd, const void *residual,
+                                    const void *branch, const void *weight, int64_t rows, int dim, float eps,
+                                    DType dtype) {
+    CPU_TIMED(ops, OP_ELEMENTWISE);
+    Norm norm = {.out = out,
+                 .sum = sum,
+                 .rstd_out = rstd,
+                 .residual = residual,
+                 .branch = branch,
+                 .weight = weight,
+                 .eps = eps,
+                 .dim = dim,
+                 .dtype = dtype};
+    threads_for(rows, cpu_row_chunk(dim), forward_task, &norm);
+}
+
+// ---- backward: with y = x r w, dw += dy x r and dx = r (dy w - x r^2 mean(dy w x)) ------------------------------
+
+VEC_INLINE void backward_rows(const Norm *norm, int64_t begin, int64_t end, DType dtype) {
+    int dim = norm->dim;
+    double *partial = norm->partial + begin / norm->part_rows * dim;
+    memset(partial, 0, (size_t)dim * sizeof(double));
+    for (int64_t row = begin; row < end; row++) {
+        const void *x = cpu_at(norm->summed, row * dim, dtype), *dout = cpu_at(norm->dout, row * dim, dtype);
+        void *dsum = cpu_at_mut(norm->dsum, row * dim, dtype);
+        void *normed = norm->normed ? cpu_at_mut(norm->normed, row * dim, dtype) : NULL;
+        float rstd = norm->rstd[row];
+        VecSum dot = {0};
+        VEC_FOR(i, n, dim) {
+            Vec product = vec_get(dout, i, n, dtype) * vec_get(x, i, n, dtype);
+            vec_add_to_doubles(partial, i, n, product * rstd);
+            vec_sum_add(&dot, product * vec_get(norm->weight, i, n, dtype));
+        }
+        float slope = (float)(vec_sum_total(&dot) / dim * rstd * rstd);
+        VEC_FOR(i, n, dim) {
+            Vec w = vec_get(norm->weight, i, n, dtype), xi = vec_get(x, i, n, dtype);
+            Vec dx = rstd * (vec_get(dout, i, n, dtype) * w - xi * slope);
+            if (normed) vec_put(normed, i, n, dtype, xi * rstd * w);
+            if (!norm->dsum_is_zero) dx += vec_get(dsum, i, n, dtype);
+            vec_put(dsum, i, n, dtype, dx);
+        }
+    }
+}
+
+static void backward_task(void *context, int64_t begin, int64_t end, int worker) {
+    (void)worker;
+    const Norm *norm = context;
+    if (norm->dtype == DTYPE_F32)
+        backward_rows(norm, begin, end, DTYPE_F32);
+    else
+        backward_rows(norm, begin, end, DTYPE_BF16);
+}
+
+static void cpu_add_rmsnorm_backward(Ops *ops, void *dsum, void *normed, float *dweight, const void *dout,
+                                     const void *sum, const float *rstd, const void *weight, int64_t rows, int dim,
+                                     bool dsum_is_zero, DType dtype) {
+    CPU_TIMED(ops, OP_ELEMENTWISE);
+    CpuScratch scratch = cpu_scratch(cpu_of(ops), (size_t)CPU_PARTS * (size_t)dim * sizeof(double), 0);
+    Norm norm = {.dsum = dsum,
+                 .normed = normed,
+                 .dout = dout,
+                 .summed = sum,
+                 .rstd = rstd,
+                 .weight = weight,
+                 .dsum_is_zero = dsum_is_zero,
+                 .partial = (double *)scratch.shared,
+                 .part_rows = cpu_part_rows(rows),
+                 .dim = dim,
+                 .dtype = dtype};
+    threads_for(rows, norm.part_rows, backward_task, &norm);
+    cpu_add_parts(dweight, norm.partial, cpu_part_count(rows), dim, dim);
+}
+
+void cpu_install_norm(Ops *ops) {
+    ops->add_rmsnorm_forward = cpu_add_rmsnorm_forward;
+    ops->add_rmsnorm_backward = cpu_add_rmsnorm_backward;
+}

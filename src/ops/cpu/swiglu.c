@@ -1,0 +1,91 @@
+// SwiGLU: out = row_weight * silu(gate) * up.
+#include "ops/cpu/cpu.h"
+#include "ops/cpu/vec.h"
+
+typedef struct Swiglu {
+    void *out, *dgate_up;
+    float *drow_weight;
+    const void *gate_up, *dout;
+    const float *row_weight;
+    int dim;
+    DType dtype;
+} Swiglu;
+
+static int64_t existing_rows(int64_t rows, const int32_t *row_count) {
+    return row_count && *row_count < rows ? *row_count : rows;
+}
+
+VEC_INLINE void forward_rows(const Swiglu *s, int64_t begin, int64_t end, DType dtype) {
+    int dim = s->dim;
+    for (int64_t row = begin; row < end; row++) {
+        const void *gate = cpu_at(s->gate_up, row * 2 * dim, dtype), *up = cpu_at(gate, dim, dtype);
+        void *out = cpu_at_mut(s->out, row * dim, dtype);
+        float weight = s->row_weight ? s->row_weight[row] : 1.0f;
+        VEC_FOR(i, n, dim) {
+            Vec g = vec_get(gate, i, n, dtype), u = vec_get(up, i, n, dtype);
+            vec_put(out, i, n, dtype, g / (1.0f + vec_exp(-g)) * u * weight);
+        }
+    }
+}
+
+static void forward_task(void *context, int64_t begin, int64_t end, int worker) {
+    (void)worker;
+    const Swiglu *s = context;
+    if (s->dtype == DTYPE_F32)
+        forward_rows(s, begin, end, DTYPE_F32);
+    else
+        forward_rows(s, begin, end, DTYPE_BF16);
+}
+
+static void cpu_swiglu_forward(Ops *ops, void *out, const void *gate_up, const float *row_weight,
+                               const int32_t *row_count, int64_t rows, int dim, DType dtype) {
+    CPU_TIMED(ops, OP_ELEMENTWISE);
+    Swiglu s = {.out = out, .gate_up = gate_up, .row_weight = row_weight, .dim = dim, .dtype = dtype};
+    threads_for(existing_rows(rows, row_count), cpu_row_chunk(dim), forward_task, &s);
+}
+
+// silu(g) = g s with s = 1 / (1 + e^-g), and silu'(g) = s + silu(g) (1 - s). All of a place is read before it is
+// written, which is what lets dgate_up be gate_up and out be dout.
+VEC_INLINE void backward_rows(const Swiglu *s, int64_t begin, int64_t end, DType dtype) {
+    int dim = s->dim;
+    for (int64_t row = begin; row < end; row++) {
+        const void *gate = cpu_at(s->gate_up, row * 2 * dim, dtype), *up = cpu_at(gate, dim, dtype);
+        void *dgate = cpu_at_mut(s->dgate_up, row * 2 * dim, dtype), *dup = cpu_at_mut(dgate, dim, dtype);
+        const void *dout = cpu_at(s->dout, row * dim, dtype);
+        void *out = cpu_at_mut(s->out, row * dim, dtype);
+        float weight = s->row_weight ? s->row_weight[row] : 1.0f;
+        VecSum sum = {0};
+        VEC_FOR(i, n, dim) {
+            Vec g = vec_get(gate, i, n, dtype), u = vec_get(up, i, n, dtype), d = vec_get(dout, i, n, dtype);
+            Vec sigmoid = 1.0f / (1.0f + vec_exp(-g)), silu = g * sigmoid;
+            vec_sum_add(&sum, d * silu * u);
+            d *= weight;
+            vec_put(dgate, i, n, dtype, d * u * (sigmoid + silu * (1.0f - sigmoid)));
+            vec_put(dup, i, n, dtype, d * silu);
+            vec_put(out, i, n, dtype, silu * u * weight);
+        }
+        if (s->drow_weight) s->drow_weight[row] = (float)vec_sum_total(&sum);
+    }
+}
+
+static void backward_task(void *context, int64_t begin, int64_t end, int worker) {
+    (void)worker;
+    const Swiglu *s = context;
+    if (s->dtype == DTYPE_F32)
+        backward_rows(s, begin, end, DTYPE_F32);
+    else
+        backward_rows(s, begin, end, DTYPE_BF16);
+}
+
+static void cpu_swiglu_backward(Ops *ops, void *dgate_up, void *out, float *drow_weight, const void *gate_up,
+                                const void *dout, const float *row_weight, const int32_t *row_count, int64_t rows,
+                                int dim, DType dtype) {
+    CPU_TIMED(ops, OP_ELEMENTWISE);
+    Swiglu s = {out, dgate_up, drow_weight, gate_up, dout, row_weight, dim, dtype};
+    threads_for(existing_rows(rows, row_count), cpu_row_chunk(dim), backward_task, &s);
+}
+
+void cpu_install_swiglu(Ops *ops) {
+    ops->swiglu_forward = cpu_swiglu_forward;
+    ops->swiglu_backward = cpu_swiglu_backward;
+}

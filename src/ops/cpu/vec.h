@@ -1,0 +1,152 @@
+// Short vectors in portable C (gcc and clang vector types) and an exponential on them. Loops over a row are written
+// once for both storage types: the dtype is a constant after inlining. Sums keep one partial sum per lane and add the
+// lanes in a fixed order, so results do not depend on what the compiler makes of a loop.
+#pragma once
+
+#include "base/dtype.h"
+
+#include <stdint.h>
+#include <string.h>
+
+#pragma GCC diagnostic ignored "-Wpsabi" // everything here is inlined: no vector crosses a call
+
+#if defined(__AVX512F__)
+enum { VEC_LANES = 16 };
+#elif defined(__AVX__)
+enum { VEC_LANES = 8 };
+#else
+enum { VEC_LANES = 4 };
+#endif
+
+#define VEC_INLINE static inline __attribute__((always_inline, unused))
+
+typedef float Vec __attribute__((vector_size(VEC_LANES * 4)));
+typedef int32_t VecInt __attribute__((vector_size(VEC_LANES * 4)));
+typedef uint32_t VecBits __attribute__((vector_size(VEC_LANES * 4)));
+typedef uint16_t VecHalf __attribute__((vector_size(VEC_LANES * 2)));
+typedef double VecDouble __attribute__((vector_size(VEC_LANES * 8)));
+typedef float VecLoose __attribute__((vector_size(VEC_LANES * 4), aligned(4), may_alias));
+typedef uint16_t VecHalfLoose __attribute__((vector_size(VEC_LANES * 2), aligned(2), may_alias));
+typedef double VecDoubleLoose __attribute__((vector_size(VEC_LANES * 8), aligned(8), may_alias));
+
+// Runs the statement with i = 0, VEC_LANES, ... below `total` and n = how many of the lanes from i on exist.
+#define VEC_FOR(i, n, total) \
+    for (int64_t i = 0, n; i < (total) && (n = (total)-i < VEC_LANES ? (total)-i : VEC_LANES, 1); i += VEC_LANES)
+
+VEC_INLINE Vec vec_all(float value) {
+    return value - (Vec){0};
+}
+
+VEC_INLINE Vec vec_select(VecInt mask, Vec yes, Vec no) {
+    return (Vec)((mask & (VecInt)yes) | (~mask & (VecInt)no));
+}
+
+VEC_INLINE Vec vec_max(Vec a, Vec b) { // a where b is NaN
+    return vec_select(b > a, b, a);
+}
+
+VEC_INLINE Vec vec_from_half(VecHalf half) {
+    return (Vec)(__builtin_convertvector(half, VecBits) << 16);
+}
+
+VEC_INLINE VecHalf vec_to_half(Vec value) { // round to nearest even; NaN stays NaN
+    VecBits bits = (VecBits)value;
+    VecBits rounded = bits + 0x7fffu + ((bits >> 16) & 1u);
+    VecBits nan = (VecBits)((bits & 0x7fffffffu) > 0x7f800000u);
+    return __builtin_convertvector(((nan & (bits | 0x400000u)) | (~nan & rounded)) >> 16, VecHalf);
+}
+
+// Lanes beyond n read as 0 and are not written.
+VEC_INLINE Vec vec_get(const void *data, int64_t i, int64_t n, DType dtype) {
+    if (dtype == DTYPE_F32) {
+        if (n == VEC_LANES) return *(const VecLoose *)((const float *)data + i);
+        Vec value = {0};
+        memcpy(&value, (const float *)data + i, (size_t)n * 4);
+        return value;
+    }
+    if (n == VEC_LANES) return vec_from_half(*(const VecHalfLoose *)((const bf16 *)data + i));
+    VecHalf half = {0};
+    memcpy(&half, (const bf16 *)data + i, (size_t)n * 2);
+    return vec_from_half(half);
+}
+
+VEC_INLINE void vec_put(void *data, int64_t i, int64_t n, DType dtype, Vec value) {
+    if (dtype == DTYPE_F32) {
+        if (n == VEC_LANES)
+            *(VecLoose *)((float *)data + i) = value;
+        else
+            memcpy((float *)data + i, &value, (size_t)n * 4);
+        return;
+    }
+    VecHalf half = vec_to_half(value);
+    if (n == VEC_LANES)
+        *(VecHalfLoose *)((bf16 *)data + i) = half;
+    else
+        memcpy((bf16 *)data + i, &half, (size_t)n * 2);
+}
+
+// sums[i..i+n) += value
+VEC_INLINE void vec_add_to_doubles(double *sums, int64_t i, int64_t n, Vec value) {
+    if (n == VEC_LANES)
+        *(VecDoubleLoose *)(sums + i) += __builtin_convertvector(value, VecDouble);
+    else
+        for (int64_t lane = 0; lane < n; lane++)
+            sums[i + lane] += (double)value[lane];
+}
+
+VEC_INLINE double vec_sum(Vec value) {
+    double sum = 0;
+    for (int lane = 0; lane < VEC_LANES; lane++)
+        sum += (double)value[lane];
+    return sum;
+}
+
+VEC_INLINE float vec_highest(Vec value) {
+    float highest = value[0];
+    for (int lane = 1; lane < VEC_LANES; lane++)
+        if (value[lane] > highest) highest = value[lane];
+    return highest;
+}
+
+// A long sum: floats in lanes for a stretch, doubles beyond it, so that the error does not grow with the length.
+enum { VEC_STRETCH = 32 };
+typedef struct VecSum {
+    Vec lanes;
+    int filled;
+    double total;
+} VecSum;
+
+VEC_INLINE void vec_sum_add(VecSum *sum, Vec value) {
+    sum->lanes += value;
+    if (++sum->filled == VEC_STRETCH) {
+        sum->total += vec_sum(sum->lanes);
+        sum->lanes = (Vec){0};
+        sum->filled = 0;
+    }
+}
+
+VEC_INLINE double vec_sum_total(const VecSum *sum) {
+    return sum->total + vec_sum(sum->lanes);
+}
+
+// e^x to 2 ulp, over the whole range: 0 far below, infinity far above, NaN for NaN, subnormal results rounded.
+// x = n ln 2 + r with |r| <= ln 2 / 2; 2^n is applied as two factors because n reaches from -150 to 128.
+VEC_INLINE Vec vec_exp(Vec x) {
+    x = vec_select(x < -104.0f, vec_all(-104.0f), x);
+    x = vec_select(x > 89.0f, vec_all(89.0f), x);
+    const float shifter = 0x1.8p23f; // adding it rounds to an integer, which then stands in the low bits
+    Vec shifted = x * 0x1.715476p0f + shifter;
+    Vec n = shifted - shifter;
+    Vec r = x - n * 0x1.62e400p-1f; // ln 2 in two parts: the first has few enough bits that n times it is exact
+    r = r - n * 0x1.7f7d1cp-20f;
+    Vec p = r * (1 / 5040.0f) + 1 / 720.0f; // the series to r^7: what is left out is below 0.1 ulp
+    p = p * r + 1 / 120.0f;
+    p = p * r + 1 / 24.0f;
+    p = p * r + 1 / 6.0f;
+    p = p * r + 0.5f;
+    p = p * (r * r) + r + 1.0f;
+    VecInt power = (VecInt)((VecBits)shifted - 0x4b400000u);
+    VecInt half = power >> 1;
+    Vec low = (Vec)((VecBits)(half + 127) << 23), high = (Vec)((VecBits)(power - half + 127) << 23);
+    return p * low * high;
+}

@@ -1,0 +1,263 @@
+// The float64 oracle: see oracle.h.
+#include "oracle.h"
+
+#include "base/rng.h"
+#include "base/threads.h"
+
+// ---- tensors
+// ------------------------------------------------------------------------------------------------------------
+
+static uint64_t draws; // every tensor takes its own stream, the same on every run
+
+void tensor_restart(void) {
+    draws = 0;
+}
+
+double *doubles(int64_t count) {
+    return xcalloc((size_t)(count ? count : 1), sizeof(double));
+}
+
+static Tensor tensor_new(DType dtype, int64_t count) {
+    return (Tensor){dtype, count, xmalloc((size_t)count * dtype_size(dtype)), doubles(count)};
+}
+
+static void tensor_set(Tensor *tensor, int64_t i, float value) {
+    if (tensor->dtype == DTYPE_F32)
+        ((float *)tensor->data)[i] = value;
+    else
+        ((bf16 *)tensor->data)[i] = bf16_from_f32(value);
+}
+
+void tensor_read(Tensor *tensor) {
+    for (int64_t i = 0; i < tensor->count; i++)
+        tensor->value[i] =
+            tensor->dtype == DTYPE_F32 ? ((float *)tensor->data)[i] : bf16_to_f32(((bf16 *)tensor->data)[i]);
+}
+
+Tensor tensor_normal(DType dtype, int64_t count, double deviation, double mean) {
+    Tensor tensor = tensor_new(dtype, count);
+    uint64_t seed = ++draws;
+    for (int64_t i = 0; i < count; i++)
+        tensor_set(&tensor, i, (float)(mean + deviation * rng_normal(seed, RNG_STREAM_TEST, (uint64_t)i)));
+    tensor_read(&tensor);
+    return tensor;
+}
+
+Tensor tensor_poison(DType dtype, int64_t count) {
+    Tensor tensor = tensor_new(dtype, count);
+    for (int64_t i = 0; i < count; i++)
+        tensor_set(&tensor, i, NAN);
+    return tensor;
+}
+
+Tensor tensor_of(DType dtype, int64_t count, const double *values) {
+    Tensor tensor = tensor_new(dtype, count);
+    for (int64_t i = 0; i < count; i++)
+        tensor_set(&tensor, i, (float)values[i]);
+    tensor_read(&tensor);
+    return tensor;
+}
+
+Tensor tensor_zero(DType dtype, int64_t count) {
+    Tensor tensor = tensor_new(dtype, count);
+    memset(tensor.data, 0, (size_t)count * dtype_size(dtype));
+    return tensor;
+}
+
+Tensor tensor_copy(const Tensor *tensor) {
+    Tensor copy = tensor_new(tensor->dtype, tensor->count);
+    memcpy(copy.data, tensor->data, (size_t)tensor->count * dtype_size(tensor->dtype));
+    tensor_read(&copy);
+    return copy;
+}
+
+void tensor_free(Tensor *tensor) {
+    free(tensor->data);
+    free(tensor->value);
+}
+
+void tensor_check(const char *what, Tensor *tensor, const double *want, int64_t length) {
+    tensor_read(tensor);
+    double rms = 0, unit = tensor->dtype == DTYPE_F32 ? 0x1p-24 : 0x1p-8;
+    for (int64_t i = 0; i < tensor->count; i++)
+        rms += want[i] * want[i];
+    rms = sqrt(rms / (double)(tensor->count ? tensor->count : 1));
+    for (int64_t i = 0; i < tensor->count; i++) {
+        double error = fabs(tensor->value[i] - want[i]);
+        double bound = unit * fabs(want[i]) + 8 * 0x1p-24 * sqrt((double)length + 8) * fmax(fabs(want[i]), rms);
+        if (!(error <= bound))
+            fail_msg("%s [%lld of %lld] is %.9g, expected %.9g: off by %.3g, allowed %.3g (rms %.3g)", what,
+                     (long long)i, (long long)tensor->count, tensor->value[i], want[i], error, bound, rms);
+    }
+}
+
+int32_t *ids(int64_t count, int bound) {
+    int32_t *result = xmalloc((size_t)(count ? count : 1) * sizeof *result);
+    uint64_t seed = ++draws;
+    for (int64_t i = 0; i < count; i++)
+        result[i] = (int32_t)rng_below(seed, RNG_STREAM_TEST, (uint64_t)i, (uint64_t)bound);
+    return result;
+}
+
+static void *workspace;
+
+Ops *oracle_ops(int seq, int hidden, int heads, int kv_heads, int head_dim, int experts) {
+    OpsWorkspaceRequest request = {.seq = seq,
+                                   .hidden = hidden,
+                                   .heads = heads,
+                                   .kv_heads = kv_heads,
+                                   .head_dim = head_dim,
+                                   .experts = experts,
+                                   .threads = threads_count()};
+    Ops *ops;
+    assert_ok(ops_cpu_create(&ops));
+    size_t bytes = ops_cpu_workspace(&request);
+    workspace = xmalloc(bytes);     // exact, so that a sanitizer sees any step beyond
+    memset(workspace, 0xff, bytes); // NaN: scratch is not read before it is written
+    ops->bind_workspace(ops, workspace, bytes);
+    return ops;
+}
+
+void oracle_ops_free(Ops *ops) {
+    ops_cpu_destroy(ops);
+    free(workspace);
+}
+
+// ---- operations
+// ---------------------------------------------------------------------------------------------------------
+
+void oracle_matmul(double *c, const double *a, int64_t a_row, int64_t a_column, const double *b, int64_t b_row,
+                   int64_t b_column, int64_t m, int64_t n, int64_t k) {
+    for (int64_t i = 0; i < m; i++)
+        for (int64_t j = 0; j < n; j++) {
+            double sum = 0;
+            for (int64_t x = 0; x < k; x++)
+                sum += a[i * a_row + x * a_column] * b[x * b_row + j * b_column];
+            c[i * n + j] += sum;
+        }
+}
+
+static double rstd_of(const double *x, int dim, double eps) {
+    double squares = 0;
+    for (int i = 0; i < dim; i++)
+        squares += x[i] * x[i];
+    return 1 / sqrt(squares / dim + eps);
+}
+
+void oracle_rmsnorm(double *out, double *rstd, const double *in, const double *weight, int64_t rows, int dim,
+                    double eps) {
+    for (int64_t row = 0; row < rows; row++) {
+        rstd[row] = rstd_of(in + row * dim, dim, eps);
+        for (int i = 0; i < dim; i++)
+            out[row * dim + i] = in[row * dim + i] * rstd[row] * weight[i];
+    }
+}
+
+void oracle_rmsnorm_backward(double *din, double *dweight, const double *dout, const double *in, const double *weight,
+                             int64_t rows, int dim, double eps) {
+    for (int64_t row = 0; row < rows; row++) {
+        const double *x = in + row * dim, *dy = dout + row * dim;
+        double rstd = rstd_of(x, dim, eps), dot = 0;
+        for (int i = 0; i < dim; i++) {
+            dot += dy[i] * weight[i] * x[i];
+            dweight[i] += dy[i] * x[i] * rstd;
+        }
+        for (int i = 0; i < dim; i++)
+            din[row * dim + i] += rstd * dy[i] * weight[i] - rstd * rstd * rstd * x[i] * dot / dim;
+    }
+}
+
+void oracle_rope(double *x, const QkRopeShape *shape, int64_t stride, bool back) {
+    int half = shape->head_dim / 2;
+    for (int64_t t = 0; t < shape->tokens; t++) {
+        int64_t position = shape->first_position + t % shape->seq;
+        for (int h = 0; h < shape->heads + shape->kv_heads; h++) {
+            double *head = x + t * stride + (int64_t)h * shape->head_dim;
+            for (int i = 0; i < half; i++) {
+                double c = (double)shape->cos[position * half + i], s = (double)shape->sin[position * half + i];
+                if (back) s = -s;
+                double x1 = head[i], x2 = head[half + i];
+                head[i] = x1 * c - x2 * s;
+                head[half + i] = x2 * c + x1 * s;
+            }
+        }
+    }
+}
+
+// Scores of query i of head h against all its keys; returns the first key, and the log-sum-exp.
+static int64_t scores_of(double *score, double *lse, const double *q, const double *k, const AttentionShape *shape,
+                         int64_t batch, int64_t h, int64_t i, int first) {
+    int64_t kv_head = h / (shape->heads / shape->kv_heads), row = batch * shape->seq;
+    int64_t start = shape->doc_start ? shape->doc_start[row + i] : 0;
+    double highest = -INFINITY, sum = 0;
+    for (int64_t j = start; j <= first + i; j++) {
+        score[j] = 0;
+        for (int x = 0; x < shape->head_dim; x++)
+            score[j] += q[(row + i) * shape->q_stride + h * shape->head_dim + x] *
+                        k[(row + j) * shape->k_stride + kv_head * shape->head_dim + x];
+        score[j] *= (double)shape->scale;
+        highest = fmax(highest, score[j]);
+    }
+    for (int64_t j = start; j <= first + i; j++)
+        sum += exp(score[j] - highest);
+    *lse = highest + log(sum);
+    return start;
+}
+
+void oracle_attention(double *out, double *lse, const double *q, const double *k, const double *v,
+                      const AttentionShape *shape, int first) {
+    double *score = doubles(shape->seq + first);
+    for (int64_t b = 0; b < shape->batch; b++)
+        for (int64_t h = 0; h < shape->heads; h++)
+            for (int64_t i = 0; i < shape->seq; i++) {
+                double *row_lse = &lse[(b * shape->heads + h) * shape->seq + i];
+                int64_t start = scores_of(score, row_lse, q, k, shape, b, h, i, first);
+                for (int x = 0; x < shape->head_dim; x++) {
+                    double sum = 0;
+                    for (int64_t j = start; j <= first + i; j++)
+                        sum += exp(score[j] - *row_lse) * v[(b * shape->seq + j) * shape->v_stride +
+                                                            h / (shape->heads / shape->kv_heads) * shape->head_dim + x];
+                    out[(b * shape->seq + i) * shape->o_stride + h * shape->head_dim + x] = sum;
+                }
+            }
+    free(score);
+}
+
+void oracle_attention_backward(double *dq, double *dk, double *dv, int64_t stride, const double *dout,
+                               const double *out, const double *q, const double *k, const double *v,
+                               const AttentionShape *shape) {
+    double *score = doubles(shape->seq);
+    int hd = shape->head_dim;
+    for (int64_t b = 0; b < shape->batch; b++)
+        for (int64_t h = 0; h < shape->heads; h++)
+            for (int64_t i = 0; i < shape->seq; i++) {
+                double lse, dot = 0;
+                int64_t start = scores_of(score, &lse, q, k, shape, b, h, i, 0), row = b * shape->seq;
+                int64_t kv = h / (shape->heads / shape->kv_heads) * hd;
+                const double *d = dout + (row + i) * shape->o_stride + h * hd;
+                for (int x = 0; x < hd; x++)
+                    dot += d[x] * out[(row + i) * shape->o_stride + h * hd + x];
+                for (int64_t j = start; j <= i; j++) {
+                    double p = exp(score[j] - lse), dp = 0;
+                    for (int x = 0; x < hd; x++) {
+                        dp += d[x] * v[(row + j) * shape->v_stride + kv + x];
+                        dv[(row + j) * stride + kv + x] += p * d[x];
+                    }
+                    double ds = p * (dp - dot) * (double)shape->scale;
+                    for (int x = 0; x < hd; x++) {
+                        dq[(row + i) * stride + h * hd + x] += ds * k[(row + j) * shape->k_stride + kv + x];
+                        dk[(row + j) * stride + kv + x] += ds * q[(row + i) * shape->q_stride + h * hd + x];
+                    }
+                }
+            }
+    free(score);
+}
+
+double oracle_silu(double x) {
+    return x / (1 + exp(-x));
+}
+
+double oracle_silu_slope(double x) {
+    double s = 1 / (1 + exp(-x));
+    return s + x * s * (1 - s);
+}

@@ -1,0 +1,66 @@
+// A float64 oracle for the ops: each operation written as its definition says, slowly, on doubles; and tensors that
+// exist both as an op stores them and as doubles.
+#pragma once
+
+#include "ops/ops.h"
+#include "testing.h"
+
+// ---- tensors
+// ------------------------------------------------------------------------------------------------------------
+
+typedef struct Tensor {
+    DType dtype;
+    int64_t count;
+    void *data;    // as stored; exactly count elements, so that a sanitizer sees any step beyond
+    double *value; // the same as doubles
+} Tensor;
+
+Tensor tensor_normal(DType dtype, int64_t count, double deviation, double mean); // a new stream of draws on each call
+Tensor tensor_poison(DType dtype, int64_t count);                                // NaN: what an op must overwrite
+Tensor tensor_zero(DType dtype, int64_t count);
+Tensor tensor_copy(const Tensor *tensor);
+Tensor tensor_of(DType dtype, int64_t count, const double *values); // rounded to the storage type
+void tensor_restart(void);                                          // the next draws are those of a new program
+void tensor_read(Tensor *tensor);                                   // value from data
+void tensor_free(Tensor *tensor);
+#define tensors_free(...)                                                  \
+    do {                                                                   \
+        Tensor *tensors_[] = {__VA_ARGS__};                                \
+        for (size_t i_ = 0; i_ < sizeof tensors_ / sizeof *tensors_; i_++) \
+            tensor_free(tensors_[i_]);                                     \
+    } while (0)
+
+// Fails unless every element of the tensor (read first) is within
+//     u * |want| + 8 * 2^-24 * sqrt(length + 8) * max(|want|, rms of want)
+// of `want`, with u = 2^-8 for bf16 storage (half a unit in the last of 8 bits), 2^-24 for float: one rounding on the
+// way out, plus a float sum of `length` terms whose roundings add up like a random walk. A dropped term of a dot
+// product of `length` is off by about rms / sqrt(length): thousands of times the float bound, and above the bf16 one to
+// length 4096.
+void tensor_check(const char *what, Tensor *tensor, const double *want, int64_t length);
+double *doubles(int64_t count);         // zeroed
+int32_t *ids(int64_t count, int bound); // random in [0, bound)
+
+// A CPU table with a workspace for the given shapes bound to it.
+Ops *oracle_ops(int seq, int hidden, int heads, int kv_heads, int head_dim, int experts);
+void oracle_ops_free(Ops *ops);
+
+// ---- operations
+// ---------------------------------------------------------------------------------------------------------
+
+// c[m, n] += a . b with a at a[i * a_row + x * a_column], b likewise
+void oracle_matmul(double *c, const double *a, int64_t a_row, int64_t a_column, const double *b, int64_t b_row,
+                   int64_t b_column, int64_t m, int64_t n, int64_t k);
+void oracle_rmsnorm(double *out, double *rstd, const double *in, const double *weight, int64_t rows, int dim,
+                    double eps);
+void oracle_rmsnorm_backward(double *din, double *dweight, const double *dout, const double *in, const double *weight,
+                             int64_t rows, int dim, double eps); // both +=
+void oracle_rope(double *x, const QkRopeShape *shape, int64_t stride,
+                 bool back); // in place, back: the inverse rotation
+void oracle_attention(double *out, double *lse, const double *q, const double *k, const double *v,
+                      const AttentionShape *shape, int first);
+// out: as stored, which is what the op reads
+void oracle_attention_backward(double *dq, double *dk, double *dv, int64_t stride, const double *dout,
+                               const double *out, const double *q, const double *k, const double *v,
+                               const AttentionShape *shape);
+double oracle_silu(double x);
+double oracle_silu_slope(double x);

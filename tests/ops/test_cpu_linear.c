@@ -1,0 +1,184 @@
+// Linear, grouped and router products of the CPU table against float64.
+#include "oracle.h"
+
+typedef struct Shape {
+    int rows, in_dim, out_dim;
+} Shape;
+static const Shape shapes[] = {{1, 1, 1},       {1, 8, 3},       {7, 5, 3},      {33, 17, 65},
+                               {64, 64, 64},    {129, 56, 131},  {256, 72, 300}, {300, 530, 40},
+                               {65, 1031, 257}, {700, 20, 1100}, {513, 513, 30}, {1030, 64, 1040}};
+enum { SHAPES = sizeof shapes / sizeof *shapes };
+
+static void linear_forward_matches_float64(void **state) {
+    (void)state;
+    Ops *ops = oracle_ops(1, 1, 0, 1, 8, 0);
+    for (int i = 0; i < 2 * SHAPES; i++) {
+        DType dtype = i % 2 ? DTYPE_BF16 : DTYPE_F32;
+        Shape s = shapes[i / 2];
+        Tensor in = tensor_normal(dtype, (int64_t)s.rows * s.in_dim, 1, 0);
+        Tensor weight = tensor_normal(dtype, (int64_t)s.out_dim * s.in_dim, 1, 0);
+        Tensor out = tensor_poison(dtype, (int64_t)s.rows * s.out_dim);
+        double *want = doubles(out.count);
+        oracle_matmul(want, in.value, s.in_dim, 1, weight.value, 1, s.in_dim, s.rows, s.out_dim, s.in_dim);
+        ops->linear_forward(ops, out.data, in.data, weight.data, s.rows, s.in_dim, s.out_dim, dtype);
+        tensor_check("linear out", &out, want, s.in_dim);
+        tensors_free(&in, &weight, &out);
+        free(want);
+    }
+    oracle_ops_free(ops);
+}
+
+static void linear_backward_input_matches_float64(void **state) {
+    (void)state;
+    Ops *ops = oracle_ops(1, 1, 0, 1, 8, 0);
+    for (int i = 0; i < 2 * SHAPES; i++) {
+        DType dtype = i % 2 ? DTYPE_BF16 : DTYPE_F32;
+        Shape s = shapes[i / 2];
+        Tensor dout = tensor_normal(dtype, (int64_t)s.rows * s.out_dim, 1, 0);
+        Tensor weight = tensor_normal(dtype, (int64_t)s.out_dim * s.in_dim, 1, 0);
+        Tensor din = tensor_poison(dtype, (int64_t)s.rows * s.in_dim);
+        double *want = doubles(din.count);
+        oracle_matmul(want, dout.value, s.out_dim, 1, weight.value, s.in_dim, 1, s.rows, s.in_dim, s.out_dim);
+        ops->linear_backward_input(ops, din.data, dout.data, weight.data, s.rows, s.in_dim, s.out_dim, dtype);
+        tensor_check("linear din", &din, want, s.out_dim);
+        tensors_free(&dout, &weight, &din);
+        free(want);
+    }
+    oracle_ops_free(ops);
+}
+
+static void linear_backward_weight_adds_what_float64_adds(void **state) {
+    (void)state;
+    Ops *ops = oracle_ops(1, 1, 0, 1, 8, 0);
+    for (int i = 0; i < 2 * SHAPES; i++) {
+        DType dtype = i % 2 ? DTYPE_BF16 : DTYPE_F32;
+        Shape s = shapes[i / 2];
+        Tensor dout = tensor_normal(dtype, (int64_t)s.rows * s.out_dim, 1, 0);
+        Tensor in = tensor_normal(dtype, (int64_t)s.rows * s.in_dim, 1, 0);
+        Tensor dweight = tensor_normal(DTYPE_F32, (int64_t)s.out_dim * s.in_dim, 1, 0);
+        oracle_matmul(dweight.value, dout.value, 1, s.out_dim, in.value, s.in_dim, 1, s.out_dim, s.in_dim, s.rows);
+        double *want = dweight.value;
+        dweight.value = doubles(dweight.count);
+        ops->linear_backward_weight(ops, dweight.data, dout.data, in.data, s.rows, s.in_dim, s.out_dim, dtype);
+        tensor_check("linear dweight", &dweight, want, s.rows);
+        tensors_free(&dout, &in, &dweight);
+        free(want);
+    }
+    oracle_ops_free(ops);
+}
+
+// ---- grouped: each expert's rows are a linear layer of their own --------------------------------------------------
+
+typedef struct Groups {
+    int experts, in_dim, out_dim;
+    int32_t offsets[8];
+    int rows; // capacity; some rows behind the last expert are unused
+} Groups;
+static const Groups groups[] = {{1, 8, 8, {0, 5}, 5},
+                                {3, 17, 33, {0, 0, 7, 40}, 44},
+                                {4, 64, 48, {0, 130, 130, 131, 420}, 430},
+                                {5, 300, 280, {0, 64, 65, 65, 300, 300}, 300}};
+enum { GROUPS = sizeof groups / sizeof *groups };
+
+// Rows in use must match; the others must still be the poison they were.
+static void check_used_rows(const char *what, Tensor *tensor, const double *want, int64_t used, int64_t length) {
+    int64_t count = tensor->count;
+    tensor->count = used;
+    tensor_check(what, tensor, want, length);
+    tensor->count = count;
+    tensor_read(tensor);
+    for (int64_t i = used; i < count; i++)
+        assert_true(isnan(tensor->value[i]));
+}
+
+static void grouped_forward_and_input_match_float64_and_leave_unused_rows(void **state) {
+    (void)state;
+    Ops *ops = oracle_ops(1, 1, 0, 1, 8, 0);
+    for (int i = 0; i < 2 * GROUPS; i++) {
+        DType dtype = i % 2 ? DTYPE_BF16 : DTYPE_F32;
+        const Groups *g = &groups[i / 2];
+        int64_t n = g->in_dim, m = g->out_dim, used = g->offsets[g->experts];
+        Tensor in = tensor_normal(dtype, g->rows * n, 1, 0), weight = tensor_normal(dtype, g->experts * n * m, 1, 0);
+        Tensor dout = tensor_normal(dtype, g->rows * m, 1, 0);
+        Tensor out = tensor_poison(dtype, g->rows * m), din = tensor_poison(dtype, g->rows * n);
+        double *want = doubles(out.count), *dwant = doubles(din.count);
+        for (int e = 0; e < g->experts; e++) {
+            int64_t first = g->offsets[e], rows = g->offsets[e + 1] - first;
+            oracle_matmul(want + first * m, in.value + first * n, n, 1, weight.value + e * n * m, 1, n, rows, m, n);
+            oracle_matmul(dwant + first * n, dout.value + first * m, m, 1, weight.value + e * n * m, n, 1, rows, n, m);
+        }
+        ops->grouped_linear_forward(ops, out.data, in.data, weight.data, g->offsets, g->experts, g->rows, g->in_dim,
+                                    g->out_dim, dtype);
+        ops->grouped_linear_backward_input(ops, din.data, dout.data, weight.data, g->offsets, g->experts, g->rows,
+                                           g->in_dim, g->out_dim, dtype);
+        check_used_rows("grouped out", &out, want, used * m, n);
+        check_used_rows("grouped din", &din, dwant, used * n, m);
+        tensors_free(&in, &weight, &dout, &out, &din);
+        free(want), free(dwant);
+    }
+    oracle_ops_free(ops);
+}
+
+static void grouped_backward_weight_adds_what_float64_adds(void **state) {
+    (void)state;
+    Ops *ops = oracle_ops(1, 1, 0, 1, 8, 0);
+    for (int i = 0; i < 2 * GROUPS; i++) {
+        DType dtype = i % 2 ? DTYPE_BF16 : DTYPE_F32;
+        const Groups *g = &groups[i / 2];
+        int64_t n = g->in_dim, m = g->out_dim;
+        Tensor in = tensor_normal(dtype, g->rows * n, 1, 0), dout = tensor_normal(dtype, g->rows * m, 1, 0);
+        Tensor dweight = tensor_normal(DTYPE_F32, g->experts * n * m, 1, 0);
+        double *want = dweight.value;
+        dweight.value = doubles(dweight.count);
+        for (int e = 0; e < g->experts; e++)
+            oracle_matmul(want + e * n * m, dout.value + g->offsets[e] * m, 1, m, in.value + g->offsets[e] * n, n, 1, m,
+                          n, g->offsets[e + 1] - g->offsets[e]);
+        ops->grouped_linear_backward_weight(ops, dweight.data, dout.data, in.data, g->offsets, g->experts, g->rows,
+                                            g->in_dim, g->out_dim, dtype);
+        tensor_check("grouped dweight", &dweight, want, g->rows);
+        tensors_free(&in, &dout, &dweight);
+        free(want);
+    }
+    oracle_ops_free(ops);
+}
+
+static void router_products_match_float64(void **state) {
+    (void)state;
+    Ops *ops = oracle_ops(1, 1, 0, 1, 8, 0);
+    const Shape router[] = {{1, 8, 2}, {65, 56, 7}, {300, 130, 128}};
+    for (int i = 0; i < 6; i++) {
+        DType dtype = i % 2 ? DTYPE_BF16 : DTYPE_F32;
+        Shape s = router[i / 2];
+        Tensor in = tensor_normal(dtype, (int64_t)s.rows * s.in_dim, 1, 0);
+        Tensor weight = tensor_normal(dtype, (int64_t)s.out_dim * s.in_dim, 1, 0);
+        Tensor logits = tensor_poison(DTYPE_F32, (int64_t)s.rows * s.out_dim);
+        Tensor dlogits = tensor_normal(DTYPE_F32, logits.count, 1, 0);
+        Tensor din = tensor_normal(dtype, in.count, 1, 0), dweight = tensor_normal(DTYPE_F32, weight.count, 1, 0);
+        double *want = doubles(logits.count), *din_want = din.value, *dweight_want = dweight.value;
+        din.value = doubles(din.count), dweight.value = doubles(dweight.count);
+        oracle_matmul(want, in.value, s.in_dim, 1, weight.value, 1, s.in_dim, s.rows, s.out_dim, s.in_dim);
+        oracle_matmul(din_want, dlogits.value, s.out_dim, 1, weight.value, s.in_dim, 1, s.rows, s.in_dim, s.out_dim);
+        oracle_matmul(dweight_want, dlogits.value, 1, s.out_dim, in.value, s.in_dim, 1, s.out_dim, s.in_dim, s.rows);
+        ops->moe_router_forward(ops, logits.data, in.data, weight.data, s.rows, s.in_dim, s.out_dim, dtype);
+        ops->moe_router_backward(ops, din.data, dweight.data, dlogits.data, in.data, weight.data, s.rows, s.in_dim,
+                                 s.out_dim, dtype);
+        tensor_check("router logits", &logits, want, s.in_dim);
+        tensor_check("router din", &din, din_want, s.out_dim);
+        tensor_check("router dweight", &dweight, dweight_want, s.rows);
+        tensors_free(&in, &weight, &logits, &dlogits, &din, &dweight);
+        free(want), free(din_want), free(dweight_want);
+    }
+    oracle_ops_free(ops);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(linear_forward_matches_float64),
+        cmocka_unit_test(linear_backward_input_matches_float64),
+        cmocka_unit_test(linear_backward_weight_adds_what_float64_adds),
+        cmocka_unit_test(grouped_forward_and_input_match_float64_and_leave_unused_rows),
+        cmocka_unit_test(grouped_backward_weight_adds_what_float64_adds),
+        cmocka_unit_test(router_products_match_float64),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

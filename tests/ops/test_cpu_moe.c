@@ -1,0 +1,276 @@
+// MoE routing of the CPU table against float64 and against its own definition.
+#include "oracle.h"
+
+typedef struct Routing {
+    MoeShape shape;
+    MoeRouting r;
+    Tensor logits, bias, probs, lse, weight, row_weight, prob_sum;
+} Routing;
+
+static int32_t *poison_ints(int64_t count) {
+    int32_t *result = xmalloc((size_t)count * sizeof *result);
+    memset(result, 0x7f, (size_t)count * sizeof *result);
+    return result;
+}
+
+static Routing routing_make(int64_t tokens, int experts, int top_k, bool norm, bool biased, MoeForce force) {
+    Routing x = {.shape = {tokens, experts, top_k, norm, moe_rows_capacity(tokens, top_k, experts, 1) + 3, force}};
+    x.logits = tensor_normal(DTYPE_F32, tokens * experts, 2, 0);
+    x.bias = tensor_normal(DTYPE_F32, experts, 0.1, 0);
+    x.probs = tensor_poison(DTYPE_F32, tokens * experts);
+    x.lse = tensor_poison(DTYPE_F32, tokens);
+    x.weight = tensor_poison(DTYPE_F32, tokens * top_k);
+    x.row_weight = tensor_poison(DTYPE_F32, x.shape.rows);
+    x.prob_sum = tensor_poison(DTYPE_F32, experts);
+    x.r = (MoeRouting){.logits = x.logits.data,
+                       .bias = biased ? x.bias.data : NULL,
+                       .probs = x.probs.data,
+                       .lse = x.lse.data,
+                       .expert = poison_ints(tokens * top_k),
+                       .weight = x.weight.data,
+                       .counts = poison_ints(experts),
+                       .offsets = poison_ints(experts + 1),
+                       .row_of_slot = poison_ints(tokens * top_k),
+                       .slot_of_row = poison_ints(x.shape.rows),
+                       .row_weight = x.row_weight.data,
+                       .prob_sum = x.prob_sum.data};
+    return x;
+}
+
+static void routing_free(Routing *x) {
+    tensors_free(&x->logits, &x->bias, &x->probs, &x->lse, &x->weight, &x->row_weight, &x->prob_sum);
+    free(x->r.expert), free(x->r.counts), free(x->r.offsets), free(x->r.row_of_slot), free(x->r.slot_of_row);
+}
+
+static void oracle_probs(double *probs, double *lse, const double *logits, int experts) {
+    double sum = 0;
+    for (int e = 0; e < experts; e++)
+        sum += exp(logits[e]);
+    *lse = log(sum);
+    for (int e = 0; e < experts; e++)
+        probs[e] = exp(logits[e]) / sum;
+}
+
+static const struct {
+    int tokens, experts, top_k;
+} cases[] = {{1, 2, 1}, {65, 4, 2}, {129, 7, 7}, {300, 128, 8}, {70, 33, 3}};
+enum { CASES = sizeof cases / sizeof *cases };
+
+static void route_forward_matches_float64_and_permutes_stably(void **state) {
+    (void)state;
+    for (int i = 0; i < 4 * CASES; i++) {
+        int64_t tokens = cases[i / 4].tokens;
+        int experts = cases[i / 4].experts, top_k = cases[i / 4].top_k;
+        bool norm = i % 2, biased = i / 2 % 2;
+        Ops *ops = oracle_ops(1, 8, 0, 1, 8, experts);
+        Routing x = routing_make(tokens, experts, top_k, norm, biased, MOE_NATURAL);
+        ops->moe_route_forward(ops, &x.r, &x.shape);
+        double *probs = doubles(tokens * experts), *lse = doubles(tokens), *sums = doubles(experts);
+        double *weight = doubles(tokens * top_k);
+        int32_t *counts = xcalloc((size_t)experts, sizeof *counts);
+        for (int64_t t = 0; t < tokens; t++) {
+            double *p = probs + t * experts, sum = 0;
+            oracle_probs(p, &lse[t], x.logits.value + t * experts, experts);
+            for (int j = 0; j < top_k; j++) {
+                int chosen = x.r.expert[t * top_k + j], better = 0;
+                double own = p[chosen] + (biased ? x.bias.value[chosen] : 0);
+                for (int e = 0; e < experts; e++) {
+                    double score = p[e] + (biased ? x.bias.value[e] : 0);
+                    better += score > own;
+                }
+                assert_int_equal(better, j); // distinct scores: exactly the better ones come before
+                counts[chosen]++;
+                sum += weight[t * top_k + j] = p[chosen];
+            }
+            for (int j = 0; norm && j < top_k; j++)
+                weight[t * top_k + j] /= sum;
+            for (int e = 0; e < experts; e++)
+                sums[e] += p[e];
+        }
+        tensor_check("probs", &x.probs, probs, 0);
+        tensor_check("lse", &x.lse, lse, 0);
+        tensor_check("weight", &x.weight, weight, 0);
+        tensor_check("prob_sum", &x.prob_sum, sums, 0);
+        tensor_read(&x.row_weight);
+        int32_t row = 0;
+        for (int e = 0; e < experts; e++) {
+            assert_int_equal(x.r.offsets[e], row);
+            assert_int_equal(x.r.counts[e], counts[e]);
+            for (int32_t slot = 0; slot < tokens * top_k; slot++) {
+                if (x.r.expert[slot] != e) continue;
+                assert_int_equal(x.r.row_of_slot[slot], row);
+                assert_int_equal(x.r.slot_of_row[row], slot);
+                assert_true(x.row_weight.value[row] == x.weight.value[slot]);
+                row++;
+            }
+        }
+        assert_int_equal(x.r.offsets[experts], row);
+        for (; row < x.shape.rows; row++) {
+            assert_int_equal(x.r.slot_of_row[row], -1);
+            assert_true(x.row_weight.value[row] == 0);
+        }
+        routing_free(&x);
+        free(probs), free(lse), free(sums), free(weight), free(counts);
+        oracle_ops_free(ops);
+    }
+}
+
+static void equal_scores_choose_the_lower_expert_first(void **state) {
+    (void)state;
+    Ops *ops = oracle_ops(1, 8, 0, 1, 8, 8);
+    Routing x = routing_make(2, 8, 3, true, false, MOE_NATURAL);
+    const float equal[8] = {0, 1, 0, 1, 1, 1, 0, 0}, nan[8] = {NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN};
+    memcpy(x.r.logits, equal, sizeof equal);
+    memcpy(x.r.logits + 8, nan, sizeof nan); // a run gone wrong must still give places inside the buffers
+    ops->moe_route_forward(ops, &x.r, &x.shape);
+    const int32_t want[6] = {1, 3, 4, 0, 1, 2};
+    assert_memory_equal(x.r.expert, want, sizeof want);
+    routing_free(&x);
+    oracle_ops_free(ops);
+}
+
+static void forced_routing_is_even_or_worst(void **state) {
+    (void)state;
+    Ops *ops = oracle_ops(1, 8, 0, 1, 8, 6);
+    Routing even = routing_make(30, 6, 2, true, false, MOE_BALANCED);
+    Routing worst = routing_make(30, 6, 2, true, false, MOE_WORST);
+    ops->moe_route_forward(ops, &even.r, &even.shape);
+    ops->moe_route_forward(ops, &worst.r, &worst.shape);
+    for (int e = 0; e < 6; e++) {
+        assert_int_equal(even.r.counts[e], 10);
+        assert_int_equal(worst.r.counts[e], e < 2 ? 30 : 0);
+    }
+    routing_free(&even), routing_free(&worst);
+    oracle_ops_free(ops);
+}
+
+// The value that route_backward differentiates, in float64, with the choice of experts held fixed.
+static double routed_loss(const Routing *x, const double *logits, int64_t t, const double *drow, const double *dprob,
+                          double z) {
+    int experts = x->shape.experts, top_k = x->shape.top_k;
+    double *p = doubles(experts), lse, sum = 0, loss;
+    oracle_probs(p, &lse, logits, experts);
+    loss = z * lse * lse;
+    for (int j = 0; j < top_k; j++)
+        sum += p[x->r.expert[t * top_k + j]];
+    for (int j = 0; j < top_k; j++)
+        loss += drow[x->r.row_of_slot[t * top_k + j]] * p[x->r.expert[t * top_k + j]] / (x->shape.norm_topk ? sum : 1);
+    for (int e = 0; dprob && e < experts; e++)
+        loss += dprob[e] * p[e];
+    free(p);
+    return loss;
+}
+
+static void route_backward_is_the_derivative_in_float64(void **state) {
+    (void)state;
+    for (int i = 0; i < 4 * CASES; i++) {
+        int64_t tokens = cases[i / 4].tokens < 70 ? cases[i / 4].tokens : 70;
+        int experts = cases[i / 4].experts, top_k = cases[i / 4].top_k;
+        bool norm = i % 2, auxiliary = i / 2 % 2;
+        Ops *ops = oracle_ops(1, 8, 0, 1, 8, experts);
+        Routing x = routing_make(tokens, experts, top_k, norm, false, MOE_NATURAL);
+        ops->moe_route_forward(ops, &x.r, &x.shape);
+        Tensor drow = tensor_normal(DTYPE_F32, x.shape.rows, 1, 0), dprob = tensor_normal(DTYPE_F32, experts, 1, 0);
+        Tensor dlogits = tensor_poison(DTYPE_F32, tokens * experts);
+        float z = 0.25f;
+        double *want = doubles(dlogits.count), *logits = doubles(experts);
+        for (int64_t t = 0; t < tokens; t++)
+            for (int e = 0; e < experts; e++) {
+                const double step = 1e-4; // central differences: error ~ step^2 * third derivative + 1e-16 / step
+                double side[2];
+                for (int s = 0; s < 2; s++) {
+                    memcpy(logits, x.logits.value + t * experts, (size_t)experts * sizeof(double));
+                    logits[e] += s ? step : -step;
+                    side[s] =
+                        routed_loss(&x, logits, t, drow.value, auxiliary ? dprob.value : NULL, auxiliary ? 0.25 : 0);
+                }
+                want[t * experts + e] = (side[1] - side[0]) / (2 * step);
+            }
+        ops->moe_route_backward(ops, dlogits.data, drow.data, auxiliary ? dprob.data : NULL, auxiliary ? &z : NULL,
+                                &x.r, &x.shape);
+        tensor_read(&dlogits);
+        for (int64_t j = 0; j < dlogits.count; j++) {
+            double bound = 1e-6 + 1e-5 * fabs(want[j]); // of the differences; the float part is below 1e-6 here
+            if (!(fabs(dlogits.value[j] - want[j]) <= bound))
+                fail_msg("dlogits[%lld] is %.9g, expected %.9g", (long long)j, dlogits.value[j], want[j]);
+        }
+        tensors_free(&drow, &dprob, &dlogits);
+        free(want), free(logits);
+        routing_free(&x);
+        oracle_ops_free(ops);
+    }
+}
+
+static void balance_loss_is_what_hf_defines(void **state) {
+    (void)state;
+    Ops *ops = oracle_ops(1, 8, 0, 1, 8, 5);
+    enum { LAYERS = 3, EXPERTS = 5, TOKENS = 40 };
+    int32_t *counts = ids(LAYERS * EXPERTS, 60);
+    Tensor prob_sum = tensor_normal(DTYPE_F32, LAYERS * EXPERTS, 1, 8), dprob = tensor_poison(DTYPE_F32, EXPERTS);
+    Tensor loss = tensor_normal(DTYPE_F32, 1, 1, 0);
+    double want = loss.value[0], dwant[EXPERTS];
+    float scale = 0.001f;
+    for (int e = 0; e < EXPERTS; e++) {
+        double share = 0, mean = 0;
+        for (int l = 0; l < LAYERS; l++)
+            share += counts[l * EXPERTS + e] / (double)(LAYERS * TOKENS),
+                mean += prob_sum.value[l * EXPERTS + e] / (LAYERS * TOKENS);
+        want += EXPERTS * share * mean;
+        dwant[e] = (double)scale * EXPERTS * share / (LAYERS * TOKENS);
+    }
+    ops->moe_balance(ops, loss.data, dprob.data, &scale, counts, prob_sum.data, LAYERS, TOKENS, EXPERTS);
+    tensor_check("balance loss", &loss, &want, 0);
+    tensor_check("balance dprob", &dprob, dwant, 0);
+    tensors_free(&prob_sum, &dprob, &loss);
+    free(counts);
+    oracle_ops_free(ops);
+}
+
+static void gather_and_sum_move_rows_between_orders(void **state) {
+    (void)state;
+    for (int i = 0; i < 4 * CASES; i++) {
+        DType dtype = i % 2 ? DTYPE_BF16 : DTYPE_F32;
+        bool accumulate = i / 2 % 2;
+        int64_t tokens = cases[i / 4].tokens, dim = 8 + 13 * (i / 4), top_k = cases[i / 4].top_k;
+        int experts = cases[i / 4].experts;
+        Ops *ops = oracle_ops(1, 8, 0, 1, 8, experts);
+        Routing x = routing_make(tokens, experts, (int)top_k, true, false, MOE_NATURAL);
+        ops->moe_route_forward(ops, &x.r, &x.shape);
+        Tensor in = tensor_normal(dtype, tokens * dim, 1, 0), rows = tensor_poison(dtype, x.shape.rows * dim);
+        Tensor out = accumulate ? tensor_normal(dtype, tokens * dim, 1, 0) : tensor_poison(dtype, tokens * dim);
+        ops->moe_gather(ops, rows.data, in.data, &x.r, &x.shape, (int)dim, dtype);
+        tensor_read(&rows);
+        for (int64_t j = 0; j < rows.count; j++) {
+            int32_t slot = x.r.slot_of_row[j / dim];
+            if (slot < 0)
+                assert_true(isnan(rows.value[j])); // unused rows are left alone
+            else
+                assert_true(rows.value[j] == in.value[slot / top_k * dim + j % dim]);
+        }
+        Tensor outputs = tensor_normal(dtype, rows.count, 1, 0);
+        double *want = doubles(out.count);
+        for (int64_t j = 0; j < out.count; j++) {
+            want[j] = accumulate ? out.value[j] : 0;
+            for (int64_t c = 0; c < top_k; c++)
+                want[j] += outputs.value[x.r.row_of_slot[j / dim * top_k + c] * dim + j % dim];
+        }
+        ops->moe_sum(ops, out.data, outputs.data, &x.r, &x.shape, (int)dim, accumulate, dtype);
+        tensor_check("sum", &out, want, top_k);
+        tensors_free(&in, &rows, &out, &outputs);
+        free(want);
+        routing_free(&x);
+        oracle_ops_free(ops);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(route_forward_matches_float64_and_permutes_stably),
+        cmocka_unit_test(equal_scores_choose_the_lower_expert_first),
+        cmocka_unit_test(forced_routing_is_even_or_worst),
+        cmocka_unit_test(route_backward_is_the_derivative_in_float64),
+        cmocka_unit_test(balance_loss_is_what_hf_defines),
+        cmocka_unit_test(gather_and_sum_move_rows_between_orders),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

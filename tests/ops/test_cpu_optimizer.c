@@ -1,0 +1,224 @@
+// AdamW and the guard of the CPU table, in its three kinds of weights, against float64.
+#include "oracle.h"
+
+#include "base/rng.h"
+
+typedef struct Adam {
+    Tensor weight, m, v, grad;
+    int16_t *low;
+    float norm;
+    int32_t skip;
+    AdamwArgs args;
+} Adam;
+
+static Adam adam_make(int64_t count, DType dtype, bool split) {
+    Adam a = {.weight = tensor_normal(dtype, count, 0.5, 0),
+              .m = tensor_normal(DTYPE_F32, count, 0.1, 0),
+              .v = tensor_normal(DTYPE_F32, count, 0.001, 0.01),
+              .grad = tensor_normal(DTYPE_F32, count, 1, 0),
+              .norm = 3.5f};
+    if (split) {
+        a.low = xmalloc((size_t)count * sizeof *a.low);
+        for (int64_t i = 0; i < count; i++)
+            a.low[i] = (int16_t)rng_bits(99, RNG_STREAM_TEST, (uint64_t)i);
+    }
+    a.args = (AdamwArgs){.count = count,
+                         .weight = a.weight.data,
+                         .master_low = a.low,
+                         .m = a.m.data,
+                         .v = a.v.data,
+                         .grad = a.grad.data,
+                         .dtype = dtype,
+                         .lr = 2e-3f,
+                         .beta1 = 0.9f,
+                         .beta2 = 0.95f,
+                         .eps = 1e-8f,
+                         .weight_decay = 0.1f,
+                         .bias1 = 0.271f,
+                         .bias2 = 0.142625f,
+                         .max_norm = 1,
+                         .seed = 7,
+                         .first = 1000};
+    return a;
+}
+
+static void adam_free(Adam *a) {
+    tensors_free(&a->weight, &a->m, &a->v, &a->grad);
+    free(a->low);
+}
+
+static double master(const Adam *a, int64_t i) {
+    if (!a->low) return a->weight.value[i];
+    uint32_t bits = ((uint32_t)((bf16 *)a->weight.data)[i] << 16) + (uint32_t)(int32_t)a->low[i];
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return (double)value;
+}
+
+// One step of PyTorch's AdamW in float64.
+static void adam_oracle(const Adam *a, double *w, double *m, double *v) {
+    const AdamwArgs *args = &a->args;
+    double clip = args->max_norm > 0 ? fmin(1, (double)args->max_norm / ((double)a->norm + 1e-6)) : 1;
+    for (int64_t i = 0; i < args->count; i++) {
+        double g = a->grad.value[i] * clip;
+        m[i] = (double)args->beta1 * a->m.value[i] + (1 - (double)args->beta1) * g;
+        v[i] = (double)args->beta2 * a->v.value[i] + (1 - (double)args->beta2) * g * g;
+        double step = (double)args->lr / (double)args->bias1;
+        w[i] = master(a, i) * (1 - (double)args->lr * (double)args->weight_decay) -
+               step * m[i] / (sqrt(v[i]) / sqrt((double)args->bias2) + (double)args->eps);
+    }
+}
+
+static void check_grad_is_zero(Adam *a) {
+    tensor_read(&a->grad);
+    for (int64_t i = 0; i < a->grad.count; i++)
+        assert_true(a->grad.value[i] == 0);
+}
+
+static void adamw_matches_float64(void **state) {
+    (void)state;
+    Ops *ops = oracle_ops(1, 8, 0, 1, 8, 0);
+    const int64_t counts[] = {1, 15, 17, 1000, 40001};
+    for (int i = 0; i < 20; i++) {
+        int64_t count = counts[i / 4];
+        bool split = i % 2, clipped = i / 2 % 2;
+        Adam a = adam_make(count, split ? DTYPE_BF16 : DTYPE_F32, split);
+        a.args.norm = clipped ? &a.norm : NULL;
+        a.args.skip = clipped ? &a.skip : NULL;
+        if (!clipped) a.args.max_norm = 0;
+        double *w = doubles(count), *m = doubles(count), *v = doubles(count);
+        adam_oracle(&a, w, m, v);
+        ops->adamw(ops, &a.args);
+        tensor_check("m", &a.m, m, 0);
+        tensor_check("v", &a.v, v, 0);
+        tensor_read(&a.weight);
+        for (int64_t j = 0; j < count; j++) { // the master weight is a float in both kinds
+            double got = master(&a, j);
+            assert_true(fabs(got - w[j]) <= 16 * 0x1p-24 * fmax(fabs(w[j]), 0.1));
+            // and the bf16 weight is the master rounded to nearest
+            if (split) assert_true(fabs(a.weight.value[j] - got) <= ldexp(1, ilogb(got) - 8));
+        }
+        check_grad_is_zero(&a);
+        adam_free(&a);
+        free(w), free(m), free(v);
+    }
+    oracle_ops_free(ops);
+}
+
+static void every_float_survives_the_split(void **state) {
+    (void)state;
+    Ops *ops = oracle_ops(1, 8, 0, 1, 8, 0);
+    enum { COUNT = 2 << 16 };
+    Adam a = adam_make(COUNT, DTYPE_BF16, true);
+    a.args.max_norm = 0;
+    a.args.lr = 0; // a step that changes nothing: weight * 1 - 0
+    float *before = xmalloc(COUNT * sizeof *before);
+    for (int i = 0; i < COUNT; i++) { // every low half, under an even and an odd high half
+        uint32_t bits = (0x3f80u << 16) + (uint32_t)i;
+        uint32_t high = (bits + 0x8000u) >> 16;
+        memcpy(&before[i], &bits, sizeof bits);
+        ((bf16 *)a.weight.data)[i] = (bf16)high;
+        a.low[i] = (int16_t)(uint16_t)(bits - (high << 16));
+    }
+    ops->adamw(ops, &a.args);
+    for (int i = 0; i < COUNT; i++)
+        assert_true(master(&a, i) == (double)before[i]);
+    free(before);
+    adam_free(&a);
+    oracle_ops_free(ops);
+}
+
+static void stochastic_rounding_is_unbiased_and_keyed_by_element(void **state) {
+    (void)state;
+    Ops *ops = oracle_ops(1, 8, 0, 1, 8, 0);
+    enum { COUNT = 20000 };
+    double *w = doubles(COUNT), *m = doubles(COUNT), *v = doubles(COUNT), bias = 0, spread = 0;
+    Adam a = adam_make(COUNT, DTYPE_BF16, false);
+    a.args.norm = &a.norm;
+    adam_oracle(&a, w, m, v);
+    Adam tail = {
+        .weight = tensor_copy(&a.weight), .m = tensor_copy(&a.m), .v = tensor_copy(&a.v), .grad = tensor_copy(&a.grad)};
+    tail.args = a.args;
+    ops->adamw(ops, &a.args);
+    tensor_read(&a.weight);
+    for (int i = 0; i < COUNT; i++) {
+        double spacing = ldexp(1, ilogb(w[i]) - 7), error = (a.weight.value[i] - w[i]) / spacing;
+        assert_true(fabs(error) <= 1.001); // one of the two neighbours
+        bias += error, spread += error * error;
+    }
+    // Errors have mean 0 and variance up to 1/4; 5 deviations of the mean of 20000.
+    assert_true(fabs(bias / COUNT) < 5 * 0.5 / sqrt(COUNT));
+    assert_true(spread / COUNT > 0.05);
+    // The upper half alone, with its own first element, gives the same bits.
+    enum { HALF = COUNT / 2 };
+    tail.args.count = HALF, tail.args.first += HALF;
+    tail.args.weight = (bf16 *)tail.weight.data + HALF, tail.args.grad = (float *)tail.grad.data + HALF;
+    tail.args.m = (float *)tail.m.data + HALF, tail.args.v = (float *)tail.v.data + HALF;
+    ops->adamw(ops, &tail.args);
+    assert_memory_equal(tail.args.weight, (bf16 *)a.weight.data + HALF, HALF * sizeof(bf16));
+    adam_free(&a), adam_free(&tail);
+    free(w), free(m), free(v);
+    oracle_ops_free(ops);
+}
+
+static void a_nan_stays_visible_in_every_kind_of_weight(void **state) {
+    (void)state;
+    Ops *ops = oracle_ops(1, 8, 0, 1, 8, 0);
+    for (int kind = 0; kind < 3; kind++) {
+        Adam a = adam_make(40, kind ? DTYPE_BF16 : DTYPE_F32, kind == 2);
+        a.args.max_norm = 0;
+        uint32_t nan = 0x7fffffffu; // every bit set: rounding it like a number would carry into the sign
+        memcpy((float *)a.grad.data + 5, &nan, sizeof nan);
+        ops->adamw(ops, &a.args);
+        tensor_read(&a.weight);
+        for (int i = 0; i < 40; i++)
+            assert_int_equal(isnan(a.weight.value[i]) != 0, i == 5);
+        adam_free(&a);
+    }
+    oracle_ops_free(ops);
+}
+
+static void a_skipped_step_only_zeroes_the_gradient(void **state) {
+    (void)state;
+    Ops *ops = oracle_ops(1, 8, 0, 1, 8, 0);
+    Adam a = adam_make(1001, DTYPE_F32, false);
+    Tensor weight = tensor_copy(&a.weight), m = tensor_copy(&a.m), v = tensor_copy(&a.v);
+    a.norm = NAN, a.skip = 1;
+    a.args.norm = &a.norm, a.args.skip = &a.skip;
+    ops->adamw(ops, &a.args);
+    assert_memory_equal(a.weight.data, weight.data, 1001 * 4);
+    assert_memory_equal(a.m.data, m.data, 1001 * 4);
+    assert_memory_equal(a.v.data, v.data, 1001 * 4);
+    check_grad_is_zero(&a);
+    tensors_free(&weight, &m, &v);
+    adam_free(&a);
+    oracle_ops_free(ops);
+}
+
+static void guard_refuses_what_is_not_finite_or_too_large(void **state) {
+    (void)state;
+    Ops *ops = oracle_ops(1, 8, 0, 1, 8, 0);
+    const struct {
+        float loss, norm;
+        int32_t skip;
+    } rows[] = {{2, 1, 0},  {NAN, 1, 1}, {2, NAN, 1},  {INFINITY, 1, 1}, {2, INFINITY, 1},
+                {11, 1, 1}, {2, 101, 1}, {10, 100, 0}, {-INFINITY, 1, 1}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        int32_t skip = 77;
+        ops->guard(ops, &skip, &rows[i].loss, &rows[i].norm, 10, 100);
+        assert_int_equal(skip, rows[i].skip);
+    }
+    oracle_ops_free(ops);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(adamw_matches_float64),
+        cmocka_unit_test(every_float_survives_the_split),
+        cmocka_unit_test(stochastic_rounding_is_unbiased_and_keyed_by_element),
+        cmocka_unit_test(a_nan_stays_visible_in_every_kind_of_weight),
+        cmocka_unit_test(a_skipped_step_only_zeroes_the_gradient),
+        cmocka_unit_test(guard_refuses_what_is_not_finite_or_too_large),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
