@@ -1,0 +1,322 @@
+#include "model/config.h"
+
+#include "base/file.h"
+#include "base/text.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const arch_names[] = {
+    [MODEL_LLAMA] = "LlamaForCausalLM",
+    [MODEL_QWEN3] = "Qwen3ForCausalLM",
+    [MODEL_QWEN3_MOE] = "Qwen3MoeForCausalLM",
+};
+static const char *const model_types[] = {
+    [MODEL_LLAMA] = "llama", [MODEL_QWEN3] = "qwen3", [MODEL_QWEN3_MOE] = "qwen3_moe"};
+
+const char *model_arch_name(ModelArch arch) {
+    return arch_names[arch];
+}
+
+// ---- reading --------------------------------------------------------------------------------------------------------
+
+static Status refuse(const char *where, const char *what) {
+    return status_at(status_usage("%s is not supported", what), where, 0, 0);
+}
+
+static Status read_arch(ModelConfig *config, const json_t *root, const char *where) {
+    json_t *list = json_object_get(root, "architectures");
+    const char *name = json_string_value(json_array_get(list, 0));
+    const char *type = NULL;
+    TRY(json_get_text(root, "model_type", &type, where));
+    for (int i = 0; i < 3; i++) {
+        if (name ? strcmp(name, arch_names[i]) == 0 : type && strcmp(type, model_types[i]) == 0) {
+            config->arch = (ModelArch)i;
+            return NULL;
+        }
+    }
+    if (!name && !type)
+        return status_at(status_usage("neither \"architectures\" nor \"model_type\" is given"), where, 0, 0);
+    return status_hint(status_at(status_usage("architecture \"%s\" is not supported", name ? name : type), where, 0, 0),
+                       "hearth trains LlamaForCausalLM, Qwen3ForCausalLM and Qwen3MoeForCausalLM");
+}
+
+// A required positive integer that fits an int.
+static Status need_int(const json_t *root, const char *key, int *value, const char *where) {
+    int64_t wide = -1;
+    TRY(json_get_int(root, key, &wide, where));
+    if (!json_has(root, key)) return status_at(status_usage("\"%s\" is missing", key), where, 0, 0);
+    if (wide < 1 || wide > INT32_MAX)
+        return status_at(status_usage("\"%s\" must be between 1 and 2147483647, not %lld", key, (long long)wide), where,
+                         0, 0);
+    *value = (int)wide;
+    return NULL;
+}
+
+static Status read_rope(ModelConfig *config, const json_t *root, const char *where) {
+    // Newer files: rope_parameters {rope_theta, rope_type, ...}. Older: rope_theta beside rope_scaling {rope_type|type,
+    // ...}.
+    const json_t *scaling = json_object_get(root, "rope_parameters");
+    if (!json_is_object(scaling)) scaling = json_object_get(root, "rope_scaling");
+    config->rope_theta = 10000.0;
+    TRY(json_get_double(root, "rope_theta", &config->rope_theta, where));
+    double partial = 1.0;
+    TRY(json_get_double(root, "partial_rotary_factor", &partial, where));
+    if (json_is_object(scaling)) {
+        const char *type = "default";
+        TRY(json_get_text(scaling, "type", &type, where));
+        TRY(json_get_text(scaling, "rope_type", &type, where));
+        TRY(json_get_double(scaling, "rope_theta", &config->rope_theta, where));
+        TRY(json_get_double(scaling, "partial_rotary_factor", &partial, where));
+        if (strcmp(type, "llama3") == 0) {
+            int64_t original = 0;
+            config->rope_type = ROPE_LLAMA3;
+            TRY(json_get_double(scaling, "factor", &config->rope_factor, where));
+            TRY(json_get_double(scaling, "low_freq_factor", &config->rope_low_freq, where));
+            TRY(json_get_double(scaling, "high_freq_factor", &config->rope_high_freq, where));
+            TRY(json_get_int(scaling, "original_max_position_embeddings", &original, where));
+            config->rope_original_positions = (int)original;
+            if (config->rope_factor < 1 || config->rope_low_freq <= 0 || original < 1 ||
+                config->rope_high_freq <= config->rope_low_freq)
+                return status_at(
+                    status_usage("llama3 RoPE needs factor >= 1, 0 < low_freq_factor < high_freq_factor and "
+                                 "original_max_position_embeddings"),
+                    where, 0, 0);
+        } else if (strcmp(type, "default") != 0) {
+            return status_hint(status_at(status_usage("RoPE type \"%s\" is not supported", type), where, 0, 0),
+                               "hearth computes the types default and llama3");
+        }
+    }
+    if (partial != 1.0) return refuse(where, "a partial_rotary_factor other than 1");
+    if (!(config->rope_theta > 0)) return status_at(status_usage("\"rope_theta\" must be positive"), where, 0, 0);
+    return NULL;
+}
+
+static Status read_moe(ModelConfig *config, const json_t *root, const char *where) {
+    const char *experts_key = json_has(root, "num_local_experts") ? "num_local_experts" : "num_experts";
+    TRY(need_int(root, experts_key, &config->experts, where));
+    TRY(need_int(root, "num_experts_per_tok", &config->top_k, where));
+    TRY(need_int(root, "moe_intermediate_size", &config->moe_ffn, where));
+    double coef = 0.001;
+    int64_t step = 1;
+    TRY(json_get_bool(root, "norm_topk_prob", &config->norm_topk, where));
+    TRY(json_get_double(root, "router_aux_loss_coef", &coef, where));
+    TRY(json_get_int(root, "decoder_sparse_step", &step, where));
+    if (step < 1) return status_at(status_usage("\"decoder_sparse_step\" must be at least 1"), where, 0, 0);
+    config->aux_coef = (float)coef;
+    config->sparse_step = (int)step;
+    for (int i = 0; i < config->layers; i++)
+        config->sparse[i] = (i + 1) % step == 0;
+    json_t *dense = json_object_get(root, "mlp_only_layers"), *item;
+    size_t index;
+    json_array_foreach(dense, index, item) {
+        int64_t layer = json_is_integer(item) ? json_integer_value(item) : -1;
+        if (layer < 0 || layer >= config->layers)
+            return status_at(
+                status_usage("\"mlp_only_layers\" names layer %lld of %d", (long long)layer, config->layers), where, 0,
+                0);
+        config->sparse[layer] = false;
+    }
+    return NULL;
+}
+
+// Options that change the computation and that hearth does not have: refused when switched on.
+static Status refuse_unsupported(const json_t *root, const char *where) {
+    bool bias = false, sliding = false;
+    double dropout = 0;
+    const char *activation = "silu";
+    TRY(json_get_bool(root, "attention_bias", &bias, where));
+    if (bias) return refuse(where, "attention_bias");
+    TRY(json_get_bool(root, "mlp_bias", &bias, where));
+    if (bias) return refuse(where, "mlp_bias");
+    TRY(json_get_bool(root, "use_sliding_window", &sliding, where));
+    if (sliding) return refuse(where, "sliding-window attention");
+    TRY(json_get_double(root, "attention_dropout", &dropout, where));
+    if (dropout != 0) return refuse(where, "attention_dropout");
+    TRY(json_get_text(root, "hidden_act", &activation, where));
+    if (strcmp(activation, "silu") != 0)
+        return status_at(status_usage("hidden_act \"%s\" is not supported (only silu)", activation), where, 0, 0);
+    json_t *types = json_object_get(root, "layer_types"), *item;
+    size_t index;
+    json_array_foreach(types, index, item) {
+        const char *type = json_string_value(item);
+        if (!type || strcmp(type, "full_attention") != 0)
+            return status_at(
+                status_usage("layer type \"%s\" is not supported (only full_attention)", type ? type : "?"), where, 0,
+                0);
+    }
+    if (json_has(root, "quantization_config")) return refuse(where, "a quantised checkpoint (quantization_config)");
+    return NULL;
+}
+
+Status model_config_parse(ModelConfig *config, const json_t *root, const char *where) {
+    if (!json_is_object(root)) return status_at(status_usage("a model config is a JSON object"), where, 0, 0);
+    *config = (ModelConfig){.norm_eps = 1e-6f, .init_std = 0.02f, .bos = -1, .eos = -1, .sparse_step = 1};
+    TRY(read_arch(config, root, where));
+    TRY(refuse_unsupported(root, where));
+    TRY(need_int(root, "vocab_size", &config->vocab, where));
+    TRY(need_int(root, "hidden_size", &config->hidden, where));
+    TRY(need_int(root, "num_hidden_layers", &config->layers, where));
+    TRY(need_int(root, "num_attention_heads", &config->heads, where));
+    TRY(need_int(root, "intermediate_size", &config->ffn, where));
+    if (config->layers > MODEL_LAYERS_MAX)
+        return status_at(
+            status_usage("\"num_hidden_layers\" is %d, at most %d are supported", config->layers, MODEL_LAYERS_MAX),
+            where, 0, 0);
+    config->kv_heads = config->heads;
+    if (json_has(root, "num_key_value_heads")) TRY(need_int(root, "num_key_value_heads", &config->kv_heads, where));
+    if (json_has(root, "head_dim")) {
+        TRY(need_int(root, "head_dim", &config->head_dim, where));
+    } else {
+        if (config->hidden % config->heads)
+            return status_at(status_usage("\"hidden_size\" %d does not divide by \"num_attention_heads\" %d and no "
+                                          "\"head_dim\" is given",
+                                          config->hidden, config->heads),
+                             where, 0, 0);
+        config->head_dim = config->hidden / config->heads;
+    }
+    config->max_positions = 2048;
+    if (json_has(root, "max_position_embeddings"))
+        TRY(need_int(root, "max_position_embeddings", &config->max_positions, where));
+    double eps = 1e-6, std = 0.02;
+    TRY(json_get_double(root, "rms_norm_eps", &eps, where));
+    TRY(json_get_double(root, "initializer_range", &std, where));
+    TRY(json_get_bool(root, "tie_word_embeddings", &config->tied, where));
+    config->norm_eps = (float)eps;
+    config->init_std = (float)std;
+    if (json_is_integer(json_object_get(root, "bos_token_id")))
+        TRY(json_get_int(root, "bos_token_id", &config->bos, where));
+    if (json_is_integer(json_object_get(root, "eos_token_id")))
+        TRY(json_get_int(root, "eos_token_id", &config->eos, where));
+    TRY(read_rope(config, root, where));
+    if (config->arch == MODEL_QWEN3_MOE) TRY(read_moe(config, root, where));
+    return model_config_check(config, where);
+}
+
+Status model_config_check(const ModelConfig *config, const char *where) {
+    Status status = NULL;
+    if (config->heads % config->kv_heads)
+        status = status_usage("%d attention heads do not divide by %d KV heads", config->heads, config->kv_heads);
+    else if (config->head_dim % 2)
+        status = status_usage("head_dim %d is odd; rotary embedding turns pairs", config->head_dim);
+    else if (config->experts && config->top_k > config->experts)
+        status = status_usage("a token chooses %d of only %d experts", config->top_k, config->experts);
+    else if (!(config->norm_eps > 0 && config->norm_eps < 1))
+        status = status_usage("rms_norm_eps %g is out of range", (double)config->norm_eps);
+    return status_at(status, where, 0, 0);
+}
+
+Status model_config_read(ModelConfig *config, const char *path) {
+    char *file = file_is_directory(path) ? path_join(path, "config.json") : text_copy(path);
+    json_t *root = NULL;
+    Status status = json_read_file(&root, file);
+    if (!status) status = model_config_parse(config, root, file);
+    json_decref(root);
+    free(file);
+    return status;
+}
+
+// ---- writing --------------------------------------------------------------------------------------------------------
+
+static json_t *rope_json(const ModelConfig *config) {
+    if (config->rope_type == ROPE_DEFAULT)
+        return json_pack("{s:f, s:s}", "rope_theta", config->rope_theta, "rope_type", "default");
+    return json_pack("{s:f, s:f, s:f, s:i, s:f, s:s}", "factor", config->rope_factor, "high_freq_factor",
+                     config->rope_high_freq, "low_freq_factor", config->rope_low_freq,
+                     "original_max_position_embeddings", config->rope_original_positions, "rope_theta",
+                     config->rope_theta, "rope_type", "llama3");
+}
+
+static json_t *token_json(int64_t id) {
+    return id < 0 ? json_null() : json_integer(id);
+}
+
+// The shortest decimal that reads back as the same float, so that 1e-5f is written 1e-05 and not 9.99999975e-06.
+static double shortest(float value) {
+    char digits[32];
+    for (int precision = 1; precision <= 9; precision++) {
+        snprintf(digits, sizeof digits, "%.*g", precision, (double)value);
+        if (strtof(digits, NULL) == value) break;
+    }
+    return strtod(digits, NULL);
+}
+
+json_t *model_config_json(const ModelConfig *config) {
+    json_t *root = json_pack(
+        "{s:[s], s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:f, s:f, s:b, s:s, s:b, s:f, s:o, s:o, s:o, s:f, s:s}",
+        "architectures", arch_names[config->arch], "model_type", model_types[config->arch], "vocab_size", config->vocab,
+        "hidden_size", config->hidden, "num_hidden_layers", config->layers, "num_attention_heads", config->heads,
+        "num_key_value_heads", config->kv_heads, "head_dim", config->head_dim, "intermediate_size", config->ffn,
+        "max_position_embeddings", config->max_positions, "rms_norm_eps", shortest(config->norm_eps),
+        "initializer_range", shortest(config->init_std), "tie_word_embeddings", config->tied, "hidden_act", "silu",
+        "attention_bias", 0, "attention_dropout", 0.0, "bos_token_id", token_json(config->bos), "eos_token_id",
+        token_json(config->eos), "rope_parameters", rope_json(config), "rope_theta", config->rope_theta, "torch_dtype",
+        "float32");
+    if (config->rope_type == ROPE_LLAMA3) json_object_set_new(root, "rope_scaling", rope_json(config));
+    if (config->arch == MODEL_LLAMA) json_object_set_new(root, "mlp_bias", json_false());
+    if (config->arch == MODEL_QWEN3_MOE) {
+        json_t *dense = json_array();
+        for (int i = 0; i < config->layers; i++)
+            if (!config->sparse[i] && (i + 1) % config->sparse_step == 0) json_array_append_new(dense, json_integer(i));
+        json_t *moe =
+            json_pack("{s:i, s:i, s:i, s:i, s:b, s:f, s:i, s:o}", "num_experts", config->experts, "num_local_experts",
+                      config->experts, "num_experts_per_tok", config->top_k, "moe_intermediate_size", config->moe_ffn,
+                      "norm_topk_prob", config->norm_topk, "router_aux_loss_coef", shortest(config->aux_coef),
+                      "decoder_sparse_step", config->sparse_step, "mlp_only_layers", dense);
+        json_object_update(root, moe);
+        json_decref(moe);
+    }
+    return root;
+}
+
+// ---- derived --------------------------------------------------------------------------------------------------------
+
+int model_sparse_layers(const ModelConfig *config) {
+    int count = 0;
+    for (int i = 0; i < config->layers; i++)
+        count += config->sparse[i];
+    return count;
+}
+
+ModelParameters model_parameters(const ModelConfig *config) {
+    int64_t d = config->hidden, sparse = model_sparse_layers(config), dense = config->layers - sparse;
+    int64_t attention = d * model_qkv_dim(config) + (int64_t)model_attention_dim(config) * d + 2 * d +
+                        (model_qk_norm(config) ? 2 * config->head_dim : 0);
+    int64_t expert = 3 * d * config->moe_ffn, router = d * config->experts;
+    int64_t shared = config->layers * attention + dense * 3 * d * config->ffn + sparse * router + d; // + final norm
+    ModelParameters count = {.embedding = (int64_t)config->vocab * d};
+    int64_t head = config->tied ? 0 : count.embedding;
+    count.total = shared + sparse * config->experts * expert + count.embedding + head;
+    count.active = shared + sparse * config->top_k * expert + count.embedding + head;
+    count.matmul_active = count.active - count.embedding + (config->tied ? count.embedding : 0);
+    return count;
+}
+
+void model_rope_table(const ModelConfig *config, int positions, float *cos_table, float *sin_table) {
+    int half = config->head_dim / 2;
+    for (int i = 0; i < half; i++) {
+        // HF keeps the frequencies as float: rounding them here gives the same angles at large positions.
+        double frequency = (float)(1.0 / pow(config->rope_theta, 2.0 * i / config->head_dim));
+        if (config->rope_type == ROPE_LLAMA3) {
+            // Wavelengths beyond the original context are stretched by the factor, short ones kept, those between
+            // blended.
+            double wavelength = 2.0 * M_PI / frequency;
+            double low = config->rope_original_positions / config->rope_low_freq;
+            double high = config->rope_original_positions / config->rope_high_freq;
+            if (wavelength > low) {
+                frequency /= config->rope_factor;
+            } else if (wavelength > high) {
+                double blend = (config->rope_original_positions / wavelength - config->rope_low_freq) /
+                               (config->rope_high_freq - config->rope_low_freq);
+                frequency = (1 - blend) * frequency / config->rope_factor + blend * frequency;
+            }
+            frequency = (float)frequency;
+        }
+        for (int p = 0; p < positions; p++) {
+            double angle = (float)(p * frequency);
+            cos_table[(int64_t)p * half + i] = (float)cos(angle);
+            sin_table[(int64_t)p * half + i] = (float)sin(angle);
+        }
+    }
+}

@@ -1,0 +1,75 @@
+// The architecture of a model, as a Hugging Face config.json or a built-in preset gives it.
+//
+// Three architectures share one description: LlamaForCausalLM, Qwen3ForCausalLM (adds QK-norm) and Qwen3MoeForCausalLM
+// (adds experts). Anything else, or an option that hearth does not compute, is refused; nothing is silently ignored.
+#pragma once
+
+#include "base/json.h"
+#include "base/status.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { MODEL_LAYERS_MAX = 256 };
+
+typedef enum ModelArch { MODEL_LLAMA, MODEL_QWEN3, MODEL_QWEN3_MOE } ModelArch;
+typedef enum RopeType { ROPE_DEFAULT, ROPE_LLAMA3 } RopeType;
+
+typedef struct ModelConfig {
+    ModelArch arch;
+    int vocab, hidden, layers;
+    int heads, kv_heads, head_dim;
+    int ffn; // width of a dense MLP
+    int max_positions;
+    float norm_eps;
+    float init_std;
+    bool tied; // the LM head is the input embedding
+
+    double rope_theta;
+    RopeType rope_type;
+    double rope_factor, rope_low_freq, rope_high_freq; // llama3 scaling
+    int rope_original_positions;
+
+    int experts, top_k, moe_ffn; // 0 for a dense model; moe_ffn is the width of one expert
+    bool norm_topk;
+    float aux_coef;                // weight of the load-balancing loss
+    bool sparse[MODEL_LAYERS_MAX]; // which layers are MoE
+    int sparse_step;               // as written in config.json, for writing it back
+    int64_t bos, eos;              // -1: none
+} ModelConfig;
+
+Status model_config_read(ModelConfig *config, const char *path); // config.json, or a directory that holds one
+Status model_config_parse(ModelConfig *config, const json_t *root, const char *name);
+json_t *model_config_json(const ModelConfig *config); // as HF writes it; the caller owns it
+
+// Checks what must hold between the values (heads divide by kv_heads, ...). `where` names the source in errors.
+Status model_config_check(const ModelConfig *config, const char *where);
+
+Status model_preset(ModelConfig *config, const char *name); // unknown: an error that lists the names
+int model_preset_count(void);
+const char *model_preset_name(int index);
+
+// Derived sizes.
+static inline bool model_qk_norm(const ModelConfig *config) {
+    return config->arch != MODEL_LLAMA;
+}
+static inline int model_qkv_dim(const ModelConfig *config) {
+    return (config->heads + 2 * config->kv_heads) * config->head_dim;
+}
+static inline int model_attention_dim(const ModelConfig *config) {
+    return config->heads * config->head_dim;
+}
+int model_sparse_layers(const ModelConfig *config);
+
+typedef struct ModelParameters {
+    int64_t total;
+    int64_t active;        // that one token meets: top_k of the experts
+    int64_t embedding;     // the input embedding (also the head, when tied)
+    int64_t matmul_active; // active without the input embedding, but with the LM head: what 6N FLOPs counts
+} ModelParameters;
+ModelParameters model_parameters(const ModelConfig *config);
+
+const char *model_arch_name(ModelArch arch); // as HF spells it
+
+// cos and sin of the rotary embedding: [positions, head_dim / 2], computed in double.
+void model_rope_table(const ModelConfig *config, int positions, float *cos_table, float *sin_table);

@@ -1,0 +1,235 @@
+// The layout table: every tensor that a training run keeps in device memory, computed from the model, the mesh, the
+// precision, the recompute policy and the batch shape, before anything is allocated.
+//
+// The planner sums it, the trainer allocates from it, checkpoints and the HF converter name by it. So the predicted
+// memory of a run is not an estimate: it is what will be allocated, to the byte.
+//
+// Memory is a few blocks, one per LayoutKind. Parameters stand in one order shared by weights, master weights,
+// gradients and moments: first the matrices (decayed), then the vectors (not decayed), so that the optimizer runs over
+// two ranges. Activations that the backward pass reads are kept per layer; everything else lives for some phases of a
+// layer and shares the temporaries block with what lives in other phases.
+#pragma once
+
+#include "base/dtype.h"
+#include "base/status.h"
+#include "model/config.h"
+#include "ops/ops.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef enum Precision {
+    PRECISION_FP32, // everything float
+    PRECISION_BF16, // bf16 weights and activations, float master weights (bf16 + 16 more bits), gradients and moments
+    PRECISION_BF16_PURE, // bf16 weights without master: stochastic rounding
+} Precision;
+
+typedef enum Recompute {
+    RECOMPUTE_NONE,      // keeps what backward kernels cannot give again as a by-product
+    RECOMPUTE_SELECTIVE, // drops what a memory-bound op gives again: rotated q and k under QK-norm, gathered expert
+                         // rows
+    RECOMPUTE_FULL,      // keeps each layer's input only and runs the layer's forward again
+} Recompute;
+
+typedef enum LayoutDevice { LAYOUT_CPU, LAYOUT_CUDA } LayoutDevice;
+
+// Degrees of parallelism. Data-parallel ranks are dp * cp; ep and the expert share of ZeRO are taken out of those.
+typedef struct Mesh {
+    int dp, tp, pp, ep, cp, etp; // 1 = off
+    int zero; // 0..3: nothing, optimizer state, + gradients, + weights sharded over data-parallel ranks
+} Mesh;
+#define MESH_SINGLE ((Mesh){.dp = 1, .tp = 1, .pp = 1, .ep = 1, .cp = 1, .etp = 1})
+
+typedef struct LayoutRequest {
+    ModelConfig config;
+    Mesh mesh;
+    int stage; // pipeline stage of this rank
+    Precision precision;
+    Recompute recompute;
+    int micro_batch, seq;
+    int64_t logits_rows; // rows of one LM-head chunk; 0: a good default
+    LayoutDevice device;
+    int threads;    // of the CPU (its workspace has a part per thread)
+    bool documents; // attention and loss are masked across documents
+    bool inference; // weights and activations only: no gradients, moments or master weights
+} LayoutRequest;
+
+typedef enum LayoutKind {
+    LAYOUT_WEIGHTS,
+    LAYOUT_MASTER,
+    LAYOUT_GRADIENTS,
+    LAYOUT_MOMENTS, // first all m, then all v
+    LAYOUT_ACTIVATIONS,
+    LAYOUT_TEMPORARIES,
+    LAYOUT_CONSTANTS, // inputs, rotary tables, scalars
+    LAYOUT_WORKSPACE, // scratch of ops and libraries
+    LAYOUT_KIND_COUNT,
+} LayoutKind;
+const char *layout_kind_name(LayoutKind kind);
+
+// ---- parameters -----------------------------------------------------------------------------------------------------
+
+typedef enum ParamId {
+    PARAM_EMBEDDING,      // [vocab, hidden]
+    PARAM_HEAD,           // [vocab, hidden], absent when tied
+    PARAM_QKV,            // [(heads + 2 kv_heads) * head_dim, hidden]
+    PARAM_O,              // [hidden, heads * head_dim]
+    PARAM_GATE_UP,        // [2 ffn, hidden], gate rows first
+    PARAM_DOWN,           // [hidden, ffn]
+    PARAM_ROUTER,         // [experts, hidden]
+    PARAM_EXPERT_GATE_UP, // [experts, 2 moe_ffn, hidden]
+    PARAM_EXPERT_DOWN,    // [experts, hidden, moe_ffn]
+    PARAM_FINAL_NORM,     // [hidden]
+    PARAM_ATTN_NORM,      // [hidden]
+    PARAM_MLP_NORM,       // [hidden]
+    PARAM_Q_NORM,         // [head_dim]
+    PARAM_K_NORM,         // [head_dim]
+    PARAM_ID_COUNT,
+} ParamId;
+
+typedef struct LayoutParam {
+    ParamId id;
+    int layer;        // -1: of the whole model
+    int dims;         // 1 to 3
+    int64_t shape[3]; // on this rank (before ZeRO)
+    int64_t global_shape[3];
+    int64_t count; // elements on this rank
+    int64_t global_count;
+    int64_t offset; // in elements, in the shared order of parameters
+    int shard_axis; // axis that tp, ep or etp cuts, -1: none
+    int shard_degree;
+    bool decay; // matrices decay, vectors do not
+    bool expert;
+    bool residual; // writes into the residual stream (o, down): may be initialised smaller
+} LayoutParam;
+
+// A parameter as HF stores it: qkv is three tensors there, gate_up two, each expert its own.
+typedef struct HfPart {
+    char name[128];
+    int dims;
+    int64_t shape[2];
+    int64_t offset, count; // elements inside the LayoutParam
+} HfPart;
+
+// ---- activations ----------------------------------------------------------------------------------------------------
+
+typedef enum ActId {
+    // per layer, read by the backward pass (T tokens, R expert rows)
+    ACT_RESIDUAL_IN,   // [T, hidden] input of the layer
+    ACT_ATTN_RSTD,     // [T] float
+    ACT_QKV,           // [T, qkv]; rotated in place where there is no QK-norm
+    ACT_QK,            // [T, (heads + kv_heads) * head_dim] normed and rotated; only with QK-norm
+    ACT_QK_RSTD,       // [T, heads + kv_heads] float; only with QK-norm
+    ACT_ATTN_OUT,      // [T, heads * head_dim]
+    ACT_LSE,           // [batch, heads, seq] float
+    ACT_RESIDUAL_MID,  // [T, hidden] after attention
+    ACT_MLP_RSTD,      // [T] float
+    ACT_GATE_UP,       // [T, 2 ffn] or [R, 2 moe_ffn]; the backward pass turns it into its gradient in place
+    ACT_PROBS,         // [T, experts] float
+    ACT_ROUTER_LSE,    // [T] float
+    ACT_EXPERT,        // [T, top_k] int32
+    ACT_EXPERT_WEIGHT, // [T, top_k] float
+    ACT_OFFSETS,       // [experts + 1] int32
+    ACT_ROW_OF_SLOT,   // [T * top_k] int32
+    ACT_SLOT_OF_ROW,   // [R] int32
+    ACT_ROW_WEIGHT,    // [R] float
+    ACT_GATHERED,      // [R, hidden]
+    // of the whole model, kept
+    ACT_RESIDUAL_FINAL, // [T, hidden]
+    ACT_FINAL_RSTD,     // [T] float
+    ACT_LOSSES,         // [T] float
+    ACT_COUNTS,         // [sparse layers, experts] int32
+    ACT_PROB_SUM,       // [sparse layers, experts] float
+    ACT_DPROB,          // [experts] float
+    // temporary
+    ACT_NORMED,        // [T, hidden] input of the next linear layer
+    ACT_BRANCH,        // [T, hidden] output of attention or MLP, before it joins the residual
+    ACT_HIDDEN,        // [T, ffn] or [R, moe_ffn] after SwiGLU
+    ACT_ROUTER_LOGITS, // [T, experts] float
+    ACT_EXPERT_OUT,    // [R, hidden]
+    ACT_LOGITS,        // [logits_rows, vocab]
+    ACT_DRESIDUAL,     // [T, hidden]
+    ACT_DNORMED,       // [T, hidden]
+    ACT_DATTN,         // [T, heads * head_dim]
+    ACT_DQKV,          // [T, qkv]
+    ACT_DHIDDEN,       // [T, ffn] or [R, moe_ffn]
+    ACT_DROWS,         // [R, hidden]
+    ACT_DROW_WEIGHT,   // [R] float
+    ACT_DLOGITS,       // [T, experts] float: gradient of the router logits
+    ACT_SCRATCH,       // bytes that are free while attention runs backward: a larger workspace at no cost; GPU only
+    ACT_ID_COUNT,
+} ActId;
+
+// Phases of a micro-step, in order. A temporary lives from its first to its last phase.
+typedef enum Phase {
+    PHASE_ATTENTION,
+    PHASE_MLP,
+    PHASE_HEAD,
+    PHASE_MLP_BACKWARD,
+    PHASE_ATTENTION_BACKWARD,
+    PHASE_EMBEDDING_BACKWARD,
+} Phase;
+
+typedef struct LayoutActivation {
+    ActId id;
+    int layer;         // -1: one for all layers
+    Phase first, last; // of a temporary
+    bool kept;         // in LAYOUT_ACTIVATIONS, else in LAYOUT_TEMPORARIES
+    DType dtype;
+    int64_t rows, cols;
+    int64_t offset, bytes; // in bytes, in its block; aligned to 256
+} LayoutActivation;
+
+// ---- inputs and constants -------------------------------------------------------------------------------------------
+
+typedef enum ConstId {
+    CONST_IDS,       // [T] int32
+    CONST_TARGETS,   // [T] int32
+    CONST_DOC_START, // [T] int32, only with documents
+    CONST_COS,       // [seq, head_dim / 2] float
+    CONST_SIN,
+    CONST_SCALARS,     // [MODEL_SCALARS] float
+    CONST_ROUTER_BIAS, // [sparse layers, experts] float
+    CONST_ID_COUNT,
+} ConstId;
+
+typedef struct Layout {
+    LayoutRequest request;
+    // local sizes
+    int64_t tokens, rows, logits_rows; // of a micro-batch; expert rows; rows of an LM-head chunk
+    int first_layer, layer_count;      // of this pipeline stage
+    DType dtype;
+    LayoutParam *params;
+    int param_count;
+    int64_t element_count, decay_count; // in the shared order, alignment included; the first decay_count decay
+    LayoutActivation *activations;
+    int activation_count;
+    int64_t const_offset[CONST_ID_COUNT], const_bytes[CONST_ID_COUNT];
+    int64_t bytes[LAYOUT_KIND_COUNT];
+    int64_t total_bytes;
+    // lookup: index + 1 into params / activations, 0 = absent; activations: [pass][layer + 1][id], pass 0 forward
+    int *param_index;
+    int *act_index;
+} Layout;
+
+Status layout_build(Layout *layout, const LayoutRequest *request);
+void layout_free(Layout *layout);
+
+const LayoutParam *layout_param(const Layout *layout, ParamId id, int layer); // NULL: not in this model
+const LayoutActivation *layout_activation(const Layout *layout, ActId id, int layer, int pass); // NULL likewise
+
+int layout_hf_part_count(const Layout *layout, const LayoutParam *param);
+HfPart layout_hf_part(const Layout *layout, const LayoutParam *param, int index);
+// "layers.3.qkv": hearth's own name, for messages.
+void layout_param_name(const LayoutParam *param, char *out, size_t size);
+
+// Workspace that the ops of the request's device need.
+size_t layout_workspace_bytes(const LayoutRequest *request);
+// Layers [first, first + count) of a pipeline stage; the first and last stages, which also hold embedding and head,
+// take the smaller shares when layers do not divide.
+void layout_stage_layers(int layers, int stages, int stage, int *first, int *count);
+
+Status precision_parse(Precision *precision, const char *name); // "fp32", "bf16", "bf16-pure"
+const char *precision_name(Precision precision);
+Status recompute_parse(Recompute *recompute, const char *name); // "none", "selective", "full"
+const char *recompute_name(Recompute recompute);

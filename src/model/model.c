@@ -1,0 +1,356 @@
+#include "model/model.h"
+
+#include "base/rng.h"
+#include "base/text.h"
+#include "base/threads.h"
+#include "model/transformer.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+// ---- life -----------------------------------------------------------------------------------------------------------
+
+static void upload_rope(Model *model) {
+    const LayoutRequest *request = &model->layout.request;
+    size_t count = (size_t)request->seq * (size_t)(request->config.head_dim / 2);
+    float *cos_table = xmalloc(2 * count * sizeof(float)), *sin_table = cos_table + count;
+    model_rope_table(&request->config, request->seq, cos_table, sin_table);
+    model->ops->upload(model->ops, model_const(model, CONST_COS), cos_table, count * sizeof(float));
+    model->ops->upload(model->ops, model_const(model, CONST_SIN), sin_table, count * sizeof(float));
+    free(cos_table);
+}
+
+Status model_create(Model **out, Ops *ops, const LayoutRequest *request) {
+    *out = NULL;
+    const Mesh *mesh = &request->mesh;
+    if (mesh->dp * mesh->tp * mesh->pp * mesh->ep * mesh->cp * mesh->etp != 1)
+        return status_usage("this build trains on one rank; the parallel degrees must be 1 (hearth plan accepts any)");
+    Model *model = xcalloc(1, sizeof *model);
+    model->ops = ops;
+    Status status = layout_build(&model->layout, request);
+    if (status) {
+        free(model);
+        return status;
+    }
+    for (int kind = 0; kind < LAYOUT_KIND_COUNT && !status; kind++)
+        if (model->layout.bytes[kind])
+            status = ops->alloc(ops, &model->memory[kind], (size_t)model->layout.bytes[kind], layout_kind_name(kind));
+    if (status) {
+        model_destroy(model);
+        return status;
+    }
+    ops->bind_workspace(ops, model->memory[LAYOUT_WORKSPACE], (size_t)model->layout.bytes[LAYOUT_WORKSPACE]);
+    ops->zero(ops, model->memory[LAYOUT_CONSTANTS], (size_t)model->layout.bytes[LAYOUT_CONSTANTS]);
+    // Padding between parameters takes part in the optimizer's ranges: it must hold numbers.
+    ops->zero(ops, model->memory[LAYOUT_WEIGHTS], (size_t)model->layout.bytes[LAYOUT_WEIGHTS]);
+    if (model->memory[LAYOUT_MASTER])
+        ops->zero(ops, model->memory[LAYOUT_MASTER], (size_t)model->layout.bytes[LAYOUT_MASTER]);
+    model_zero_optimizer(model);
+    upload_rope(model);
+    *out = model;
+    return NULL;
+}
+
+void model_destroy(Model *model) {
+    if (!model) return;
+    if (model->graph) model->ops->graph_free(model->ops, model->graph);
+    for (int kind = 0; kind < LAYOUT_KIND_COUNT; kind++)
+        if (model->memory[kind]) model->ops->free(model->ops, model->memory[kind], (size_t)model->layout.bytes[kind]);
+    layout_free(&model->layout);
+    free(model);
+}
+
+void model_zero_optimizer(Model *model) {
+    if (model->layout.request.inference) return;
+    model->ops->zero(model->ops, model->memory[LAYOUT_GRADIENTS], (size_t)model->layout.bytes[LAYOUT_GRADIENTS]);
+    model->ops->zero(model->ops, model->memory[LAYOUT_MOMENTS], (size_t)model->layout.bytes[LAYOUT_MOMENTS]);
+}
+
+// ---- weights --------------------------------------------------------------------------------------------------------
+
+typedef struct FillContext {
+    float *out;
+    uint64_t seed, stream;
+    float deviation;
+} FillContext;
+
+static void fill_normal(void *context, int64_t begin, int64_t end, int worker) {
+    (void)worker;
+    FillContext *fill = context;
+    rng_fill_normal(fill->out + begin, end - begin, fill->seed, fill->stream, (uint64_t)begin, 0, fill->deviation);
+}
+
+void model_init_weights(Model *model, uint64_t seed, bool scale_residual) {
+    const Layout *layout = &model->layout;
+    const ModelConfig *config = &layout->request.config;
+    int64_t most = 0;
+    for (int i = 0; i < layout->param_count; i++)
+        most = layout->params[i].count > most ? layout->params[i].count : most;
+    float *host = xmalloc((size_t)most * sizeof(float));
+    for (int i = 0; i < layout->param_count; i++) {
+        const LayoutParam *param = &layout->params[i];
+        if (param->dims == 1) {
+            for (int64_t k = 0; k < param->count; k++)
+                host[k] = 1.0f;
+        } else {
+            // The stream names the parameter by what it is, not by its place, so that it is the same in any split.
+            uint64_t stream = RNG_STREAM_PARAMETER + (uint64_t)(param->layer + 1) * PARAM_ID_COUNT + param->id;
+            float deviation = config->init_std;
+            if (scale_residual && param->residual) deviation /= sqrtf(2.0f * (float)config->layers);
+            FillContext fill = {host, seed, stream, deviation};
+            threads_for(param->count, 1 << 14, fill_normal, &fill);
+        }
+        model_write_param(model, param, MODEL_WEIGHTS, host);
+    }
+    free(host);
+    model_zero_optimizer(model);
+}
+
+static void widen(const Layout *layout, const void *weights, const int16_t *master, int64_t count, float *out) {
+    if (layout->dtype == DTYPE_F32) {
+        memcpy(out, weights, (size_t)count * sizeof(float));
+    } else if (master) {
+        for (int64_t i = 0; i < count; i++)
+            out[i] = bf16_join(((const bf16 *)weights)[i], master[i]);
+    } else {
+        for (int64_t i = 0; i < count; i++)
+            out[i] = bf16_to_f32(((const bf16 *)weights)[i]);
+    }
+}
+
+static float *state_pointer(const Model *model, const LayoutParam *param, ModelState state) {
+    assert(state != MODEL_WEIGHTS);
+    if (state == MODEL_GRADIENTS) return (float *)model->memory[LAYOUT_GRADIENTS] + param->offset;
+    return (float *)model->memory[LAYOUT_MOMENTS] + (state == MODEL_V ? model->layout.element_count : 0) +
+           param->offset;
+}
+
+void model_read_param(Model *model, const LayoutParam *param, ModelState state, float *host) {
+    Ops *ops = model->ops;
+    size_t count = (size_t)param->count, size = dtype_size(model->layout.dtype);
+    if (state != MODEL_WEIGHTS) {
+        ops->download(ops, host, state_pointer(model, param, state), count * sizeof(float));
+        return;
+    }
+    void *weights = xmalloc(count * size);
+    int16_t *master = model->memory[LAYOUT_MASTER] ? xmalloc(count * 2) : NULL;
+    ops->download(ops, weights, (char *)model->memory[LAYOUT_WEIGHTS] + (size_t)param->offset * size, count * size);
+    if (master) ops->download(ops, master, (int16_t *)model->memory[LAYOUT_MASTER] + param->offset, count * 2);
+    widen(&model->layout, weights, master, param->count, host);
+    free(weights);
+    free(master);
+}
+
+typedef struct NarrowContext {
+    const float *in;
+    bf16 *out;
+    int16_t *low; // NULL: no master weights
+} NarrowContext;
+
+static void narrow_weights(void *context, int64_t begin, int64_t end, int worker) {
+    (void)worker;
+    NarrowContext *narrow = context;
+    for (int64_t i = begin; i < end; i++)
+        narrow->out[i] = narrow->low ? bf16_split(narrow->in[i], &narrow->low[i]) : bf16_from_f32(narrow->in[i]);
+}
+
+void model_write_param(Model *model, const LayoutParam *param, ModelState state, const float *host) {
+    Ops *ops = model->ops;
+    size_t count = (size_t)param->count, size = dtype_size(model->layout.dtype);
+    char *weights = (char *)model->memory[LAYOUT_WEIGHTS] + (size_t)param->offset * size;
+    if (state != MODEL_WEIGHTS) {
+        ops->upload(ops, state_pointer(model, param, state), host, count * sizeof(float));
+    } else if (model->layout.dtype == DTYPE_F32) {
+        ops->upload(ops, weights, host, count * sizeof(float));
+    } else {
+        bool master = model->memory[LAYOUT_MASTER] != NULL;
+        NarrowContext narrow = {host, xmalloc(count * 2), master ? xmalloc(count * 2) : NULL};
+        threads_for(param->count, 1 << 16, narrow_weights, &narrow);
+        ops->upload(ops, weights, narrow.out, count * 2);
+        if (master) ops->upload(ops, (int16_t *)model->memory[LAYOUT_MASTER] + param->offset, narrow.low, count * 2);
+        free(narrow.out);
+        free(narrow.low);
+    }
+}
+
+Status model_snapshot(Model *model, ModelSnapshot *snapshot, bool with_moments) {
+    Ops *ops = model->ops;
+    struct {
+        LayoutKind kind;
+        void **host;
+    } block[] = {{LAYOUT_WEIGHTS, &snapshot->weights},
+                 {LAYOUT_MASTER, &snapshot->master},
+                 {LAYOUT_MOMENTS, (void **)&snapshot->moments}};
+    for (int i = 0; i < (with_moments ? 3 : 2); i++) {
+        size_t bytes = (size_t)model->layout.bytes[block[i].kind];
+        if (!bytes) continue;
+        if (!*block[i].host) *block[i].host = malloc(bytes);
+        if (!*block[i].host) return status_runtime("no host memory for a checkpoint snapshot (%zu bytes)", bytes);
+        ops->download(ops, *block[i].host, model->memory[block[i].kind], bytes);
+    }
+    return NULL;
+}
+
+void model_snapshot_free(ModelSnapshot *snapshot) {
+    free(snapshot->weights);
+    free(snapshot->master);
+    free(snapshot->moments);
+    *snapshot = (ModelSnapshot){0};
+}
+
+void model_snapshot_read(const ModelSnapshot *snapshot, const Layout *layout, const LayoutParam *param,
+                         ModelState state, int64_t first, int64_t count, float *out) {
+    assert(state != MODEL_GRADIENTS && first + count <= param->count);
+    int64_t at = param->offset + first;
+    if (state == MODEL_WEIGHTS) {
+        const char *weights = (const char *)snapshot->weights + (size_t)at * dtype_size(layout->dtype);
+        widen(layout, weights, snapshot->master ? (const int16_t *)snapshot->master + at : NULL, count, out);
+    } else {
+        memcpy(out, snapshot->moments + (state == MODEL_V ? layout->element_count : 0) + at,
+               (size_t)count * sizeof(float));
+    }
+}
+
+// ---- training -------------------------------------------------------------------------------------------------------
+
+void model_step_begin(Model *model, int64_t valid, int micro_batches) {
+    const ModelConfig *config = &model->layout.request.config;
+    float scalars[MODEL_SCALARS] = {0};
+    int sparse = model_sparse_layers(config);
+    scalars[SCALAR_CE_SCALE] = valid > 0 ? (float)(1.0 / (double)valid) : 0.0f;
+    scalars[SCALAR_AUX_SCALE] = config->aux_coef / (float)micro_batches;
+    if (sparse)
+        scalars[SCALAR_Z_COEF] =
+            (float)((double)model->z_loss_coef / ((double)model->layout.tokens * sparse * micro_batches));
+    model->step_valid = valid;
+    model->step_micro_batches = micro_batches;
+    model->ops->upload(model->ops, model_const(model, CONST_SCALARS), scalars, sizeof scalars);
+}
+
+static void upload_inputs(Model *model, const int32_t *ids, const int32_t *targets, const int32_t *doc_start) {
+    Ops *ops = model->ops;
+    size_t bytes = (size_t)model->layout.tokens * sizeof(int32_t);
+    ops->upload(ops, model_const(model, CONST_IDS), ids, bytes);
+    ops->upload(ops, model_const(model, CONST_TARGETS), targets, bytes);
+    if (model->layout.request.documents) {
+        assert(doc_start);
+        ops->upload(ops, model_const(model, CONST_DOC_START), doc_start, bytes);
+    }
+}
+
+static void run_micro_step(Model *model) {
+    transformer_forward(model);
+    transformer_head(model, true);
+    transformer_backward(model);
+}
+
+void model_micro_step(Model *model, const int32_t *ids, const int32_t *targets, const int32_t *doc_start) {
+    Ops *ops = model->ops;
+    upload_inputs(model, ids, targets, doc_start);
+    if (model->graph && !model->direct) {
+        ops->graph_launch(ops, model->graph);
+        return;
+    }
+    // The first micro-step runs directly: libraries set themselves up and choose algorithms. The second is recorded.
+    if (model->warm_runs++ != 1) {
+        run_micro_step(model);
+        return;
+    }
+    ops->graph_begin(ops);
+    run_micro_step(model);
+    Status status = ops->graph_end(ops, &model->graph);
+    status_free(status); // a failure is kept for sync(), which ends the run with it
+    if (model->graph) ops->graph_launch(ops, model->graph);
+}
+
+void model_eval_step(Model *model, const int32_t *ids, const int32_t *targets, const int32_t *doc_start) {
+    upload_inputs(model, ids, targets, doc_start);
+    transformer_forward(model);
+    transformer_head(model, false);
+}
+
+void model_optimizer_step(Model *model, const OptimizerStep *step) {
+    Ops *ops = model->ops;
+    const Layout *layout = &model->layout;
+    float *norm = model_scalar(model, SCALAR_NORM), *grad = model->memory[LAYOUT_GRADIENTS];
+    float *m = model->memory[LAYOUT_MOMENTS], *v = m + layout->element_count;
+    int32_t *skip = (int32_t *)model_scalar(model, SCALAR_SKIP);
+    ops->norm_f32(ops, norm, grad, layout->element_count);
+    float sum_limit = (float)((double)step->loss_limit * (double)model->step_valid);
+    ops->guard(ops, skip, model_scalar(model, SCALAR_LOSS_SUM), norm, sum_limit, step->norm_limit);
+    for (int range = 0; range < 2; range++) { // matrices decay, vectors do not
+        int64_t first = range ? layout->decay_count : 0, end = range ? layout->element_count : layout->decay_count;
+        AdamwArgs args = {
+            .count = end - first,
+            .weight = (char *)model->memory[LAYOUT_WEIGHTS] + (size_t)first * dtype_size(layout->dtype),
+            .master_low = model->memory[LAYOUT_MASTER] ? (int16_t *)model->memory[LAYOUT_MASTER] + first : NULL,
+            .m = m + first,
+            .v = v + first,
+            .grad = grad + first,
+            .dtype = layout->dtype,
+            .lr = step->lr,
+            .beta1 = step->beta1,
+            .beta2 = step->beta2,
+            .eps = step->eps,
+            .weight_decay = range ? 0.0f : step->weight_decay,
+            .bias1 = (float)(1.0 - pow((double)step->beta1, (double)step->step)),
+            .bias2 = (float)(1.0 - pow((double)step->beta2, (double)step->step)),
+            .max_norm = step->max_norm,
+            .norm = norm,
+            .skip = skip,
+            .seed = step->seed + (uint64_t)step->step,
+            .first = (uint64_t)first,
+        };
+        ops->adamw(ops, &args);
+    }
+}
+
+enum { RESULT_SLOT = 0 };
+
+void model_result_start(Model *model) {
+    model->ops->fetch_start(model->ops, RESULT_SLOT, model_const(model, CONST_SCALARS), MODEL_SCALARS * sizeof(float));
+}
+
+void model_result_wait(Model *model, StepResult *result) {
+    float scalars[MODEL_SCALARS];
+    int32_t skip;
+    model->ops->fetch_wait(model->ops, RESULT_SLOT, scalars, sizeof scalars);
+    memcpy(&skip, &scalars[SCALAR_SKIP], sizeof skip);
+    *result = (StepResult){
+        .loss = model->step_valid ? (double)scalars[SCALAR_LOSS_SUM] / (double)model->step_valid : 0,
+        .loss_aux = model->step_micro_batches ? (double)scalars[SCALAR_AUX_SUM] / model->step_micro_batches : 0,
+        .grad_norm = scalars[SCALAR_NORM],
+        .skipped = skip != 0,
+    };
+}
+
+void model_step_result(Model *model, StepResult *result) {
+    model_result_start(model);
+    model_result_wait(model, result);
+}
+
+// ---- expert load ----------------------------------------------------------------------------------------------------
+
+void model_expert_counts(Model *model, int32_t *counts) {
+    const LayoutActivation *act = layout_activation(&model->layout, ACT_COUNTS, -1, 0);
+    assert(act);
+    model->ops->download(model->ops, counts, (char *)model->memory[LAYOUT_ACTIVATIONS] + act->offset,
+                         (size_t)(act->rows * act->cols) * sizeof(int32_t));
+}
+
+void model_update_router_bias(Model *model, float rate) {
+    const ModelConfig *config = &model->layout.request.config;
+    size_t layers = (size_t)model_sparse_layers(config), experts = (size_t)config->experts, count = layers * experts;
+    int32_t *counts = xmalloc(count * sizeof *counts);
+    float *bias = xmalloc(count * sizeof *bias);
+    model_expert_counts(model, counts);
+    model->ops->download(model->ops, bias, model_const(model, CONST_ROUTER_BIAS), count * sizeof *bias);
+    double mean = (double)model->layout.tokens * config->top_k / config->experts;
+    for (size_t i = 0; i < count; i++)
+        bias[i] += counts[i] < mean ? rate : counts[i] > mean ? -rate : 0;
+    model->ops->upload(model->ops, model_const(model, CONST_ROUTER_BIAS), bias, count * sizeof *bias);
+    free(counts);
+    free(bias);
+}

@@ -1,0 +1,104 @@
+// A model in device memory: the blocks of its layout, and the operations a training loop is made of. The computation
+// itself is in transformer.c.
+//
+// One step is:
+//   model_step_begin(model, valid, micro_batches);
+//   for each micro-batch: model_micro_step(model, ids, targets, doc_start);   // forward and backward, gradients add up
+//   model_optimizer_step(model, &optimizer);
+//   model_step_result(model, &result);
+#pragma once
+
+#include "model/layout.h"
+#include "model/scalars.h"
+#include "ops/ops.h"
+
+typedef struct Model {
+    Ops *ops; // not owned
+    Layout layout;
+    void *memory[LAYOUT_KIND_COUNT];
+    void *graph; // the recorded micro-step, where the ops record
+    int warm_runs;
+    bool direct;        // run micro-steps op by op instead of replaying the graph (for a profile by category)
+    int64_t step_valid; // valid targets of the step under way
+    int step_micro_batches;
+    int pass;          // 0 while in forward code, 1 while in backward code (see layout_activation)
+    float z_loss_coef; // router z-loss; 0: off
+    bool router_bias;  // aux-free balancing: choose experts by probability + bias
+    MoeForce force;    // benchmarks only
+} Model;
+
+// Allocates everything; nothing is allocated later. Weights are uninitialised.
+Status model_create(Model **model, Ops *ops, const LayoutRequest *request);
+void model_destroy(Model *model);
+
+// ---- weights --------------------------------------------------------------------------------------------------------
+
+// Fresh weights: normal(0, init_std), norms 1; keyed by the global element index, so they do not depend on any split.
+// scale_residual: projections into the residual stream by a further 1 / sqrt(2 * layers).
+void model_init_weights(Model *model, uint64_t seed, bool scale_residual);
+
+typedef enum ModelState { MODEL_WEIGHTS, MODEL_GRADIENTS, MODEL_M, MODEL_V } ModelState;
+
+// A host copy of weights (with their master part) and moments, taken at once, so that a writer thread can work from it.
+typedef struct ModelSnapshot {
+    void *weights, *master; // as in the layout's blocks
+    float *moments;         // NULL when not asked for
+} ModelSnapshot;
+Status model_snapshot(Model *model, ModelSnapshot *snapshot, bool with_moments); // reuses buffers already there
+void model_snapshot_free(ModelSnapshot *snapshot);
+// Elements [first, first + count) of a parameter, as float: weights at master precision, M or V.
+void model_snapshot_read(const ModelSnapshot *snapshot, const Layout *layout, const LayoutParam *param,
+                         ModelState state, int64_t first, int64_t count, float *out);
+
+// One parameter straight from or to the device, as float (writing weights also sets the master part).
+void model_read_param(Model *model, const LayoutParam *param, ModelState state, float *host);
+void model_write_param(Model *model, const LayoutParam *param, ModelState state, const float *host);
+void model_zero_optimizer(Model *model); // gradients and moments
+
+// ---- training -------------------------------------------------------------------------------------------------------
+
+// valid: targets >= 0 in the whole step (all micro-batches, all ranks): the loss is their mean.
+void model_step_begin(Model *model, int64_t valid, int micro_batches);
+// Host arrays [micro_batch * seq]; doc_start may be NULL unless the layout has documents.
+void model_micro_step(Model *model, const int32_t *ids, const int32_t *targets, const int32_t *doc_start);
+// Forward only; adds to the loss sum like a micro-step (use model_step_begin before, model_step_result after).
+void model_eval_step(Model *model, const int32_t *ids, const int32_t *targets, const int32_t *doc_start);
+
+typedef struct OptimizerStep {
+    int64_t step; // from 1
+    float lr, beta1, beta2, eps, weight_decay;
+    float max_norm;               // 0: no clipping
+    float loss_limit, norm_limit; // beyond these the step is skipped; INFINITY: only non-finite values skip
+    uint64_t seed;                // stochastic rounding
+} OptimizerStep;
+void model_optimizer_step(Model *model, const OptimizerStep *step);
+
+typedef struct StepResult {
+    double loss;      // mean cross entropy over the valid targets
+    double loss_aux;  // load-balancing loss, mean over micro-batches, without its coefficient
+    double grad_norm; // before clipping
+    bool skipped;     // the guard refused the step
+} StepResult;
+void model_result_start(Model *model); // begins reading the result back
+void model_result_wait(Model *model, StepResult *result);
+void model_step_result(Model *model, StepResult *result); // both
+
+// Expert load of the last micro-batch: counts [sparse layers, experts], host array.
+void model_expert_counts(Model *model, int32_t *counts);
+// Aux-free balancing: bias += rate * sign(mean load - load) from the last micro-batch's counts (host round trip).
+void model_update_router_bias(Model *model, float rate);
+
+// ---- for the rest of the room ---------------------------------------------------------------------------------------
+
+static inline void *model_param(const Model *model, LayoutKind kind, ParamId id, int layer) {
+    const LayoutParam *param = layout_param(&model->layout, id, layer);
+    if (!param) return NULL;
+    size_t size = kind == LAYOUT_WEIGHTS ? dtype_size(model->layout.dtype) : kind == LAYOUT_MASTER ? 2 : 4;
+    return (char *)model->memory[kind] + (size_t)param->offset * size;
+}
+static inline void *model_const(const Model *model, ConstId id) {
+    return (char *)model->memory[LAYOUT_CONSTANTS] + model->layout.const_offset[id];
+}
+static inline float *model_scalar(const Model *model, int index) {
+    return (float *)model_const(model, CONST_SCALARS) + index;
+}

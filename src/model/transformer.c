@@ -1,0 +1,415 @@
+// The heart of hearth: the forward and backward pass of one micro-batch, as calls of the op table.
+//
+//   tokens ─ embed ─▶ residual ─┬─▶ add + RMSNorm ─ QKV ─ (QK-norm) RoPE ─ attention ─ O ─▶ branch
+//                               └─▶ add + RMSNorm ─ gate·up ─ SwiGLU ─ down ─▶ branch          (dense)
+//                                   add + RMSNorm ─ router ─ gather ─ grouped products ─ sum   (MoE)
+//
+// The branch of a sub-layer joins the residual in the add of the next norm. The backward pass keeps no normed input and
+// no SwiGLU output: the backward kernels of RMSNorm and SwiGLU give them again on their way, just before the weight
+// gradients that need them. What is kept per layer is in model/layout.h.
+#include "model/transformer.h"
+
+#include <assert.h>
+
+void *transformer_activation(const Model *model, ActId id, int layer) {
+    const LayoutActivation *found = layout_activation(&model->layout, id, layer, model->pass);
+    assert(found);
+    return (char *)model->memory[found->kept ? LAYOUT_ACTIVATIONS : LAYOUT_TEMPORARIES] + found->offset;
+}
+
+static void *act(const Model *model, ActId id, int layer) {
+    return transformer_activation(model, id, layer);
+}
+
+static void *weight(const Model *model, ParamId id, int layer) {
+    return model_param(model, LAYOUT_WEIGHTS, id, layer);
+}
+
+static float *grad(const Model *model, ParamId id, int layer) {
+    return model_param(model, LAYOUT_GRADIENTS, id, layer);
+}
+
+// ---- shapes ---------------------------------------------------------------------------------------------------------
+
+static QkRopeShape rope_shape(const Model *model, int layer) {
+    const ModelConfig *c = &model->layout.request.config;
+    return (QkRopeShape){.tokens = model->layout.tokens,
+                         .seq = model->layout.request.seq,
+                         .heads = c->heads,
+                         .kv_heads = c->kv_heads,
+                         .head_dim = c->head_dim,
+                         .cos = model_const(model, CONST_COS),
+                         .sin = model_const(model, CONST_SIN),
+                         .q_weight = weight(model, PARAM_Q_NORM, layer),
+                         .k_weight = weight(model, PARAM_K_NORM, layer),
+                         .eps = c->norm_eps};
+}
+
+// Where attention reads q, k and v: all from the fused qkv, or q and k from the normed and rotated copy under QK-norm.
+typedef struct QkvView {
+    const char *q, *k, *v;
+    AttentionShape shape;
+} QkvView;
+
+static QkvView qkv_view(const Model *model, int layer) {
+    const ModelConfig *c = &model->layout.request.config;
+    const char *qkv = act(model, ACT_QKV, layer);
+    int64_t q_dim = model_attention_dim(c), kv_dim = (int64_t)c->kv_heads * c->head_dim, stride = model_qkv_dim(c);
+    size_t size = dtype_size(model->layout.dtype);
+    const char *qk = model_qk_norm(c) ? act(model, ACT_QK, layer) : qkv;
+    int64_t qk_stride = model_qk_norm(c) ? q_dim + kv_dim : stride;
+    return (QkvView){
+        .q = qk,
+        .k = qk + (size_t)q_dim * size,
+        .v = qkv + (size_t)(q_dim + kv_dim) * size,
+        .shape = {.batch = model->layout.request.micro_batch,
+                  .seq = model->layout.request.seq,
+                  .heads = c->heads,
+                  .kv_heads = c->kv_heads,
+                  .head_dim = c->head_dim,
+                  .q_stride = qk_stride,
+                  .k_stride = qk_stride,
+                  .v_stride = stride,
+                  .o_stride = q_dim,
+                  .scale = 1.0f / __builtin_sqrtf((float)c->head_dim),
+                  .doc_start = model->layout.request.documents ? model_const(model, CONST_DOC_START) : NULL}};
+}
+
+static MoeShape moe_shape(const Model *model) {
+    const ModelConfig *c = &model->layout.request.config;
+    return (MoeShape){.tokens = model->layout.tokens,
+                      .experts = c->experts,
+                      .top_k = c->top_k,
+                      .norm_topk = c->norm_topk,
+                      .rows = model->layout.rows,
+                      .force = model->force};
+}
+
+static int sparse_index(const ModelConfig *c, int layer) { // of the layer among the sparse ones
+    int index = 0;
+    for (int i = 0; i < layer; i++)
+        index += c->sparse[i];
+    return index;
+}
+
+static MoeRouting moe_routing(const Model *model, int layer) {
+    const ModelConfig *c = &model->layout.request.config;
+    int64_t place = (int64_t)sparse_index(c, layer) * c->experts;
+    const LayoutActivation *logits = layout_activation(&model->layout, ACT_ROUTER_LOGITS, layer, model->pass);
+    return (MoeRouting){.logits = logits ? act(model, ACT_ROUTER_LOGITS, layer) : NULL,
+                        .bias = model->router_bias ? (float *)model_const(model, CONST_ROUTER_BIAS) + place : NULL,
+                        .probs = act(model, ACT_PROBS, layer),
+                        .lse = act(model, ACT_ROUTER_LSE, layer),
+                        .expert = act(model, ACT_EXPERT, layer),
+                        .weight = act(model, ACT_EXPERT_WEIGHT, layer),
+                        .counts = (int32_t *)act(model, ACT_COUNTS, -1) + place,
+                        .offsets = act(model, ACT_OFFSETS, layer),
+                        .row_of_slot = act(model, ACT_ROW_OF_SLOT, layer),
+                        .slot_of_row = act(model, ACT_SLOT_OF_ROW, layer),
+                        .row_weight = act(model, ACT_ROW_WEIGHT, layer),
+                        .prob_sum = (float *)act(model, ACT_PROB_SUM, -1) + place};
+}
+
+// ---- forward --------------------------------------------------------------------------------------------------------
+
+static void qk_rope(Model *model, int layer) {
+    const ModelConfig *c = &model->layout.request.config;
+    QkRopeShape shape = rope_shape(model, layer);
+    bool norm = model_qk_norm(c);
+    void *in = act(model, ACT_QKV, layer), *out = norm ? act(model, ACT_QK, layer) : in;
+    int64_t stride = model_qkv_dim(c), out_stride = norm ? (int64_t)(c->heads + c->kv_heads) * c->head_dim : stride;
+    model->ops->qk_rope_forward(model->ops, out, out_stride, in, stride, norm ? act(model, ACT_QK_RSTD, layer) : NULL,
+                                &shape, model->layout.dtype);
+}
+
+// residual + branch (NULL: the residual is already ACT_RESIDUAL_IN) through the norm and the QKV product.
+void transformer_qkv(Model *model, int layer, const void *residual, const void *branch) {
+    Ops *ops = model->ops;
+    const ModelConfig *c = &model->layout.request.config;
+    int64_t T = model->layout.tokens;
+    DType dtype = model->layout.dtype;
+    void *normed = act(model, ACT_NORMED, layer);
+    ops->add_rmsnorm_forward(ops, normed, act(model, ACT_RESIDUAL_IN, layer), act(model, ACT_ATTN_RSTD, layer),
+                             residual, branch, weight(model, PARAM_ATTN_NORM, layer), T, c->hidden, c->norm_eps, dtype);
+    ops->linear_forward(ops, act(model, ACT_QKV, layer), normed, weight(model, PARAM_QKV, layer), T, c->hidden,
+                        model_qkv_dim(c), dtype);
+}
+
+// The attention half of a layer; leaves O's output in ACT_BRANCH.
+static void attention_forward(Model *model, int layer, const void *residual, const void *branch) {
+    Ops *ops = model->ops;
+    const ModelConfig *c = &model->layout.request.config;
+    DType dtype = model->layout.dtype;
+    transformer_qkv(model, layer, residual, branch);
+    qk_rope(model, layer);
+    QkvView view = qkv_view(model, layer);
+    ops->attention_forward(ops, act(model, ACT_ATTN_OUT, layer), act(model, ACT_LSE, layer), view.q, view.k, view.v,
+                           &view.shape, dtype);
+    ops->linear_forward(ops, act(model, ACT_BRANCH, layer), act(model, ACT_ATTN_OUT, layer),
+                        weight(model, PARAM_O, layer), model->layout.tokens, model_attention_dim(c), c->hidden, dtype);
+}
+
+static void dense_forward(Model *model, int layer, bool output) {
+    Ops *ops = model->ops;
+    const ModelConfig *c = &model->layout.request.config;
+    int64_t T = model->layout.tokens;
+    DType dtype = model->layout.dtype;
+    void *gate_up = act(model, ACT_GATE_UP, layer);
+    ops->linear_forward(ops, gate_up, act(model, ACT_NORMED, layer), weight(model, PARAM_GATE_UP, layer), T, c->hidden,
+                        2 * c->ffn, dtype);
+    if (!output) return;
+    void *hidden = act(model, ACT_HIDDEN, layer);
+    ops->swiglu_forward(ops, hidden, gate_up, NULL, NULL, T, c->ffn, dtype);
+    ops->linear_forward(ops, act(model, ACT_BRANCH, layer), hidden, weight(model, PARAM_DOWN, layer), T, c->ffn,
+                        c->hidden, dtype);
+}
+
+static void moe_forward(Model *model, int layer, bool output) {
+    Ops *ops = model->ops;
+    const ModelConfig *c = &model->layout.request.config;
+    int64_t T = model->layout.tokens, R = model->layout.rows;
+    DType dtype = model->layout.dtype;
+    MoeShape shape = moe_shape(model);
+    MoeRouting routing = moe_routing(model, layer);
+    const void *normed = act(model, ACT_NORMED, layer);
+    ops->moe_router_forward(ops, routing.logits, normed, weight(model, PARAM_ROUTER, layer), T, c->hidden, c->experts,
+                            dtype);
+    ops->moe_route_forward(ops, &routing, &shape);
+    void *gathered = act(model, ACT_GATHERED, layer), *gate_up = act(model, ACT_GATE_UP, layer);
+    ops->moe_gather(ops, gathered, normed, &routing, &shape, c->hidden, dtype);
+    ops->grouped_linear_forward(ops, gate_up, gathered, weight(model, PARAM_EXPERT_GATE_UP, layer), routing.offsets,
+                                c->experts, R, c->hidden, 2 * c->moe_ffn, dtype);
+    if (!output) return;
+    void *hidden = act(model, ACT_HIDDEN, layer), *expert_out = act(model, ACT_EXPERT_OUT, layer);
+    // The combine weight goes into SwiGLU, so that the sum over a token's experts is a plain one.
+    ops->swiglu_forward(ops, hidden, gate_up, routing.row_weight, routing.offsets + c->experts, R, c->moe_ffn, dtype);
+    ops->grouped_linear_forward(ops, expert_out, hidden, weight(model, PARAM_EXPERT_DOWN, layer), routing.offsets,
+                                c->experts, R, c->moe_ffn, c->hidden, dtype);
+    ops->moe_sum(ops, act(model, ACT_BRANCH, layer), expert_out, &routing, &shape, c->hidden, false, dtype);
+}
+
+// The MLP half of a layer, from ACT_BRANCH of attention. output false: stop at what the backward pass reads.
+static void mlp_forward(Model *model, int layer, bool output) {
+    Ops *ops = model->ops;
+    const ModelConfig *c = &model->layout.request.config;
+    ops->add_rmsnorm_forward(ops, act(model, ACT_NORMED, layer), act(model, ACT_RESIDUAL_MID, layer),
+                             act(model, ACT_MLP_RSTD, layer), act(model, ACT_RESIDUAL_IN, layer),
+                             act(model, ACT_BRANCH, layer), weight(model, PARAM_MLP_NORM, layer), model->layout.tokens,
+                             c->hidden, c->norm_eps, model->layout.dtype);
+    if (c->sparse[layer])
+        moe_forward(model, layer, output);
+    else
+        dense_forward(model, layer, output);
+}
+
+void transformer_mlp(Model *model, int layer) {
+    mlp_forward(model, layer, true);
+}
+
+void transformer_forward(Model *model) {
+    Ops *ops = model->ops;
+    const ModelConfig *c = &model->layout.request.config;
+    model->pass = 0;
+    ops->embedding_forward(ops, act(model, ACT_RESIDUAL_IN, 0), model_const(model, CONST_IDS),
+                           weight(model, PARAM_EMBEDDING, -1), model->layout.tokens, c->hidden, model->layout.dtype);
+    for (int i = 0; i < c->layers; i++) {
+        if (i == 0)
+            attention_forward(model, 0, act(model, ACT_RESIDUAL_IN, 0), NULL);
+        else
+            attention_forward(model, i, act(model, ACT_RESIDUAL_MID, i - 1), act(model, ACT_BRANCH, i));
+        mlp_forward(model, i, true);
+    }
+}
+
+// ---- head -----------------------------------------------------------------------------------------------------------
+
+void transformer_final_norm(Model *model) {
+    Ops *ops = model->ops;
+    const ModelConfig *c = &model->layout.request.config;
+    int last = c->layers - 1;
+    ops->add_rmsnorm_forward(ops, act(model, ACT_NORMED, -1), act(model, ACT_RESIDUAL_FINAL, -1),
+                             act(model, ACT_FINAL_RSTD, -1), act(model, ACT_RESIDUAL_MID, last),
+                             act(model, ACT_BRANCH, last), weight(model, PARAM_FINAL_NORM, -1), model->layout.tokens,
+                             c->hidden, c->norm_eps, model->layout.dtype);
+}
+
+ParamId transformer_head_param(const Model *model) {
+    return model->layout.request.config.tied ? PARAM_EMBEDDING : PARAM_HEAD;
+}
+
+void transformer_head(Model *model, bool backward) {
+    Ops *ops = model->ops;
+    const Layout *layout = &model->layout;
+    const ModelConfig *c = &layout->request.config;
+    DType dtype = layout->dtype;
+    size_t row_bytes = (size_t)c->hidden * dtype_size(dtype);
+    model->pass = 0;
+    transformer_final_norm(model);
+    char *normed = act(model, ACT_NORMED, -1), *dnormed = act(model, ACT_DNORMED, -1);
+    void *logits = act(model, ACT_LOGITS, -1), *head = weight(model, transformer_head_param(model), -1);
+    float *losses = act(model, ACT_LOSSES, -1);
+    const int32_t *targets = model_const(model, CONST_TARGETS);
+    // The full logits never exist: a chunk's loss and gradient are taken while it is there.
+    for (int64_t first = 0; first < layout->tokens; first += layout->logits_rows) {
+        int64_t rows = layout->tokens - first < layout->logits_rows ? layout->tokens - first : layout->logits_rows;
+        char *chunk = normed + (size_t)first * row_bytes;
+        ops->linear_forward(ops, logits, chunk, head, rows, c->hidden, c->vocab, dtype);
+        ops->cross_entropy(ops, losses + first, logits, targets + first,
+                           backward ? model_scalar(model, SCALAR_CE_SCALE) : NULL, rows, c->vocab, dtype);
+        if (!backward) continue;
+        ops->linear_backward_input(ops, dnormed + (size_t)first * row_bytes, logits, head, rows, c->hidden, c->vocab,
+                                   dtype);
+        ops->linear_backward_weight(ops, grad(model, transformer_head_param(model), -1), logits, chunk, rows, c->hidden,
+                                    c->vocab, dtype);
+    }
+    ops->sum_f32(ops, model_scalar(model, SCALAR_LOSS_SUM), losses, layout->tokens, true);
+    int sparse = model_sparse_layers(c);
+    if (sparse)
+        ops->moe_balance(ops, model_scalar(model, SCALAR_AUX_SUM), act(model, ACT_DPROB, -1),
+                         model_scalar(model, SCALAR_AUX_SCALE), act(model, ACT_COUNTS, -1),
+                         act(model, ACT_PROB_SUM, -1), sparse, layout->tokens, c->experts);
+    if (backward)
+        ops->add_rmsnorm_backward(ops, act(model, ACT_DRESIDUAL, -1), NULL, grad(model, PARAM_FINAL_NORM, -1), dnormed,
+                                  act(model, ACT_RESIDUAL_FINAL, -1), act(model, ACT_FINAL_RSTD, -1),
+                                  weight(model, PARAM_FINAL_NORM, -1), layout->tokens, c->hidden, true, dtype);
+}
+
+void transformer_logits(Model *model, void *host) {
+    const Layout *layout = &model->layout;
+    const ModelConfig *c = &layout->request.config;
+    size_t row_bytes = (size_t)c->hidden * dtype_size(layout->dtype),
+           out_bytes = (size_t)c->vocab * dtype_size(layout->dtype);
+    model->pass = 0;
+    transformer_final_norm(model);
+    void *logits = act(model, ACT_LOGITS, -1);
+    for (int64_t first = 0; first < layout->tokens; first += layout->logits_rows) {
+        int64_t rows = layout->tokens - first < layout->logits_rows ? layout->tokens - first : layout->logits_rows;
+        model->ops->linear_forward(model->ops, logits, (char *)act(model, ACT_NORMED, -1) + (size_t)first * row_bytes,
+                                   weight(model, transformer_head_param(model), -1), rows, c->hidden, c->vocab,
+                                   layout->dtype);
+        model->ops->download(model->ops, (char *)host + (size_t)first * out_bytes, logits, (size_t)rows * out_bytes);
+    }
+}
+
+// ---- backward -------------------------------------------------------------------------------------------------------
+
+// Gradient of a sub-layer's norm from ACT_DNORMED into ACT_DRESIDUAL; its normed input comes back in ACT_NORMED.
+static void norm_backward(Model *model, int layer, ParamId norm, ActId sum, ActId rstd) {
+    Ops *ops = model->ops;
+    const ModelConfig *c = &model->layout.request.config;
+    ops->add_rmsnorm_backward(ops, act(model, ACT_DRESIDUAL, -1), act(model, ACT_NORMED, layer),
+                              grad(model, norm, layer), act(model, ACT_DNORMED, -1), act(model, sum, layer),
+                              act(model, rstd, layer), weight(model, norm, layer), model->layout.tokens, c->hidden,
+                              false, model->layout.dtype);
+}
+
+static void dense_backward(Model *model, int layer) {
+    Ops *ops = model->ops;
+    const ModelConfig *c = &model->layout.request.config;
+    int64_t T = model->layout.tokens;
+    DType dtype = model->layout.dtype;
+    void *dresidual = act(model, ACT_DRESIDUAL, -1), *dhidden = act(model, ACT_DHIDDEN, layer);
+    void *gate_up = act(model, ACT_GATE_UP, layer);
+    ops->linear_backward_input(ops, dhidden, dresidual, weight(model, PARAM_DOWN, layer), T, c->ffn, c->hidden, dtype);
+    ops->swiglu_backward(ops, gate_up, dhidden, NULL, gate_up, dhidden, NULL, NULL, T, c->ffn, dtype);
+    ops->linear_backward_weight(ops, grad(model, PARAM_DOWN, layer), dresidual, dhidden, T, c->ffn, c->hidden, dtype);
+    ops->linear_backward_input(ops, act(model, ACT_DNORMED, -1), gate_up, weight(model, PARAM_GATE_UP, layer), T,
+                               c->hidden, 2 * c->ffn, dtype);
+    norm_backward(model, layer, PARAM_MLP_NORM, ACT_RESIDUAL_MID, ACT_MLP_RSTD);
+    ops->linear_backward_weight(ops, grad(model, PARAM_GATE_UP, layer), gate_up, act(model, ACT_NORMED, layer), T,
+                                c->hidden, 2 * c->ffn, dtype);
+}
+
+static void moe_backward(Model *model, int layer) {
+    Ops *ops = model->ops;
+    const ModelConfig *c = &model->layout.request.config;
+    int64_t T = model->layout.tokens, R = model->layout.rows;
+    DType dtype = model->layout.dtype;
+    MoeShape shape = moe_shape(model);
+    MoeRouting routing = moe_routing(model, layer);
+    const int32_t *row_count = routing.offsets + c->experts;
+    void *drows = act(model, ACT_DROWS, layer), *dhidden = act(model, ACT_DHIDDEN, layer);
+    void *gate_up = act(model, ACT_GATE_UP, layer), *dnormed = act(model, ACT_DNORMED, -1);
+    float *drow_weight = act(model, ACT_DROW_WEIGHT, layer), *dlogits = act(model, ACT_DLOGITS, layer);
+    const void *down = weight(model, PARAM_EXPERT_DOWN, layer), *router = weight(model, PARAM_ROUTER, layer);
+
+    ops->moe_gather(ops, drows, act(model, ACT_DRESIDUAL, -1), &routing, &shape, c->hidden, dtype);
+    ops->grouped_linear_backward_input(ops, dhidden, drows, down, routing.offsets, c->experts, R, c->moe_ffn, c->hidden,
+                                       dtype);
+    ops->swiglu_backward(ops, gate_up, dhidden, drow_weight, gate_up, dhidden, routing.row_weight, row_count, R,
+                         c->moe_ffn, dtype);
+    ops->grouped_linear_backward_weight(ops, grad(model, PARAM_EXPERT_DOWN, layer), drows, dhidden, routing.offsets,
+                                        c->experts, R, c->moe_ffn, c->hidden, dtype);
+    ops->grouped_linear_backward_input(ops, drows, gate_up, weight(model, PARAM_EXPERT_GATE_UP, layer), routing.offsets,
+                                       c->experts, R, c->hidden, 2 * c->moe_ffn, dtype);
+    ops->moe_sum(ops, dnormed, drows, &routing, &shape, c->hidden, false, dtype);
+    ops->moe_route_backward(ops, dlogits, drow_weight, act(model, ACT_DPROB, -1),
+                            model->z_loss_coef != 0 ? model_scalar(model, SCALAR_Z_COEF) : NULL, &routing, &shape);
+    ops->moe_router_backward(ops, dnormed, NULL, dlogits, NULL, router, T, c->hidden, c->experts, dtype);
+    norm_backward(model, layer, PARAM_MLP_NORM, ACT_RESIDUAL_MID, ACT_MLP_RSTD);
+    const void *normed = act(model, ACT_NORMED, layer);
+    ops->moe_router_backward(ops, NULL, grad(model, PARAM_ROUTER, layer), dlogits, normed, router, T, c->hidden,
+                             c->experts, dtype);
+    void *gathered = act(model, ACT_GATHERED, layer);
+    if (model->layout.request.recompute == RECOMPUTE_SELECTIVE)
+        ops->moe_gather(ops, gathered, normed, &routing, &shape, c->hidden, dtype);
+    ops->grouped_linear_backward_weight(ops, grad(model, PARAM_EXPERT_GATE_UP, layer), gate_up, gathered,
+                                        routing.offsets, c->experts, R, c->hidden, 2 * c->moe_ffn, dtype);
+}
+
+// Lends attention the larger workspace that is free in its backward phase, where there is one, and takes it back.
+static void bind_scratch(Model *model, bool lend) {
+    const LayoutActivation *scratch = layout_activation(&model->layout, ACT_SCRATCH, -1, 1);
+    int64_t usual = model->layout.bytes[LAYOUT_WORKSPACE];
+    if (!scratch || scratch->bytes <= usual) return;
+    void *memory = lend ? act(model, ACT_SCRATCH, -1) : model->memory[LAYOUT_WORKSPACE];
+    model->ops->bind_workspace(model->ops, memory, (size_t)(lend ? scratch->bytes : usual));
+}
+
+static void attention_backward(Model *model, int layer) {
+    Ops *ops = model->ops;
+    const ModelConfig *c = &model->layout.request.config;
+    int64_t T = model->layout.tokens, qkv_dim = model_qkv_dim(c), q_dim = model_attention_dim(c);
+    int64_t kv_dim = (int64_t)c->kv_heads * c->head_dim;
+    DType dtype = model->layout.dtype;
+    size_t size = dtype_size(dtype);
+    void *dresidual = act(model, ACT_DRESIDUAL, -1), *dattn = act(model, ACT_DATTN, layer);
+    const void *attn_out = act(model, ACT_ATTN_OUT, layer);
+    char *dqkv = act(model, ACT_DQKV, layer);
+    ops->linear_backward_input(ops, dattn, dresidual, weight(model, PARAM_O, layer), T, (int)q_dim, c->hidden, dtype);
+    ops->linear_backward_weight(ops, grad(model, PARAM_O, layer), dresidual, attn_out, T, (int)q_dim, c->hidden, dtype);
+    if (model_qk_norm(c) && model->layout.request.recompute == RECOMPUTE_SELECTIVE) qk_rope(model, layer);
+    QkvView view = qkv_view(model, layer);
+    bind_scratch(model, true);
+    ops->attention_backward(ops, dqkv, dqkv + (size_t)q_dim * size, dqkv + (size_t)(q_dim + kv_dim) * size, qkv_dim,
+                            dattn, attn_out, act(model, ACT_LSE, layer), view.q, view.k, view.v, &view.shape, dtype);
+    bind_scratch(model, false);
+    QkRopeShape shape = rope_shape(model, layer);
+    ops->qk_rope_backward(ops, dqkv, qkv_dim, act(model, ACT_QKV, layer), qkv_dim,
+                          model_qk_norm(c) ? act(model, ACT_QK_RSTD, layer) : NULL, grad(model, PARAM_Q_NORM, layer),
+                          grad(model, PARAM_K_NORM, layer), &shape, dtype);
+    ops->linear_backward_input(ops, act(model, ACT_DNORMED, -1), dqkv, weight(model, PARAM_QKV, layer), T, c->hidden,
+                               (int)qkv_dim, dtype);
+    norm_backward(model, layer, PARAM_ATTN_NORM, ACT_RESIDUAL_IN, ACT_ATTN_RSTD);
+    ops->linear_backward_weight(ops, grad(model, PARAM_QKV, layer), dqkv, act(model, ACT_NORMED, layer), T, c->hidden,
+                                (int)qkv_dim, dtype);
+}
+
+void transformer_backward(Model *model) {
+    const ModelConfig *c = &model->layout.request.config;
+    model->pass = 1;
+    for (int i = c->layers - 1; i >= 0; i--) {
+        if (model->layout.request.recompute == RECOMPUTE_FULL) {
+            attention_forward(model, i, act(model, ACT_RESIDUAL_IN, i), NULL);
+            mlp_forward(model, i, false);
+        }
+        if (c->sparse[i])
+            moe_backward(model, i);
+        else
+            dense_backward(model, i);
+        attention_backward(model, i);
+    }
+    model->ops->embedding_backward(model->ops, grad(model, PARAM_EMBEDDING, -1), act(model, ACT_DRESIDUAL, -1),
+                                   model_const(model, CONST_IDS), model->layout.tokens, c->hidden, c->vocab,
+                                   model->layout.dtype);
+}

@@ -1,0 +1,191 @@
+// The layout table: sums, sharing, and how every parallel degree cuts it.
+#include "testing.h"
+
+#include "model/layout.h"
+
+static LayoutRequest request_of(const char *preset) {
+    LayoutRequest request = {.mesh = MESH_SINGLE,
+                             .micro_batch = 4,
+                             .seq = 512,
+                             .precision = PRECISION_BF16,
+                             .device = LAYOUT_CUDA,
+                             .threads = 1};
+    assert_ok(model_preset(&request.config, preset));
+    return request;
+}
+
+static void test_parameters_sum_to_the_model(void **state) {
+    (void)state;
+    for (int i = 0; i < model_preset_count(); i++) {
+        LayoutRequest request = request_of(model_preset_name(i));
+        Layout layout;
+        assert_ok(layout_build(&layout, &request));
+        int64_t sum = 0, parts = 0;
+        for (int p = 0; p < layout.param_count; p++) {
+            const LayoutParam *param = &layout.params[p];
+            sum += param->count;
+            for (int k = 0; k < layout_hf_part_count(&layout, param); k++)
+                parts += layout_hf_part(&layout, param, k).count;
+            assert_true(param->decay == (param->offset < layout.decay_count));
+        }
+        assert_int_equal(sum, model_parameters(&request.config).total);
+        assert_int_equal(parts, sum);
+        layout_free(&layout);
+    }
+}
+
+// No two tensors that are alive at the same time share a byte, and none sticks out of its block.
+static void test_nothing_alive_overlaps(void **state) {
+    (void)state;
+    for (int preset = 0; preset < model_preset_count(); preset++) {
+        for (int recompute = 0; recompute < 3; recompute++) {
+            LayoutRequest request = request_of(model_preset_name(preset));
+            request.recompute = (Recompute)recompute;
+            Layout layout;
+            assert_ok(layout_build(&layout, &request));
+            for (int i = 0; i < layout.activation_count; i++) {
+                const LayoutActivation *a = &layout.activations[i];
+                LayoutKind kind = a->kept ? LAYOUT_ACTIVATIONS : LAYOUT_TEMPORARIES;
+                assert_true(a->offset >= 0 && a->offset + a->bytes <= layout.bytes[kind] && a->offset % 256 == 0);
+                for (int k = 0; k < i; k++) {
+                    const LayoutActivation *b = &layout.activations[k];
+                    bool alive = a->kept ? b->kept : !b->kept && a->first <= b->last && b->first <= a->last;
+                    if (alive && a->offset < b->offset + b->bytes && b->offset < a->offset + a->bytes)
+                        fail_msg("%s: activations %d and %d overlap", model_preset_name(preset), a->id, b->id);
+                }
+            }
+            layout_free(&layout);
+        }
+    }
+}
+
+static int64_t bytes_of(const LayoutRequest *request, LayoutKind kind) {
+    Layout layout;
+    assert_ok(layout_build(&layout, request));
+    int64_t bytes = layout.bytes[kind];
+    layout_free(&layout);
+    return bytes;
+}
+
+static void test_recompute_keeps_less_and_less(void **state) {
+    (void)state;
+    LayoutRequest request = request_of("qwen3-moe-500m");
+    int64_t kept[3];
+    for (int i = 0; i < 3; i++) {
+        request.recompute = (Recompute)i;
+        kept[i] = bytes_of(&request, LAYOUT_ACTIVATIONS);
+    }
+    assert_true(kept[0] > kept[1] && kept[1] > kept[2]);
+}
+
+static void test_zero_stages_shard_state(void **state) {
+    (void)state;
+    LayoutRequest request = request_of("llama-3-8b");
+    request.mesh.dp = 8;
+    int64_t parameters = model_parameters(&request.config).total;
+    static const double bytes_per_parameter[4][4] = {
+        // weights, master, gradients, moments: 2 + 2 + 4 + 8 bytes, sharded by 8 from stage 1, 2 and 3 on
+        {2, 2, 4, 8},
+        {2, 0.25, 4, 1},
+        {2, 0.25, 0.5, 1},
+        {0.25, 0.25, 0.5, 1},
+    };
+    for (int zero = 0; zero < 4; zero++) {
+        request.mesh.zero = zero;
+        for (int kind = LAYOUT_WEIGHTS; kind <= LAYOUT_MOMENTS; kind++) {
+            double expected = bytes_per_parameter[zero][kind] * (double)parameters;
+            assert_true(fabs((double)bytes_of(&request, (LayoutKind)kind) / expected - 1) < 1e-4); // alignment
+        }
+    }
+}
+
+static void test_tensor_parallel_ranks_hold_their_share(void **state) {
+    (void)state;
+    LayoutRequest request = request_of("llama-3-70b");
+    request.mesh.tp = 8;
+    Layout layout;
+    assert_ok(layout_build(&layout, &request));
+    const LayoutParam *qkv = layout_param(&layout, PARAM_QKV, 0), *down = layout_param(&layout, PARAM_DOWN, 0);
+    assert_int_equal(qkv->shape[0], (64 / 8 + 2) * 128);
+    assert_int_equal(down->shape[1], 28672 / 8);
+    assert_int_equal(layout_param(&layout, PARAM_ATTN_NORM, 0)->count, 8192);
+    layout_free(&layout);
+    request.mesh.tp = 16; // fewer KV heads than ranks: each keeps a copy of one
+    assert_ok(layout_build(&layout, &request));
+    assert_int_equal(layout_param(&layout, PARAM_QKV, 0)->shape[0], (64 / 16 + 2) * 128);
+    layout_free(&layout);
+}
+
+static void test_pipeline_stages_cover_all_layers_once(void **state) {
+    (void)state;
+    for (int layers = 1; layers <= 126; layers++) {
+        for (int stages = 1; stages <= 16 && stages <= layers; stages++) {
+            int next = 0, most = 0, ends = 0;
+            for (int s = 0; s < stages; s++) {
+                int first, count;
+                layout_stage_layers(layers, stages, s, &first, &count);
+                assert_int_equal(first, next);
+                assert_true(count >= 1);
+                next += count;
+                most = count > most ? count : most;
+                if (s == 0 || s == stages - 1) ends = count > ends ? count : ends;
+            }
+            assert_int_equal(next, layers);
+            assert_int_equal(most, (layers + stages - 1) / stages);
+            assert_true(ends <= most);
+        }
+    }
+}
+
+static void test_expert_parallel_ranks_hold_their_experts(void **state) {
+    (void)state;
+    LayoutRequest request = request_of("qwen3-30b-a3b");
+    request.mesh = (Mesh){.dp = 8, .tp = 1, .pp = 1, .ep = 4, .cp = 1, .etp = 1, .zero = 3};
+    Layout layout;
+    assert_ok(layout_build(&layout, &request));
+    assert_int_equal(layout_param(&layout, PARAM_EXPERT_DOWN, 0)->shape[0], 32);
+    // Everything is cut 8 ways in the end: 4 by expert, 2 by ZeRO; dense weights 8 by ZeRO.
+    assert_true(fabs((double)layout.bytes[LAYOUT_WEIGHTS] * 8 / (2.0 * 30532122624.0) - 1) < 1e-3);
+    layout_free(&layout);
+}
+
+static void test_impossible_requests_are_refused(void **state) {
+    (void)state;
+    static const struct {
+        Mesh mesh;
+        int stage, micro_batch, seq;
+        const char *error;
+    } table[] = {
+        {{1, 3, 1, 1, 1, 1, 0}, 0, 1, 64, "attention heads 32"},
+        {{1, 1, 1, 3, 1, 1, 0}, 0, 1, 64, "expert-parallel"},
+        {{1, 1, 1, 1, 3, 1, 0}, 0, 1, 64, "context-parallel"},
+        {{1, 1, 99, 1, 1, 1, 0}, 0, 1, 64, "pipeline stages"},
+        {{1, 1, 2, 1, 1, 1, 0}, 2, 1, 64, "stage 2"},
+        {{1, 1, 1, 1, 1, 1, 4}, 0, 1, 64, "ZeRO"},
+        {{0, 1, 1, 1, 1, 1, 0}, 0, 1, 64, "at least 1"},
+        {{1, 1, 1, 1, 1, 1, 0}, 0, 0, 64, "micro_batch"},
+    };
+    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
+        LayoutRequest request = request_of("qwen3-30b-a3b");
+        request.mesh = table[i].mesh;
+        request.stage = table[i].stage;
+        request.micro_batch = table[i].micro_batch;
+        request.seq = table[i].seq;
+        Layout layout;
+        assert_error(layout_build(&layout, &request), table[i].error);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_parameters_sum_to_the_model),
+        cmocka_unit_test(test_nothing_alive_overlaps),
+        cmocka_unit_test(test_recompute_keeps_less_and_less),
+        cmocka_unit_test(test_zero_stages_shard_state),
+        cmocka_unit_test(test_tensor_parallel_ranks_hold_their_share),
+        cmocka_unit_test(test_pipeline_stages_cover_all_layers_once),
+        cmocka_unit_test(test_expert_parallel_ranks_hold_their_experts),
+        cmocka_unit_test(test_impossible_requests_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
