@@ -1,0 +1,11 @@
+// The second half of prepare: units to shards of exactly the asked sizes.
+#pragma once
+
+#include "data/prepare.h"
+#include "data/prepare_unit.h"
+
+#include <jansson.h>
+
+// Merges the units of `work` into options->output/<split>/NNNNN.shard and returns the "splits" object of dataset.json.
+Status gather_run(const PrepareOptions *options, const Tokenizer *tokenizer, const char *work, size_t unit_count,
+                  const PrepareCounts *counts, json_t **splits);

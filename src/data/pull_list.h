@@ -1,0 +1,21 @@
+// The files of a hub repository.
+#pragma once
+
+#include "data/pull_http.h"
+
+typedef struct RemoteFile {
+    char *path; // inside the repository; relative, without ".."
+    int64_t size;
+    char sha256[65]; // "" when the hub does not state it
+} RemoteFile;
+
+typedef struct RemoteList {
+    RemoteFile *files;
+    size_t count;
+} RemoteList;
+
+// Files below `path` (NULL: all) whose whole path matches the glob `include`, sorted by path.
+Status remote_list(RemoteList *list, Http *http, const char *endpoint, const char *repo, const char *revision,
+                   const char *path, const char *include);
+void remote_list_free(RemoteList *list);
+char *remote_url(const char *endpoint, const char *repo, const char *revision, const char *path); // of the file itself

@@ -1,0 +1,17 @@
+// The bytes of a file, chunk by chunk: as they are, or decompressed (.gz, .zst) on a thread of their own, so that
+// decompression overlaps with parsing. Memory is a few fixed buffers whatever the file.
+#pragma once
+
+#include "base/status.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct ByteStream ByteStream;
+
+Status stream_open(ByteStream **stream, const char *path); // the compression follows from the name's ending
+// The next chunk, valid until the next call; *size is 0 at the end.
+Status stream_next(ByteStream *stream, const char **data, size_t *size);
+int64_t
+stream_consumed(const ByteStream *stream); // bytes of the file itself behind the chunks handed out, for progress
+void stream_close(ByteStream *stream);
