@@ -1,0 +1,31 @@
+#include "plan/checkpointing.h"
+
+#include <math.h>
+
+double plan_write_seconds(double bytes, double bandwidth, double writers) {
+    return bytes / (bandwidth * writers);
+}
+
+double plan_young_interval(double mtbf_s, double checkpoint_s) {
+    return sqrt(2 * checkpoint_s * mtbf_s);
+}
+
+double plan_checkpoint_waste(double interval_s, double mtbf_s, double checkpoint_s) {
+    return (interval_s / 2 + checkpoint_s * mtbf_s / interval_s) / mtbf_s;
+}
+
+double plan_young_waste(double mtbf_s, double checkpoint_s) {
+    return plan_checkpoint_waste(plan_young_interval(mtbf_s, checkpoint_s), mtbf_s, checkpoint_s);
+}
+
+double plan_checkpoint_overhead(double checkpoint_s, double interval_s) {
+    return checkpoint_s / interval_s;
+}
+
+double plan_steps_per_interval(double interval_s, double step_s) {
+    return interval_s / step_s;
+}
+
+double plan_crash_cost(double gpus, double usd_per_gpu_hour, double interval_s, double recovery_s) {
+    return gpus * usd_per_gpu_hour * (interval_s / 2 + recovery_s) / 3600;
+}

@@ -1,0 +1,12 @@
+// Checkpoints: size, time to write, how often (Young's interval), and what a crash costs.
+#pragma once
+
+double plan_write_seconds(double bytes, double bandwidth,
+                          double writers);                      // each writer has the whole bandwidth to itself
+double plan_young_interval(double mtbf_s, double checkpoint_s); // seconds between checkpoints
+// Share of time lost at an interval: half an interval per failure and one checkpoint per interval.
+double plan_checkpoint_waste(double interval_s, double mtbf_s, double checkpoint_s);
+double plan_young_waste(double mtbf_s, double checkpoint_s); // the same at Young's interval
+double plan_checkpoint_overhead(double checkpoint_s, double interval_s);
+double plan_steps_per_interval(double interval_s, double step_s);
+double plan_crash_cost(double gpus, double usd_per_gpu_hour, double interval_s, double recovery_s);

@@ -1,0 +1,135 @@
+// The hardware catalogue: GPUs, nodes, clusters, and the software that runs on them, as a TOML document describes them
+// (configs/hardware.toml). Documents merge in order, so a user's file and the profile that `hearth bench` measures
+// replace single values of the catalogue. Everything is kept in base units: FLOP/s, bytes, bytes/s, seconds, watts.
+//
+// Peaks are dense and belong to a dtype; the doubled figures for 2:4 sparsity are never used. Bandwidth of a link is
+// one direction of one GPU.
+#pragma once
+
+#include "base/status.h"
+#include "base/toml.h"
+
+#include <stdbool.h>
+
+enum { HARDWARE_NAME_MAX = 48, HARDWARE_TITLE_MAX = 96, HARDWARE_GEMMS_MAX = 64, HARDWARE_ATTENTIONS_MAX = 24 };
+
+typedef enum HardwareDtype {
+    HARDWARE_FP32,
+    HARDWARE_TF32,
+    HARDWARE_BF16,
+    HARDWARE_FP16,
+    HARDWARE_FP8,
+    HARDWARE_DTYPE_COUNT,
+} HardwareDtype;
+const char *hardware_dtype_name(HardwareDtype dtype);
+
+// What a kernel reaches of the peak when nobody measured it. A product of [m,k] by [k,n] runs at
+// gemm * m/(m+h) * n/(n+h) * k/(k+h) of the peak with h = gemm_half; attention at seq/(seq+h) of its share.
+typedef struct HardwareEfficiency {
+    double gemm, gemm_half;
+    double grouped; // of a grouped product (MoE), relative to a plain one of the same shape
+    double attention_forward_64, attention_forward_128;
+    double attention_backward_64, attention_backward_128;
+    double attention_forward_half, attention_backward_half; // sequence lengths
+    double memory;                                          // of the memory bandwidth, for fused elementwise kernels
+    double link;                                            // of a link's bandwidth, for collectives
+    double launch_gap;                                      // seconds between two kernels
+} HardwareEfficiency;
+
+typedef struct HardwareGemm { // one measured product
+    HardwareDtype dtype;
+    bool grouped;
+    double m, n, k;
+    double flops;               // FLOP/s reached
+    double log_m, log_n, log_k; // base 2, kept because the search asks thousands of times
+} HardwareGemm;
+
+typedef struct HardwareAttention { // measured, causal FLOPs counted
+    double head_dim, seq;
+    double forward, backward; // FLOP/s reached
+} HardwareAttention;
+
+typedef struct HardwareGpu {
+    char name[HARDWARE_NAME_MAX], title[HARDWARE_TITLE_MAX], link[HARDWARE_TITLE_MAX];
+    bool cpu;
+    double peak[HARDWARE_DTYPE_COUNT]; // 0: the chip has no such unit
+    double memory;                     // bytes a program can use
+    double bandwidth;                  // of the memory
+    double link_bandwidth, link_latency;
+    double nic_bandwidth, nic_latency; // to another node, per GPU
+    double host_bandwidth;             // host to device
+    double watts, usd_per_hour;
+    HardwareEfficiency efficiency;
+    HardwareGemm gemms[HARDWARE_GEMMS_MAX];
+    int gemm_count;
+    HardwareAttention attentions[HARDWARE_ATTENTIONS_MAX];
+    int attention_count;
+    bool measured; // by `hearth bench` on this machine
+} HardwareGpu;
+
+typedef struct HardwareNode {
+    char name[HARDWARE_NAME_MAX], title[HARDWARE_TITLE_MAX], gpu[HARDWARE_NAME_MAX];
+    double gpus;
+    double link_bandwidth, link_latency, nic_bandwidth, nic_latency; // 0: as the GPU says
+    double usd_per_hour;                                             // of one GPU; 0 likewise
+} HardwareNode;
+
+typedef struct HardwareCluster {
+    char name[HARDWARE_NAME_MAX], title[HARDWARE_TITLE_MAX], node[HARDWARE_NAME_MAX];
+    double nodes;
+} HardwareCluster;
+
+// The training program: what it adds to the roofline of the hardware, and how much memory it takes where that is not
+// hearth's own layout.
+typedef struct HardwareSoftware {
+    char name[HARDWARE_NAME_MAX], title[HARDWARE_TITLE_MAX];
+    double compute_factor; // on the time of products and attention
+    double memory_factor;  // on the time of memory-bound ops (more than 1: less fused)
+    double eager_factor;   // on both when compilation is off
+    double exchange_sync;  // seconds that an MoE exchange waits for the host or a straggler, per rank beside itself
+    double exchange_efficiency; // of the link, for an all-to-all
+    double imbalance;           // busiest rank's expert load over the mean: 1 + imbalance * log2(ep)
+    double pressure; // step time grows by pressure * (used - 0.95)^2 beyond 95 % of memory: allocation retries
+    // A memory model fitted to logs, in place of the layout when state_bytes > 0: state_bytes per parameter over all
+    // ranks + fixed + bytes per (token of the rank * layer * hidden), of which tp_replicated is not cut by tensor
+    // parallelism.
+    double state_bytes, fixed_bytes, fixed_tensor_bytes; // the last only with tensor parallelism
+    double activation_none, activation_selective, activation_full, tp_replicated;
+} HardwareSoftware;
+
+typedef struct HardwareDefaults { // what a plan assumes unless it is told
+    double usd_per_kwh, pue;
+    double gpu_mtbf;             // seconds one GPU runs between failures that stop the job
+    double checkpoint_bandwidth; // bytes/s of storage, per node
+    double storage_bandwidth;    // and of all nodes together
+    double recovery;             // seconds from a crash to the first new step
+} HardwareDefaults;
+
+typedef struct Hardware {
+    HardwareGpu *gpus;
+    HardwareNode *nodes;
+    HardwareCluster *clusters;
+    HardwareSoftware *software;
+    int gpu_count, node_count, cluster_count, software_count;
+    HardwareEfficiency efficiency; // of GPUs that say nothing else
+    HardwareDefaults defaults;
+} Hardware;
+
+void hardware_init(Hardware *hardware);
+void hardware_free(Hardware *hardware);
+// Merges a document: new names are added, given keys replace. Unknown keys, wrong types, values out of range and
+// references to nothing are errors at file:line:column.
+Status hardware_merge(Hardware *hardware, const TomlValue *root, const char *file);
+
+// Unknown names are usage errors that list what there is.
+Status hardware_find_gpu(const Hardware *hardware, const char *name, const HardwareGpu **gpu);
+Status hardware_find_node(const Hardware *hardware, const char *name, const HardwareNode **node);
+Status hardware_find_cluster(const Hardware *hardware, const char *name, const HardwareCluster **cluster);
+Status hardware_find_software(const Hardware *hardware, const char *name, const HardwareSoftware **software);
+// The entry for a device as its driver names it ("NVIDIA H200"), NULL when there is none.
+const HardwareGpu *hardware_match_device(const Hardware *hardware, const char *device);
+
+// FLOP/s that a product of [m,k] by [k,n] reaches, and attention in its forward or backward pass (causal FLOPs): the
+// default curve, corrected by the measured points nearby.
+double hardware_gemm_rate(const HardwareGpu *gpu, HardwareDtype dtype, bool grouped, double m, double n, double k);
+double hardware_attention_rate(const HardwareGpu *gpu, HardwareDtype dtype, double head_dim, double seq, bool backward);

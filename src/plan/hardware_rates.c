@@ -1,0 +1,66 @@
+// How fast a product or an attention runs: a smooth default curve, corrected by measured points. A correction is the
+// ratio of measured to default, averaged with weights that fall with the squared distance in log2 of the sizes: exact
+// at a measured shape, the nearest shapes' ratio beside it.
+#include "plan/hardware.h"
+
+#include <math.h>
+
+typedef struct Blend {
+    double weight, sum;
+} Blend;
+
+static double log_distance(double a, double b) {
+    double d = log2(a / b);
+    return d * d;
+}
+
+static void blend_add(Blend *blend, double distance, double ratio) {
+    double weight = 1 / (distance + 1e-4);
+    blend->weight += weight;
+    blend->sum += weight * ratio;
+}
+
+static double gemm_curve(const HardwareGpu *gpu, HardwareDtype dtype, bool grouped, double m, double n, double k) {
+    const HardwareEfficiency *e = &gpu->efficiency;
+    double h = e->gemm_half;
+    return gpu->peak[dtype] * e->gemm * (grouped ? e->grouped : 1) * m / (m + h) * n / (n + h) * k / (k + h);
+}
+
+double hardware_gemm_rate(const HardwareGpu *gpu, HardwareDtype dtype, bool grouped, double m, double n, double k) {
+    Blend blend = {0};
+    double log_m = log2(m), log_n = log2(n), log_k = log2(k);
+    for (int i = 0; i < gpu->gemm_count; i++) {
+        const HardwareGemm *point = &gpu->gemms[i];
+        if (point->dtype != dtype || point->grouped != grouped) continue;
+        double dm = log_m - point->log_m, dn = log_n - point->log_n, dk = log_k - point->log_k;
+        blend_add(&blend, dm * dm + dn * dn + dk * dk,
+                  point->flops / gemm_curve(gpu, dtype, grouped, point->m, point->n, point->k));
+    }
+    double rate = gemm_curve(gpu, dtype, grouped, m, n, k) * (blend.weight > 0 ? blend.sum / blend.weight : 1);
+    return fmin(rate, gpu->peak[dtype]);
+}
+
+// Kernels work on heads padded to 32; the share of the peak grows with the size of a head, by its logarithm.
+static double attention_curve(const HardwareGpu *gpu, HardwareDtype dtype, double head_dim, double seq, bool backward) {
+    const HardwareEfficiency *e = &gpu->efficiency;
+    double padded = ceil(head_dim / 32) * 32, step = fmin(fmax(log2(padded / 64), -1.5), 1.25);
+    double small = backward ? e->attention_backward_64 : e->attention_forward_64;
+    double large = backward ? e->attention_backward_128 : e->attention_forward_128;
+    double half = backward ? e->attention_backward_half : e->attention_forward_half;
+    double share = fmax(small + (large - small) * step, 0.1 * small);
+    return gpu->peak[dtype] * share * head_dim / padded * seq / (seq + half);
+}
+
+double hardware_attention_rate(const HardwareGpu *gpu, HardwareDtype dtype, double head_dim, double seq,
+                               bool backward) {
+    Blend blend = {0};
+    for (int i = 0; (dtype == HARDWARE_BF16 || gpu->cpu) && i < gpu->attention_count; i++) {
+        const HardwareAttention *point = &gpu->attentions[i];
+        double measured = backward ? point->backward : point->forward;
+        blend_add(&blend, log_distance(head_dim, point->head_dim) + log_distance(seq, point->seq),
+                  measured / attention_curve(gpu, dtype, point->head_dim, point->seq, backward));
+    }
+    double rate =
+        attention_curve(gpu, dtype, head_dim, seq, backward) * (blend.weight > 0 ? blend.sum / blend.weight : 1);
+    return fmin(rate, gpu->peak[dtype]);
+}

@@ -1,0 +1,200 @@
+#include "plan/plan.h"
+
+#include "plan/batch.h"
+#include "plan/checkpointing.h"
+#include "plan/cost.h"
+#include "plan/pipeline.h"
+#include "plan/throughput.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+PlanMachine plan_machine(const Hardware *hardware, const HardwareGpu *gpu, const HardwareNode *node,
+                         const HardwareSoftware *software, int gpus, int gpus_per_node, int cores) {
+    PlanMachine machine = {.gpu = *gpu,
+                           .software = *software,
+                           .defaults = hardware->defaults,
+                           .gpus = gpus,
+                           .gpus_per_node = gpus_per_node < gpus ? gpus_per_node : gpus,
+                           .link_bandwidth = gpu->link_bandwidth,
+                           .link_latency = gpu->link_latency,
+                           .nic_bandwidth = gpu->nic_bandwidth,
+                           .nic_latency = gpu->nic_latency};
+    if (gpu->cpu)
+        for (int i = 0; i < HARDWARE_DTYPE_COUNT; i++)
+            machine.gpu.peak[i] *= cores;
+    if (!node) return machine;
+    if (node->link_bandwidth > 0) machine.link_bandwidth = node->link_bandwidth;
+    if (node->link_latency > 0) machine.link_latency = node->link_latency;
+    if (node->nic_bandwidth > 0) machine.nic_bandwidth = node->nic_bandwidth;
+    if (node->nic_latency > 0) machine.nic_latency = node->nic_latency;
+    if (node->usd_per_hour > 0) machine.gpu.usd_per_hour = node->usd_per_hour;
+    return machine;
+}
+
+// ---- prediction -----------------------------------------------------------------------------------------------------
+
+// The first stage holds the embedding and the deepest stash, the last the head, the second the most layers.
+Status plan_layouts(Layout *layouts, int *count, const LayoutRequest *request) {
+    int pp = request->mesh.pp, stages[3] = {0, pp > 2 ? 1 : pp - 1, pp - 1};
+    int distinct = pp == 1 ? 1 : pp == 2 ? 2 : 3;
+    for (*count = 0; *count < distinct; (*count)++) {
+        LayoutRequest one = *request;
+        one.stage = stages[*count];
+        Status status = layout_build(&layouts[*count], &one);
+        if (status) {
+            plan_layouts_free(layouts, *count);
+            return status;
+        }
+    }
+    return NULL;
+}
+
+void plan_layouts_free(Layout *layouts, int count) {
+    for (int i = 0; i < count; i++)
+        layout_free(&layouts[i]);
+}
+
+static PlanMemory fitted_memory(const PlanMachine *machine, const PlanRun *run) {
+    const HardwareSoftware *s = &machine->software;
+    const LayoutRequest *r = &run->layout;
+    double ranks = machine->gpus, layers = ceil((double)r->config.layers / r->mesh.pp) * r->mesh.pp; // stash: p of L/p
+    double each = r->recompute == RECOMPUTE_FULL        ? s->activation_full
+                  : r->recompute == RECOMPUTE_SELECTIVE ? s->activation_selective
+                                                        : s->activation_none;
+    double tokens = (double)r->micro_batch * r->seq / r->mesh.cp;
+    PlanMemory memory = {.states =
+                             s->state_bytes * (double)model_parameters(&r->config).total / ranks + s->fixed_bytes};
+    if (r->mesh.tp > 1) memory.states += s->fixed_tensor_bytes;
+    memory.active =
+        tokens * layers * r->config.hidden * each * (s->tp_replicated + (1 - s->tp_replicated) / r->mesh.tp);
+    memory.total = memory.states + memory.active;
+    memory.fraction = memory.total / machine->gpu.memory;
+    return memory;
+}
+
+PlanMemory plan_memory(const PlanMachine *machine, const PlanRun *run, const Layout *layouts, int count) {
+    if (machine->software.state_bytes > 0) return fitted_memory(machine, run);
+    int most = 0;
+    for (int i = 1; i < count; i++)
+        if (layouts[i].total_bytes > layouts[most].total_bytes) most = i;
+    PlanMemory memory = {.exact = true,
+                         .stage = layouts[most].request.stage,
+                         .total = (double)layouts[most].total_bytes,
+                         .fraction = (double)layouts[most].total_bytes / machine->gpu.memory};
+    memcpy(memory.bytes, layouts[most].bytes, sizeof memory.bytes);
+    return memory;
+}
+
+Status plan_predict(PlanPrediction *prediction, const PlanMachine *machine, const PlanRun *run) {
+    Layout layouts[3];
+    int count;
+    TRY(plan_layouts(layouts, &count, &run->layout));
+    prediction->memory = plan_memory(machine, run, layouts, count);
+    step_model(&prediction->step, machine, run, layouts, count, prediction->memory.fraction);
+    plan_layouts_free(layouts, count);
+    return NULL;
+}
+
+// ---- report ---------------------------------------------------------------------------------------------------------
+
+static Status check(const PlanMachine *machine, const PlanRun *run, const PlanQuestions *questions) {
+    const Mesh *mesh = &run->layout.mesh;
+    int64_t ranks = (int64_t)mesh->dp * mesh->tp * mesh->pp * mesh->cp;
+    if (ranks != machine->gpus)
+        return status_hint(status_usage("dp %d x tp %d x pp %d x cp %d needs %lld GPUs, there are %d", mesh->dp,
+                                        mesh->tp, mesh->pp, mesh->cp, (long long)ranks, machine->gpus),
+                           "leave dp out: it takes what the others leave");
+    if (questions->mfu > 1)
+        return status_usage("a utilisation of %.0f %% cannot be: the peak is the most there is", 100 * questions->mfu);
+    if (run->virtual_stages > 1 && run->layout.config.layers < mesh->pp * run->virtual_stages)
+        return status_usage("%d layers cannot fill %d x %d virtual stages", run->layout.config.layers, mesh->pp,
+                            run->virtual_stages);
+    return NULL;
+}
+
+static void set_rate(PlanReport *r) {
+    const StepModel *step = &r->prediction.step;
+    r->rate_source = r->questions.rate > 0  ? PLAN_RATE_MEASURED
+                     : r->questions.mfu > 0 ? PLAN_RATE_MFU
+                                            : PLAN_RATE_MODEL;
+    r->rate = step->tokens_per_second;
+    if (r->rate_source == PLAN_RATE_MEASURED) r->rate = r->questions.rate;
+    double flops = r->questions.count == PLAN_ATTENTION_NONE     ? step->flops_per_token_6n
+                   : r->questions.count == PLAN_ATTENTION_CAUSAL ? step->flops_per_token_causal
+                                                                 : step->flops_per_token;
+    if (r->rate_source == PLAN_RATE_MFU)
+        r->rate = plan_tokens_per_second(flops, step->peak, r->machine.gpus, r->questions.mfu);
+    r->mfu = plan_mfu(step->flops_per_token, r->rate, step->peak, r->machine.gpus);
+}
+
+static void set_budget(PlanReport *r) {
+    const HardwareDefaults *d = &r->machine.defaults;
+    r->chinchilla_tokens = plan_chinchilla_tokens((double)r->parameters.total);
+    r->tokens = r->questions.tokens > 0 ? r->questions.tokens : r->chinchilla_tokens;
+    r->steps = plan_optimizer_steps(r->tokens, r->prediction.step.tokens);
+    r->seconds = plan_seconds_for_tokens(r->tokens, r->rate);
+    r->gpu_hours = r->seconds / 3600 * r->machine.gpus;
+    r->cost = plan_gpu_cost(r->machine.gpus, r->seconds, r->machine.gpu.usd_per_hour);
+    r->energy_kwh = plan_energy_kwh(r->machine.gpus, r->machine.gpu.watts, r->seconds, d->pue);
+    r->energy_cost = plan_electricity_cost(r->machine.gpus, r->machine.gpu.watts, r->seconds, d->usd_per_kwh, d->pue);
+    r->petaflop_days = plan_train_flops((double)r->parameters.active, r->tokens) / (1e15 * 86400);
+    r->hours_tokens = r->questions.hours > 0 ? r->rate * r->questions.hours * 3600 : 0;
+    r->critical_batch = plan_critical_batch((double)r->parameters.active, r->tokens);
+}
+
+// fp32 weights and two moments; a pure bf16 run has no master.
+static void set_checkpoints(PlanReport *r) {
+    double bytes = r->run.layout.precision == PRECISION_BF16_PURE ? 10 : 12;
+    double nodes = ceil((double)r->machine.gpus / r->machine.gpus_per_node);
+    r->checkpoint_bytes = bytes * (double)r->parameters.total;
+    double bandwidth = fmin(r->machine.defaults.checkpoint_bandwidth, r->machine.defaults.storage_bandwidth / nodes);
+    r->checkpoint_seconds = plan_write_seconds(r->checkpoint_bytes, bandwidth, nodes);
+    r->mtbf =
+        r->questions.mtbf_hours > 0 ? r->questions.mtbf_hours * 3600 : r->machine.defaults.gpu_mtbf / r->machine.gpus;
+    r->checkpoint_interval = plan_young_interval(r->mtbf, r->checkpoint_seconds);
+    r->checkpoint_waste = plan_young_waste(r->mtbf, r->checkpoint_seconds);
+    r->crash_cost = plan_crash_cost(r->machine.gpus, r->machine.gpu.usd_per_hour, r->checkpoint_interval,
+                                    r->machine.defaults.recovery);
+}
+
+// Stage s holds p - s micro-batches; the layout has their bytes.
+static Status set_pipeline(PlanReport *r) {
+    const LayoutRequest *request = &r->run.layout;
+    int pp = request->mesh.pp;
+    r->bubble_of_wall = plan_bubble_of_wall(pp, r->run.grad_accum, r->run.virtual_stages);
+    r->bubble_of_ideal = plan_bubble_of_ideal(pp, r->run.grad_accum, r->run.virtual_stages);
+    r->stash_count = pp > 1 ? (pp < PLAN_STAGES_SHOWN ? pp : PLAN_STAGES_SHOWN) : 0;
+    for (int i = 0; i < r->stash_count; i++) {
+        LayoutRequest one = *request;
+        Layout layout;
+        one.stage = i;
+        TRY(layout_build(&layout, &one));
+        r->stash[i] = (double)layout.bytes[LAYOUT_ACTIVATIONS];
+        layout_free(&layout);
+    }
+    return NULL;
+}
+
+Status plan_report(PlanReport *report, const char *name, const PlanMachine *machine, const PlanRun *run,
+                   const PlanQuestions *questions) {
+    *report = (PlanReport){
+        .machine = *machine, .run = *run, .questions = *questions, .parameters = model_parameters(&run->layout.config)};
+    snprintf(report->name, sizeof report->name, "%s", name);
+    if (report->questions.memory_limit <= 0) report->questions.memory_limit = 0.85;
+    TRY(check(machine, run, questions));
+    TRY(plan_predict(&report->prediction, machine, run));
+    set_rate(report);
+    set_budget(report);
+    set_checkpoints(report);
+    TRY(set_pipeline(report));
+    plan_advise(report);
+    plan_warn(report);
+    if (questions->vocab > 0) {
+        TRY(plan_vocab(&report->vocab[0], report, run->layout.config.vocab));
+        TRY(plan_vocab(&report->vocab[1], report, questions->vocab));
+    }
+    if (questions->target_hours > 0) plan_largest(&report->largest, report);
+    return NULL;
+}

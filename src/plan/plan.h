@@ -1,0 +1,118 @@
+// The plan of a run: everything that can be said before it starts. plan_predict gives memory and step time of one
+// configuration; plan_report adds budget, cost, checkpoints, the bottleneck, what would help, and warnings.
+#pragma once
+
+#include "plan/flops.h"
+#include "plan/step_model.h"
+
+enum { PLAN_WARNINGS_MAX = 16, PLAN_CHANGES_MAX = 2, PLAN_STAGES_SHOWN = 16, PLAN_TEXT_MAX = 200 };
+
+typedef struct PlanMemory { // of the rank that needs most
+    bool exact;             // from the layout: what will be allocated; else the software's fitted model
+    int stage;
+    int64_t bytes[LAYOUT_KIND_COUNT]; // of the layout
+    double total;
+    double fraction;       // of the device's memory
+    double states, active; // of a fitted model: states and activations
+} PlanMemory;
+
+typedef struct PlanPrediction {
+    PlanMemory memory;
+    StepModel step;
+} PlanPrediction;
+
+// Memory and step time. A mesh or batch that the model cannot have is a usage error; one that does not fit is not.
+Status plan_predict(PlanPrediction *prediction, const PlanMachine *machine, const PlanRun *run);
+// Memory only: cheap, for the search. Fills up to three layouts of distinct stages, freed by plan_layouts_free.
+Status plan_layouts(Layout *layouts, int *count, const LayoutRequest *request);
+void plan_layouts_free(Layout *layouts, int count);
+PlanMemory plan_memory(const PlanMachine *machine, const PlanRun *run, const Layout *layouts, int count);
+
+// `gpus` of `gpu` in nodes of gpus_per_node; links and price as the GPU (and node, may be NULL) say. cores scales a
+// CPU.
+PlanMachine plan_machine(const Hardware *hardware, const HardwareGpu *gpu, const HardwareNode *node,
+                         const HardwareSoftware *software, int gpus, int gpus_per_node, int cores);
+
+// ---- the report -----------------------------------------------------------------------------------------------------
+
+typedef struct PlanQuestions {
+    double tokens;       // to train on; 0: 20 per parameter
+    double hours;        // > 0: how many tokens fit into this time
+    double target_hours; // > 0: the largest model of this family that reaches 20 tokens per parameter in this time
+    int vocab;           // > 0: the same model with this vocabulary
+    double mfu;          // > 0: assume this utilisation instead of the modelled step
+    PlanAttention count; // whose FLOPs that utilisation counts: full (torchtitan), causal, or none (6N)
+    double rate;         // > 0: measured tokens/s of all GPUs instead of the modelled step
+    double mtbf_hours;   // > 0: of the whole job
+    double memory_limit; // share of memory that counts as comfortable, 0: 0.85
+} PlanQuestions;
+
+typedef enum PlanRateSource { PLAN_RATE_MODEL, PLAN_RATE_MFU, PLAN_RATE_MEASURED } PlanRateSource;
+
+typedef struct PlanChange { // something that would make the run faster, or make it fit
+    char what[PLAN_TEXT_MAX];
+    double gain; // of tokens/s: 0.1 is 10 % more
+    double tokens_per_second, memory_fraction;
+} PlanChange;
+
+typedef struct PlanVocab {
+    int vocab;
+    ModelParameters parameters;
+    double flops_per_token, tokens_per_second, memory_total, seconds;
+} PlanVocab;
+
+typedef struct PlanLargest {
+    bool found;
+    ModelConfig config;
+    ModelParameters parameters;
+    int micro_batch;
+    double tokens, tokens_per_second, seconds, memory_fraction;
+} PlanLargest;
+
+typedef struct PlanReport {
+    char name[HARDWARE_TITLE_MAX];
+    PlanMachine machine;
+    PlanRun run;
+    PlanQuestions questions;
+    PlanPrediction prediction;
+    ModelParameters parameters;
+
+    PlanRateSource rate_source;
+    double rate, mfu; // tokens/s of all GPUs and its utilisation
+    double tokens, chinchilla_tokens;
+    double steps, seconds, gpu_hours, cost, energy_kwh, energy_cost;
+    double petaflop_days;
+
+    double checkpoint_bytes, checkpoint_seconds, mtbf, checkpoint_interval, checkpoint_waste, crash_cost;
+
+    double bubble_of_wall, bubble_of_ideal; // closed form, equal stages
+    double stash[PLAN_STAGES_SHOWN];        // bytes of activations in flight per stage
+    int stash_count;
+
+    double critical_batch; // tokens; an estimate
+    StepPart bottleneck;
+    char bottleneck_text[PLAN_TEXT_MAX];
+    PlanChange changes[PLAN_CHANGES_MAX];
+    int change_count;
+    char warnings[PLAN_WARNINGS_MAX][PLAN_TEXT_MAX];
+    int warning_count;
+
+    double hours_tokens;
+    PlanVocab vocab[2]; // as configured, and as asked
+    PlanLargest largest;
+} PlanReport;
+
+Status plan_report(PlanReport *report, const char *name, const PlanMachine *machine, const PlanRun *run,
+                   const PlanQuestions *questions);
+
+// ---- parts of the report (plan_advice.c, plan_inverse.c) ------------------------------------------------------------
+
+void plan_advise(PlanReport *report);
+void plan_warn(PlanReport *report);
+Status plan_vocab(PlanVocab *result, const PlanReport *report, int vocab);
+// Width and depth scale together (depth within a quarter), the rest of the shape is kept; every size gets the fastest
+// micro-batch that fits.
+void plan_largest(PlanLargest *largest, const PlanReport *report);
+// Batch beyond which more data in a step no longer saves steps in proportion (Kaplan et al.: 2e8 tokens / loss^4.76),
+// at the loss that Chinchilla's law gives for the end of the run.
+double plan_critical_batch(double params, double tokens);

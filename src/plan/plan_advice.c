@@ -1,0 +1,229 @@
+// What holds a run back, what would help, and what to be warned of. Help is not a rule of thumb: every change is put
+// through the same model, and the two that gain most (and fit) are named.
+#include "plan/plan.h"
+
+#include "base/text.h"
+#include "plan/schedule.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+double plan_critical_batch(double params, double tokens) {
+    double loss = 1.69 + 406.4 / pow(params, 0.34) + 410.7 / pow(tokens, 0.28); // Hoffmann et al. 2022
+    return 2e8 / pow(loss, 1 / 0.21);                                           // Kaplan et al. 2020
+}
+
+// ---- changes --------------------------------------------------------------------------------------------------------
+
+typedef struct Advice {
+    PlanReport *report;
+    double limit; // of memory
+    bool fits;    // the plan as it stands
+} Advice;
+
+static void keep_best(PlanReport *report, const PlanChange *change) {
+    int place = report->change_count;
+    while (place > 0 && report->changes[place - 1].gain < change->gain)
+        place--;
+    if (place >= PLAN_CHANGES_MAX) return;
+    if (report->change_count < PLAN_CHANGES_MAX) report->change_count++;
+    for (int i = report->change_count - 1; i > place; i--)
+        report->changes[i] = report->changes[i - 1];
+    report->changes[place] = *change;
+}
+
+static void consider(Advice *advice, const PlanRun *run, const char *format, ...) __attribute__((format(printf, 3, 4)));
+static void consider(Advice *advice, const PlanRun *run, const char *format, ...) {
+    PlanPrediction prediction;
+    Status status = plan_predict(&prediction, &advice->report->machine, run);
+    if (status) { // the model cannot be cut that way
+        status_free(status);
+        return;
+    }
+    PlanChange change = {.gain =
+                             prediction.step.tokens_per_second / advice->report->prediction.step.tokens_per_second - 1,
+                         .tokens_per_second = prediction.step.tokens_per_second,
+                         .memory_fraction = prediction.memory.fraction};
+    if (prediction.memory.fraction > advice->limit || (advice->fits && change.gain < 0.005)) return;
+    va_list args;
+    va_start(args, format);
+    vsnprintf(change.what, sizeof change.what, format, args);
+    va_end(args);
+    keep_best(advice->report, &change);
+}
+
+static void consider_batch(Advice *advice, const PlanRun *run) {
+    PlanRun other = *run;
+    other.layout.micro_batch *= 2;
+    if (run->grad_accum % 2 == 0) {
+        other.grad_accum /= 2;
+        consider(advice, &other, "micro_batch %d with grad_accum %d (same batch)", other.layout.micro_batch,
+                 other.grad_accum);
+    } else {
+        consider(advice, &other, "micro_batch %d (twice the batch)", other.layout.micro_batch);
+    }
+    other = *run;
+    other.grad_accum *= 2;
+    if (advice->report->prediction.step.tokens * 2 <= advice->report->critical_batch)
+        consider(advice, &other, "grad_accum %d (twice the batch, still below the critical one)", other.grad_accum);
+    for (int divide = 2; divide <= run->layout.micro_batch; divide *= 2) {
+        if (run->layout.micro_batch % divide) break;
+        other = *run;
+        other.layout.micro_batch /= divide;
+        other.grad_accum *= divide;
+        consider(advice, &other, "micro_batch %d with grad_accum %d (same batch)", other.layout.micro_batch,
+                 other.grad_accum);
+    }
+}
+
+static void consider_memory(Advice *advice, const PlanRun *run) {
+    for (int mode = RECOMPUTE_NONE; mode <= RECOMPUTE_FULL; mode++) {
+        if (mode == (int)run->layout.recompute) continue;
+        PlanRun other = *run;
+        other.layout.recompute = (Recompute)mode;
+        consider(advice, &other, "recompute %s instead of %s", recompute_name((Recompute)mode),
+                 recompute_name(run->layout.recompute));
+    }
+    const Mesh *mesh = &run->layout.mesh;
+    for (int zero = 0; zero <= 3 && mesh->dp * mesh->cp > 1; zero++) {
+        if (zero == mesh->zero) continue;
+        PlanRun other = *run;
+        other.layout.mesh.zero = zero;
+        consider(advice, &other, "ZeRO %d instead of %d", zero, mesh->zero);
+    }
+    PlanRun other = *run;
+    other.layout.precision = PRECISION_BF16;
+    if (run->layout.precision == PRECISION_FP32) consider(advice, &other, "precision bf16 instead of fp32");
+    other = *run;
+    other.grad_bytes = 2;
+    if (run->grad_bytes > 2 && advice->report->machine.gpus > 1)
+        consider(advice, &other, "gradients reduced in bf16 instead of fp32");
+    other = *run;
+    other.eager = false;
+    if (run->eager) consider(advice, &other, "compilation or recorded graphs switched on");
+}
+
+// Moves a factor of two between data parallelism and another axis.
+static void consider_axis(Advice *advice, const PlanRun *run, int *(*axis)(Mesh *), const char *name) {
+    for (int up = 0; up < 2; up++) {
+        PlanRun other = *run;
+        int *degree = axis(&other.layout.mesh), *dp = &other.layout.mesh.dp;
+        if (up ? *dp % 2 : *degree % 2) continue;
+        if (up)
+            *degree *= 2, *dp /= 2;
+        else
+            *degree /= 2, *dp *= 2;
+        if (other.layout.mesh.etp > other.layout.mesh.tp) other.layout.mesh.etp = other.layout.mesh.tp;
+        bool even = up || run->grad_accum % 2 == 0; // keep the tokens of a step where it divides
+        if (up)
+            other.grad_accum *= 2;
+        else if (even)
+            other.grad_accum /= 2;
+        consider(advice, &other, "%s %d with dp %d%s", name, *degree, *dp, even ? "" : " (twice the batch)");
+    }
+}
+
+static int *tensor_axis(Mesh *mesh) {
+    return &mesh->tp;
+}
+
+static int *pipeline_axis(Mesh *mesh) {
+    return &mesh->pp;
+}
+
+static void consider_mesh(Advice *advice, const PlanRun *run) {
+    const Mesh *mesh = &run->layout.mesh;
+    consider_axis(advice, run, tensor_axis, "tp");
+    consider_axis(advice, run, pipeline_axis, "pp");
+    PlanRun other = *run;
+    other.virtual_stages = 2 * run->virtual_stages;
+    if (mesh->pp > 1 && run->layout.config.layers >= mesh->pp * other.virtual_stages)
+        consider(advice, &other, "%d virtual stages per rank (interleaved schedule)", other.virtual_stages);
+    if (!run->layout.config.experts) return;
+    for (int up = 0; up < 2; up++) {
+        other = *run;
+        if (!up && mesh->ep % 2) continue;
+        other.layout.mesh.ep = up ? mesh->ep * 2 : mesh->ep / 2;
+        consider(advice, &other, "ep %d instead of %d", other.layout.mesh.ep, mesh->ep);
+    }
+    other = *run;
+    other.layout.mesh.etp = 1;
+    if (mesh->etp > 1) consider(advice, &other, "etp 1 instead of %d", mesh->etp);
+}
+
+void plan_advise(PlanReport *report) {
+    const StepModel *step = &report->prediction.step;
+    report->bottleneck = STEP_GEMM;
+    for (int i = 0; i < STEP_PART_COUNT; i++)
+        if (step->part[i] > step->part[report->bottleneck]) report->bottleneck = (StepPart)i;
+    snprintf(report->bottleneck_text, sizeof report->bottleneck_text, "%s: %.0f %% of the step",
+             step_part_name(report->bottleneck), 100 * step->part[report->bottleneck] / step->seconds);
+    Advice advice = {.report = report, .fits = report->prediction.memory.fraction <= 0.95};
+    advice.limit = fmax(report->questions.memory_limit, advice.fits ? report->prediction.memory.fraction : 0);
+    consider_batch(&advice, &report->run);
+    consider_memory(&advice, &report->run);
+    if (report->machine.gpus > 1) consider_mesh(&advice, &report->run);
+}
+
+// ---- warnings -------------------------------------------------------------------------------------------------------
+
+static void warn(PlanReport *report, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void warn(PlanReport *report, const char *format, ...) {
+    if (report->warning_count == PLAN_WARNINGS_MAX) return;
+    va_list args;
+    va_start(args, format);
+    vsnprintf(report->warnings[report->warning_count++], PLAN_TEXT_MAX, format, args);
+    va_end(args);
+}
+
+static void warn_memory(PlanReport *r) {
+    double used = r->prediction.memory.fraction;
+    if (used > 1)
+        warn(r, "does not fit: %.0f %% of the device's memory is needed", 100 * used);
+    else if (used > 0.95)
+        warn(r, "memory %.1f %%: above 95 %% a run thrashes or fails; stay at 80 to 85 %%", 100 * used);
+    else if (used > 0.85)
+        warn(r, "memory %.1f %%: above 85 %% little room is left for other programs and fragmentation", 100 * used);
+}
+
+static void warn_mesh(PlanReport *r) {
+    const Mesh *mesh = &r->run.layout.mesh;
+    const ModelConfig *c = &r->run.layout.config;
+    if (mesh->tp > r->machine.gpus_per_node)
+        warn(r, "tensor parallelism of %d crosses nodes of %d GPUs: its all-reduces are on the critical path", mesh->tp,
+             r->machine.gpus_per_node);
+    if (c->kv_heads % mesh->tp)
+        warn(r, "%d KV heads do not divide by tp %d: each rank keeps a copy (%d of each head)", c->kv_heads, mesh->tp,
+             mesh->tp / c->kv_heads);
+    if (c->experts && mesh->tp > 1)
+        warn(r, "tensor parallelism of an MoE model pays all-reduces in every layer; tp = 1 is usually faster");
+    if (mesh->ep * mesh->etp > r->machine.gpus_per_node)
+        warn(r, "experts over %d ranks cross nodes: the all-to-all runs at network speed", mesh->ep * mesh->etp);
+    if (r->stash_count && r->bubble_of_wall > 0.2)
+        warn(r, "pipeline bubble %.0f %% of the step: more micro-batches or virtual stages would shrink it",
+             100 * r->bubble_of_wall);
+    if (r->run.layout.precision != PRECISION_FP32 && r->machine.gpu.peak[HARDWARE_BF16] <= 0)
+        warn(r, "%s has no bf16 units: computed at the fp32 rate", r->machine.gpu.title);
+}
+
+void plan_warn(PlanReport *r) {
+    char text[32], limit[32];
+    warn_memory(r);
+    warn_mesh(r);
+    if (r->prediction.step.tokens > r->critical_batch)
+        warn(r, "a batch of %s tokens is above the critical batch of about %s: larger ones buy little",
+             text_count(text, r->prediction.step.tokens), text_count(limit, r->critical_batch));
+    if (r->mfu > 1)
+        warn(r, "MFU %.0f %% is above the peak: the rate, the peak or the token count is wrong", 100 * r->mfu);
+    else if (r->mfu > 0.75)
+        warn(r, "MFU %.0f %% is more than anybody reaches in training: check the assumption", 100 * r->mfu);
+    if (r->tokens < 0.5 * r->chinchilla_tokens)
+        warn(r, "%.0f %% of the 20 tokens per parameter that Chinchilla suggests",
+             100 * r->tokens / r->chinchilla_tokens);
+    if (!r->machine.gpu.measured && r->machine.gpu.gemm_count == 0)
+        warn(r, "nobody measured this device: default efficiencies are used; `hearth bench` measures them");
+    if (!r->prediction.memory.exact)
+        warn(r, "memory and speed are those of %s, fitted to logs; hearth's own come without --software",
+             r->machine.software.title);
+}

@@ -1,0 +1,95 @@
+// The time of one training step, op by op. Each op of model/transformer.c is a product, an attention or a pass over
+// memory with the shapes of the layout; it takes the longer of its FLOPs at the reachable rate and its bytes at the
+// reachable bandwidth. On top come launch gaps, the optimizer, communication per axis with what hides behind compute,
+// and the pipeline bubble.
+#pragma once
+
+#include "model/layout.h"
+#include "plan/hardware.h"
+
+enum { STEP_OPS_MAX = 64 };
+
+typedef struct PlanMachine { // what runs the job
+    HardwareGpu gpu;
+    HardwareSoftware software;
+    HardwareDefaults defaults;
+    int gpus, gpus_per_node;
+    double link_bandwidth, link_latency; // inside a node
+    double nic_bandwidth, nic_latency;   // between nodes, per GPU
+} PlanMachine;
+
+typedef struct PlanRun {  // the job
+    LayoutRequest layout; // its stage is not used
+    int grad_accum;       // micro-batches of an optimizer step on one data-parallel rank
+    int virtual_stages;   // of the interleaved schedule; 1: plain 1F1B
+    double grad_bytes;    // of one gradient on the wire: 4, or 2
+    bool eager;           // no compilation, no recorded graph
+    double calibration;   // factor on the step time learned from earlier runs; 1: none
+} PlanRun;
+
+// Where the time of a step goes.
+typedef enum StepPart {
+    STEP_GEMM,
+    STEP_GROUPED_GEMM,
+    STEP_ATTENTION,
+    STEP_MEMORY_OPS,
+    STEP_LAUNCH,
+    STEP_OPTIMIZER,
+    STEP_TENSOR,   // all-reduces of activations
+    STEP_CONTEXT,  // keys and values around the ring
+    STEP_EXPERT,   // all-to-all
+    STEP_PIPELINE, // activations between stages
+    STEP_DATA_PARALLEL,
+    STEP_BUBBLE,
+    STEP_HOST_DATA,
+    STEP_PRESSURE, // allocation retries near the memory limit
+    STEP_PART_COUNT,
+} StepPart;
+const char *step_part_name(StepPart part);
+
+typedef enum StepPass { STEP_FORWARD, STEP_BACKWARD, STEP_RECOMPUTE, STEP_ONCE } StepPass; // ONCE: per optimizer step
+const char *step_pass_name(StepPass pass);
+
+typedef struct StepOp { // one line of the table: the op in all layers of the stage, per micro-step
+    const char *name;
+    StepPart part;
+    StepPass pass;
+    double kernels;
+    double flops, bytes;
+    double seconds;
+    bool compute_bound;
+} StepOp;
+
+// Communication of one axis, in one optimizer step of one rank.
+typedef struct StepAxis {
+    int ranks;
+    bool between_nodes;
+    double bytes;   // sent
+    double seconds; // on the links
+    double exposed; // not hidden behind compute
+} StepAxis;
+
+typedef struct StepModel {
+    int stage; // the busiest one: ops are its
+    StepOp ops[STEP_OPS_MAX];
+    int op_count;
+    double forward, backward;     // seconds of a micro-step of the busiest stage, in-layer communication included
+    double fill;                  // seconds that a micro-batch takes through all stages
+    double part[STEP_PART_COUNT]; // seconds of a step, exposed; they add up to `seconds`
+    StepAxis axis[STEP_PART_COUNT];
+    double seconds;
+    double tokens; // of a step, all ranks
+    double tokens_per_second;
+    double flops_per_token; // torchtitan's count
+    double flops_per_token_causal, flops_per_token_6n;
+    double mfu, mfu_causal, mfu_6n;
+    double hfu; // with recomputed FLOPs, causal attention
+    HardwareDtype dtype;
+    double peak;
+    double imbalance; // of the experts' load
+} StepModel;
+
+// `layouts` are those of the distinct pipeline stages (1 to 3); used_fraction is the share of memory in use.
+void step_model(StepModel *model, const PlanMachine *machine, const PlanRun *run, const Layout *layouts, int count,
+                double used_fraction);
+HardwareDtype step_dtype(const PlanMachine *machine, Precision precision);

@@ -1,0 +1,13 @@
+// The compute of one pipeline stage in one micro-step, as a table of ops. Inside of step_model.
+#pragma once
+
+#include "plan/step_model.h"
+
+typedef struct StageCost {
+    StepOp ops[STEP_OPS_MAX];
+    int op_count;
+    double pass[4]; // seconds per StepPass, launch gaps included
+} StageCost;
+
+void stage_cost(StageCost *cost, const PlanMachine *machine, const PlanRun *run, const Layout *layout,
+                double imbalance);

@@ -1,0 +1,138 @@
+// The hardware catalogue: what the shipped file holds, how files merge, what is refused and where it points.
+#include "catalogue.h"
+
+static Status merge_text(Hardware *hardware, const char *text) {
+    Toml toml;
+    TRY(toml_parse(&toml, text, strlen(text), "my.toml"));
+    Status status = hardware_merge(hardware, toml.root, "my.toml");
+    toml_free(&toml);
+    return status;
+}
+
+static void refused(const char *text, const char *part) {
+    Hardware hardware;
+    catalogue_load(&hardware);
+    assert_error(merge_text(&hardware, text), part);
+    hardware_free(&hardware);
+}
+
+static void shipped_catalogue_has_the_common_devices(void **state) {
+    static const struct {
+        const char *name;
+        double bf16; // dense TFLOP/s
+    } expected[] = {{"a100-sxm", 312},       {"h100-sxm", 989.4},
+                    {"h100-pcie", 756},      {"h200-sxm", 989.4},
+                    {"b200-sxm", 2250},      {"l40s", 362},
+                    {"rtx-a6000", 154.8},    {"rtx-6000-ada", 364},
+                    {"rtx-pro-6000", 503.8}, {"rtx-pro-6000-maxq", 438.9},
+                    {"rtx-3090", 71},        {"rtx-4090", 165.2},
+                    {"rtx-5090", 209.5}};
+    Hardware hardware;
+    (void)state;
+    catalogue_load(&hardware);
+    for (size_t i = 0; i < sizeof expected / sizeof expected[0]; i++) {
+        const HardwareGpu *gpu;
+        assert_ok(hardware_find_gpu(&hardware, expected[i].name, &gpu));
+        assert_near(gpu->peak[HARDWARE_BF16] / 1e12, expected[i].bf16, 1e-9);
+        assert_true(gpu->memory > 0 && gpu->bandwidth > 0 && gpu->watts > 0 && gpu->usd_per_hour > 0);
+    }
+    hardware_free(&hardware);
+}
+
+static void errors_point_at_line_and_column(void **state) {
+    (void)state;
+    refused("[gpu.h100-sxm]\nmemory_gibb = 3", "my.toml:2:15");
+    refused("[gpu.h100-sxm]\nmemory_gibb = 3", "did you mean memory_gib");
+    refused("[gpu.h100-sxm]\nwatts = \"700\"", "watts must be a number, not a string");
+    refused("[gpu.h100-sxm]\nwatts = -5", "my.toml:2:9: h100-sxm.watts = -5 is out of range");
+    refused("[gpus.x]\nwatts = 1", "did you mean [gpu]");
+    refused("[gpu.new]\nwatts = 1", "needs at least fp32_tflops");
+    refused("[node.mine]\ngpu = \"h1000-sxm\"", "did you mean h100-sxm");
+    refused("[cluster.mine]\nnode = \"nowhere\"", "no node \"nowhere\"");
+    refused("[[gemm]]\nm = 1\nn = 1\nk = 1\ntflops = 1", "which gpu they are of");
+    refused("[machine]\ngpu = \"h100-sxm\"\n[[gemm]]\nm = 8\nn = 8\nk = 8\ntflops = 1500",
+            "more than the dense bf16 peak");
+    refused("[machine]\ngpu = \"h100-sxm\"\n[[gemm]]\nm = 8\nn = 8\nk = 8", "needs m, n, k and tflops");
+    refused("[machine]\ngpu = \"h100-sxm\"\n[[attention]]\nseq = 8", "an attention point needs");
+    refused("gpu = 3", "gpu must hold tables");
+}
+
+static void a_later_file_replaces_single_values(void **state) {
+    Hardware hardware;
+    const HardwareGpu *gpu;
+    const HardwareCluster *cluster;
+    (void)state;
+    catalogue_load(&hardware);
+    assert_ok(merge_text(&hardware,
+                         "[gpu.h100-sxm]\nusd_per_hour = 1.25\n[gpu.mine]\nfp32_tflops = 10\nmemory_gib = 16\n"
+                         "memory_GBps = 500\n[node.pair]\ngpu = \"mine\"\ngpus = 2\n"
+                         "[cluster.four]\nnode = \"pair\"\nnodes = 2"));
+    assert_ok(hardware_find_gpu(&hardware, "h100-sxm", &gpu));
+    assert_near(gpu->usd_per_hour, 1.25, 0);
+    assert_near(gpu->peak[HARDWARE_BF16], 989.4e12, 1);
+    assert_ok(hardware_find_cluster(&hardware, "four", &cluster));
+    assert_near(cluster->nodes, 2, 0);
+    hardware_free(&hardware);
+}
+
+static void a_machine_profile_replaces_measured_rates(void **state) {
+    Hardware hardware;
+    const HardwareGpu *gpu;
+    (void)state;
+    catalogue_load(&hardware);
+    assert_ok(merge_text(&hardware, "[machine]\ngpu = \"h200-sxm\"\ncopy_GBps = 4000\nlaunch_gap_us = 3\n"
+                                    "[[gemm]]\nm = 4096\nn = 4096\nk = 4096\ntflops = 500\n"
+                                    "[[attention]]\nhead_dim = 64\nseq = 2048\nforward_tflops = 300\n"
+                                    "backward_tflops = 200"));
+    assert_ok(hardware_find_gpu(&hardware, "h200-sxm", &gpu));
+    assert_true(gpu->measured);
+    assert_near(gpu->bandwidth * gpu->efficiency.memory, 4e12, 1);
+    assert_near(gpu->efficiency.launch_gap, 3e-6, 1e-12);
+    assert_near(hardware_gemm_rate(gpu, HARDWARE_BF16, false, 4096, 4096, 4096), 500e12, 1e6);
+    assert_near(hardware_attention_rate(gpu, HARDWARE_BF16, 64, 2048, true), 200e12, 1e6);
+    hardware_free(&hardware);
+}
+
+static void rates_agree_with_measured_points_and_grow_with_size(void **state) {
+    Hardware hardware;
+    const HardwareGpu *gpu, *other;
+    (void)state;
+    catalogue_load(&hardware);
+    assert_ok(hardware_find_gpu(&hardware, "h200-sxm", &gpu));
+    // The weights of far points leave a trace of at most a few tenths of a per cent.
+    for (int i = 0; i < gpu->gemm_count; i++) {
+        const HardwareGemm *p = &gpu->gemms[i];
+        assert_near(hardware_gemm_rate(gpu, p->dtype, p->grouped, p->m, p->n, p->k) / p->flops, 1, 0.01);
+    }
+    assert_ok(hardware_find_gpu(&hardware, "l40s", &other));
+    double before = 0;
+    for (double size = 64; size <= 16384; size *= 2) {
+        double rate = hardware_gemm_rate(other, HARDWARE_BF16, false, size, size, size);
+        assert_true(rate > before && rate < other->peak[HARDWARE_BF16]);
+        before = rate;
+    }
+    hardware_free(&hardware);
+}
+
+static void devices_are_found_by_their_drivers_name(void **state) {
+    Hardware hardware;
+    (void)state;
+    catalogue_load(&hardware);
+    assert_string_equal(hardware_match_device(&hardware, "NVIDIA H200")->name, "h200-sxm");
+    assert_string_equal(hardware_match_device(&hardware, "NVIDIA H100 80GB HBM3")->name, "h100-sxm");
+    assert_string_equal(hardware_match_device(&hardware, "NVIDIA GeForce RTX 4090")->name, "rtx-4090");
+    assert_null(hardware_match_device(&hardware, "Radeon VII"));
+    hardware_free(&hardware);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(shipped_catalogue_has_the_common_devices),
+        cmocka_unit_test(errors_point_at_line_and_column),
+        cmocka_unit_test(a_later_file_replaces_single_values),
+        cmocka_unit_test(a_machine_profile_replaces_measured_rates),
+        cmocka_unit_test(rates_agree_with_measured_points_and_grow_with_size),
+        cmocka_unit_test(devices_are_found_by_their_drivers_name),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,293 @@
+// The plan: exact memory, a step whose parts add up, and the worked examples of docs/planning.md.
+#include "catalogue.h"
+#include "plan/calibration.h"
+
+static PlanReport report; // large
+
+static void predicted_memory_is_the_layouts_total(void **state) {
+    (void)state;
+    for (int i = 0; i < model_preset_count(); i++)
+        for (int recompute = RECOMPUTE_NONE; recompute <= RECOMPUTE_FULL; recompute++)
+            for (int precision = PRECISION_FP32; precision <= PRECISION_BF16_PURE; precision++)
+                for (int device = LAYOUT_CPU; device <= LAYOUT_CUDA; device++) {
+                    PlanMachine machine = catalogue_machine(device == LAYOUT_CPU ? "cpu" : "h100-sxm", "hearth", 1);
+                    PlanRun run = preset_run(model_preset_name(i), 2, 512, 1);
+                    PlanPrediction prediction;
+                    Layout layout;
+                    run.layout.recompute = (Recompute)recompute;
+                    run.layout.precision = (Precision)precision;
+                    run.layout.device = (LayoutDevice)device;
+                    assert_ok(plan_predict(&prediction, &machine, &run));
+                    assert_ok(layout_build(&layout, &run.layout));
+                    assert_true(prediction.memory.exact);
+                    assert_true(prediction.memory.total == (double)layout.total_bytes);
+                    layout_free(&layout);
+                }
+}
+
+static void the_parts_of_a_step_add_up(void **state) {
+    PlanMachine machine = catalogue_machine("h100-sxm", "hearth", 64);
+    PlanRun run = preset_run("qwen3-30b-a3b", 1, 8192, 8);
+    PlanPrediction prediction;
+    (void)state;
+    run.layout.mesh = (Mesh){.dp = 4, .tp = 2, .pp = 4, .ep = 4, .cp = 2, .etp = 1, .zero = 1};
+    run.calibration = 1.25;
+    assert_ok(plan_predict(&prediction, &machine, &run));
+    const StepModel *s = &prediction.step;
+    double sum = 0;
+    for (int i = 0; i < STEP_PART_COUNT; i++) {
+        assert_true(s->part[i] >= 0);
+        sum += s->part[i];
+    }
+    assert_near(sum / s->seconds, 1, 1e-12);
+    assert_near(s->tokens, 1.0 * 8192 * 4 * 8, 0);
+    assert_near(s->tokens_per_second, s->tokens / s->seconds, 1e-6);
+    for (int axis = STEP_TENSOR; axis <= STEP_DATA_PARALLEL; axis++)
+        assert_true(s->axis[axis].bytes > 0);
+}
+
+static void ops_have_the_flops_of_the_formula(void **state) {
+    PlanMachine machine = catalogue_machine("h200-sxm", "hearth", 1);
+    static const char *const presets[] = {"smollm-360m", "llama-3.2-1b", "llama-3-8b"};
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        PlanRun run = preset_run(presets[i], 1, 2048, 1);
+        PlanPrediction prediction;
+        assert_ok(plan_predict(&prediction, &machine, &run));
+        double flops = 0;
+        for (int k = 0; k < prediction.step.op_count; k++)
+            flops += prediction.step.ops[k].flops;
+        // Causal attention runs 7 products of the lower triangle where the formula counts 6; norms are no products.
+        const ModelConfig *c = &run.layout.config;
+        double attention =
+            plan_attention_flops_per_token(c->layers, c->heads, c->head_dim, 2048, PLAN_ATTENTION_CAUSAL);
+        double expected = (prediction.step.flops_per_token_causal + attention / 6) * 2048;
+        assert_near(flops / expected, 1, 1e-3);
+    }
+}
+
+// GEMM and attention rates of an H200 are in the catalogue; a careful PyTorch program reached these tokens/s on it.
+static void dense_models_on_an_h200_are_near_a_careful_programs_speed(void **state) {
+    static const struct {
+        const char *preset;
+        int micro_batch, seq, accum;
+        double tokens_per_second;
+    } cases[] = {
+        {"smollm-360m", 64, 512, 8, 202465}, {"smollm-360m", 16, 2048, 8, 175441}, {"llama-3.2-1b", 8, 4096, 4, 67837}};
+    PlanMachine machine = catalogue_machine("h200-sxm", "hearth", 1);
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        PlanRun run = preset_run(cases[i].preset, cases[i].micro_batch, cases[i].seq, cases[i].accum);
+        PlanPrediction prediction;
+        assert_ok(plan_predict(&prediction, &machine, &run));
+        assert_near(prediction.step.tokens_per_second / cases[i].tokens_per_second, 1, 0.15);
+    }
+}
+
+// ---- worked examples ------------------------------------------------------------------------------------------------
+
+static void seven_logged_runs_of_30b_rank_as_measured(void **state) {
+    static const struct {
+        Mesh mesh;
+        int micro_batch, seq;
+        Recompute recompute;
+        bool eager;
+        double tokens_per_second; // per GPU, logged
+        double memory_fraction;
+    } runs[] = {
+        {{.dp = 2, .tp = 4, .pp = 1, .ep = 2, .cp = 1, .etp = 4, .zero = 3}, 2, 4096, RECOMPUTE_FULL, true, 829, .4535},
+        {{.dp = 2, .tp = 4, .pp = 1, .ep = 2, .cp = 1, .etp = 4, .zero = 3},
+         12,
+         8192,
+         RECOMPUTE_SELECTIVE,
+         false,
+         2228,
+         .8361},
+        {{.dp = 2, .tp = 4, .pp = 1, .ep = 2, .cp = 1, .etp = 4, .zero = 3},
+         16,
+         8192,
+         RECOMPUTE_SELECTIVE,
+         false,
+         1588,
+         .9665},
+        {{.dp = 8, .tp = 1, .pp = 1, .ep = 8, .cp = 1, .etp = 1, .zero = 3},
+         8,
+         8192,
+         RECOMPUTE_SELECTIVE,
+         false,
+         4959,
+         .9621},
+        {{.dp = 8, .tp = 1, .pp = 1, .ep = 8, .cp = 1, .etp = 1, .zero = 3},
+         6,
+         8192,
+         RECOMPUTE_SELECTIVE,
+         false,
+         5748,
+         .8260},
+        {{.dp = 8, .tp = 1, .pp = 1, .ep = 4, .cp = 1, .etp = 1, .zero = 3},
+         6,
+         8192,
+         RECOMPUTE_SELECTIVE,
+         false,
+         6512,
+         .8337},
+        {{.dp = 8, .tp = 1, .pp = 1, .ep = 4, .cp = 1, .etp = 1, .zero = 3},
+         4,
+         12288,
+         RECOMPUTE_SELECTIVE,
+         false,
+         6260,
+         .8303},
+    };
+    enum { RUNS = sizeof runs / sizeof runs[0] };
+    PlanMachine machine = catalogue_machine("h200-sxm", "torchtitan", 8);
+    double rate[RUNS];
+    (void)state;
+    for (int i = 0; i < RUNS; i++) {
+        PlanRun run = preset_run("qwen3-30b-a3b", runs[i].micro_batch, runs[i].seq, 1);
+        PlanPrediction prediction;
+        run.layout.mesh = runs[i].mesh;
+        run.layout.recompute = runs[i].recompute;
+        run.eager = runs[i].eager;
+        assert_ok(plan_predict(&prediction, &machine, &run));
+        rate[i] = prediction.step.tokens_per_second / 8;
+        printf("run %d: predicted %5.0f, logged %5.0f tokens/s per GPU; memory %.1f and %.1f %%\n", i + 1, rate[i],
+               runs[i].tokens_per_second, 100 * prediction.memory.fraction, 100 * runs[i].memory_fraction);
+        assert_near(prediction.memory.fraction, runs[i].memory_fraction, 0.035);
+    }
+    for (int i = 0; i < RUNS; i++)
+        for (int k = 0; k < RUNS; k++)
+            assert_true((rate[i] > rate[k]) == (runs[i].tokens_per_second > runs[k].tokens_per_second));
+}
+
+static void plan_of_405b(PlanQuestions questions) {
+    PlanMachine machine = catalogue_machine("h100-sxm", "hearth", 16384);
+    PlanRun run = preset_run("llama-3.1-405b", 1, 8192, 4);
+    machine.gpu.usd_per_hour = 2;
+    run.layout.mesh = (Mesh){.dp = 128, .tp = 8, .pp = 16, .ep = 1, .cp = 1, .etp = 1, .zero = 1};
+    run.layout.recompute = RECOMPUTE_FULL;
+    run.grad_bytes = 2;
+    assert_ok(plan_report(&report, "405B", &machine, &run, &questions));
+}
+
+static void the_405b_plan_has_the_workbooks_numbers(void **state) {
+    (void)state;
+    plan_of_405b((PlanQuestions){.tokens = 15.6e12, .mfu = 0.40, .count = PLAN_ATTENTION_NONE});
+    assert_true(report.parameters.total == 405853388800);
+    assert_near(report.seconds / 86400, 67.8, 0.15);        // days at 40 % of 6N
+    assert_near(report.petaflop_days / 439.68e3, 1, 0.001); // 6 x 405.85e9 x 15.6e12
+    assert_near(report.bubble_of_ideal, 15.0 / 4, 1e-12);
+    assert_near(report.bubble_of_wall, 15.0 / 19, 1e-12);
+    // Weights of a middle stage: 8 layers of 3.188e9 over 8 ranks, 2 bytes each: 6.38 GB.
+    assert_near((double)report.prediction.memory.bytes[LAYOUT_WEIGHTS] / 1e9, 6.38, 0.01);
+    // ZeRO 1: reduce-scatter of bf16 gradients and all-gather of bf16 weights are the all-reduce's 12.65 GB.
+    assert_near(report.prediction.step.axis[STEP_DATA_PARALLEL].bytes / 1e9, 12.65, 0.01);
+    assert_true(report.prediction.step.axis[STEP_DATA_PARALLEL].between_nodes);
+    assert_false(report.prediction.step.axis[STEP_TENSOR].between_nodes);
+    assert_int_equal(report.bottleneck, STEP_BUBBLE);
+}
+
+static void ten_billion_tokens_take_13_2_hours_at_the_measured_rate(void **state) {
+    PlanMachine machine = catalogue_machine("rtx-pro-6000-maxq", "hearth", 4);
+    PlanRun run = preset_run("qwen3-moe-500m", 6, 4096, 10);
+    PlanQuestions questions = {.tokens = 10e9, .rate = 210377, .vocab = 32000};
+    (void)state;
+    run.layout.mesh.dp = 4;
+    assert_ok(plan_report(&report, "500M", &machine, &run, &questions));
+    assert_near(report.seconds / 3600, 13.2, 0.005);
+    assert_near(100 * report.mfu, 21.3, 0.05);
+    assert_true(report.vocab[1].parameters.active == 129105088);
+    assert_true(report.vocab[1].tokens_per_second > report.vocab[0].tokens_per_second);
+}
+
+// ---- questions, advice, warnings ------------------------------------------------------------------------------------
+
+static void hours_give_tokens_and_the_largest_model_meets_its_time(void **state) {
+    PlanMachine machine = catalogue_machine("h200-sxm", "hearth", 1);
+    PlanRun run = preset_run("smollm-360m", 16, 2048, 8);
+    PlanQuestions questions = {.hours = 30, .target_hours = 12};
+    (void)state;
+    assert_ok(plan_report(&report, "360M", &machine, &run, &questions));
+    assert_near(report.hours_tokens, report.rate * 30 * 3600, 1);
+    assert_true(report.largest.found);
+    assert_true(report.largest.seconds <= 12 * 3600);
+    assert_true(report.largest.seconds > 8 * 3600); // a larger one would not make it, so it is near
+    assert_near(report.largest.tokens, 20.0 * (double)report.largest.parameters.total, 1);
+}
+
+static void named_changes_gain_what_a_new_plan_says(void **state) {
+    PlanMachine machine = catalogue_machine("h100-sxm", "hearth", 8);
+    PlanRun run = preset_run("qwen3-30b-a3b", 1, 4096, 8);
+    (void)state;
+    run.layout.mesh = (Mesh){.dp = 2, .tp = 4, .pp = 1, .ep = 2, .cp = 1, .etp = 4, .zero = 3};
+    run.layout.recompute = RECOMPUTE_FULL;
+    assert_ok(plan_report(&report, "30B", &machine, &run, &(PlanQuestions){0}));
+    assert_int_equal(report.change_count, 2);
+    assert_true(report.changes[0].gain >= report.changes[1].gain && report.changes[1].gain > 0);
+    for (int i = 0; i < 2; i++)
+        assert_near(report.changes[i].tokens_per_second / report.prediction.step.tokens_per_second - 1,
+                    report.changes[i].gain, 1e-12);
+}
+
+static bool warned(const char *part) {
+    for (int i = 0; i < report.warning_count; i++)
+        if (strstr(report.warnings[i], part)) return true;
+    return false;
+}
+
+static void warnings_name_what_is_wrong(void **state) {
+    PlanMachine machine = catalogue_machine("h100-sxm", "hearth", 16);
+    PlanRun run = preset_run("llama-3-8b", 4, 8192, 64);
+    (void)state;
+    run.layout.mesh.tp = 16;
+    assert_ok(plan_report(&report, "8B", &machine, &run, &(PlanQuestions){.mfu = 0.8, .count = PLAN_ATTENTION_FULL}));
+    assert_true(warned("crosses nodes"));
+    assert_true(warned("8 KV heads do not divide by tp 16"));
+    assert_true(warned("MFU 80 %"));
+    run.layout.mesh.tp = 8, run.layout.mesh.dp = 2;
+    run.layout.micro_batch = 64;
+    assert_ok(plan_report(&report, "8B", &machine, &run, &(PlanQuestions){0}));
+    assert_true(warned("does not fit"));
+    assert_true(warned("critical batch"));
+    run.layout.mesh.dp = 4;
+    assert_error(plan_report(&report, "8B", &machine, &run, &(PlanQuestions){0}), "needs 32 GPUs, there are 16");
+    run.layout.mesh.dp = 2;
+    assert_error(plan_report(&report, "8B", &machine, &run, &(PlanQuestions){.mfu = 1.2}), "cannot be");
+}
+
+static void calibration_is_the_bounded_mean_of_the_last_runs(void **state) {
+    PlanOutcome steps[12];
+    (void)state;
+    assert_near(plan_calibrate(NULL, 0).factor, 1, 0);
+    for (int i = 0; i < 12; i++)
+        steps[i] = (PlanOutcome){1, i < 4 ? 100 : i % 2 ? 1.1 : 1.2}; // the first four are out of the window
+    PlanCalibration c = plan_calibrate(steps, 12);
+    assert_int_equal(c.runs, CALIBRATION_WINDOW);
+    assert_near(c.factor, sqrt(1.1 * 1.2), 1e-12);
+    assert_false(c.bounded);
+    for (int i = 0; i < 12; i++)
+        steps[i].measured = 9;
+    c = plan_calibrate(steps, 12);
+    assert_near(c.factor, CALIBRATION_MOST, 0);
+    assert_true(c.bounded);
+    steps[11].measured = 0;
+    assert_int_equal(plan_calibrate(steps + 11, 1).runs, 0);
+    assert_near(plan_error_percent((PlanOutcome){110, 100}), 10, 1e-9);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(predicted_memory_is_the_layouts_total),
+        cmocka_unit_test(the_parts_of_a_step_add_up),
+        cmocka_unit_test(ops_have_the_flops_of_the_formula),
+        cmocka_unit_test(dense_models_on_an_h200_are_near_a_careful_programs_speed),
+        cmocka_unit_test(seven_logged_runs_of_30b_rank_as_measured),
+        cmocka_unit_test(the_405b_plan_has_the_workbooks_numbers),
+        cmocka_unit_test(ten_billion_tokens_take_13_2_hours_at_the_measured_rate),
+        cmocka_unit_test(hours_give_tokens_and_the_largest_model_meets_its_time),
+        cmocka_unit_test(named_changes_gain_what_a_new_plan_says),
+        cmocka_unit_test(warnings_name_what_is_wrong),
+        cmocka_unit_test(calibration_is_the_bounded_mean_of_the_last_runs),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
