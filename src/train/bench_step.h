@@ -1,0 +1,28 @@
+// Times whole training steps of a model on random tokens: what this machine can do, without data or checkpoints.
+#pragma once
+
+#include "base/status.h"
+#include "model/model.h"
+
+typedef struct BenchStep {
+    LayoutRequest request;
+    int accum, steps;     // steps timed; warm-up steps come on top
+    MoeForce force;       // routing of MoE models
+    double embedding_std; // > 0: deviation of the embedding's first values (the power a GPU draws depends on its data)
+} BenchStep;
+
+typedef struct BenchResult {
+    double step_seconds; // median
+    double spread;       // (slowest - fastest) / median of the timed steps
+    double tokens_per_second;
+    double split_ms[OP_CATEGORY_COUNT]; // one profiled step, op by op
+    double gaps_ms;       // what the split leaves of the median step; a replayed graph may make it negative
+    double start_seconds; // from nothing to the end of the first step
+    int64_t predicted_bytes, used_bytes; // by the layout; taken from the device in all, libraries included
+    double loss;
+} BenchResult;
+
+Status bench_step(Ops *ops, const BenchStep *bench, BenchResult *result);
+
+// FLOPs per token by the three conventions of plan/flops.h: 12 L H hd S, 6 L H hd S, none.
+void bench_flops_per_token(const ModelConfig *config, int seq, double flops[3]);

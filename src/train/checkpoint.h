@@ -1,0 +1,42 @@
+// Checkpoints: checkpoints/step-N/ with
+// - model.safetensors, adam_m.safetensors, adam_v.safetensors: whole tensors by HF name, fp32 (weights at master
+//   precision)
+// - config.json: the model's shape, so that the directory can also be read as an HF model
+// - state.json: step, tokens, data position, guard, schedule, config hash
+// - manifest.json: XXH64 of every tensor, of state.json and of config.json
+// A directory takes its name only when everything in it is on disk; a name that can be seen is a complete checkpoint.
+#pragma once
+
+#include "base/json.h"
+#include "model/model.h"
+
+typedef struct CheckpointPolicy {
+    int64_t keep_last, keep_every; // keep_every 0: none
+    bool keep_best;
+    bool async;
+} CheckpointPolicy;
+
+typedef struct CheckpointWriter CheckpointWriter;
+
+// directory: RUN/checkpoints. The layout must outlive the writer. Remains of writes that a crash cut short are removed.
+Status checkpoint_writer_open(CheckpointWriter **writer, const char *directory, const Layout *layout,
+                              const CheckpointPolicy *policy);
+// Copies the model's state to host memory and hands it to the writer's thread (or writes at once without async). Waits
+// first for a write that is still under way. `state` is taken over. A failed write is reported by checkpoint_poll.
+Status checkpoint_save(CheckpointWriter *writer, Model *model, int64_t step, json_t *state);
+// Waits for the write under way, if `wait`. *done_step: step of a checkpoint completed since the last call, or -1. The
+// status is that of a write that failed; training state is intact, and older checkpoints are still there.
+Status checkpoint_poll(CheckpointWriter *writer, bool wait, int64_t *done_step);
+void checkpoint_writer_close(CheckpointWriter *writer); // waits
+
+// The newest complete, undamaged checkpoint below directory; damaged ones are reported through `say` and passed over.
+// *path is malloc'd, NULL when there is none.
+Status checkpoint_find(const char *directory, char **path, int64_t *step,
+                       void (*say)(void *context, const char *message), void *context);
+Status checkpoint_verify(const char *path); // every checksum
+// Weights, and moments when with_moments. *state (may be NULL) is owned by the caller.
+Status checkpoint_load(Model *model, const char *path, bool with_moments, json_t **state);
+Status checkpoint_steps(const char *directory, int64_t **steps, int *count); // of complete ones, rising; malloc'd
+// Renames checkpoints of later steps than `step` (damaged, or of ruined weights) to damaged-step-N, so that they
+// neither count as newest nor are lost.
+Status checkpoint_set_aside(const char *directory, int64_t step);

@@ -1,0 +1,105 @@
+// Listing, pruning and clearing away checkpoints, by renames that a crash cannot tear.
+#include "train/checkpoint_keep.h"
+
+#include "base/file.h"
+#include "base/text.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int compare_steps(const void *a, const void *b) {
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+Status checkpoint_steps(const char *directory, int64_t **steps, int *count) {
+    char **names;
+    size_t name_count;
+    TRY(dir_list(&names, &name_count, directory));
+    *steps = xcalloc(name_count + 1, sizeof **steps);
+    *count = 0;
+    for (size_t i = 0; i < name_count; i++) {
+        int64_t step;
+        if (text_starts_with(names[i], "step-") && text_to_int64(names[i] + 5, &step) && step >= 0)
+            (*steps)[(*count)++] = step;
+    }
+    names_free(names, name_count);
+    qsort(*steps, (size_t)*count, sizeof **steps, compare_steps);
+    return NULL;
+}
+
+static double validation_loss(const char *directory, int64_t step) {
+    char *path = text_format("%s/step-%lld/state.json", directory, (long long)step);
+    json_t *root = NULL;
+    Status status = json_read_file(&root, path);
+    double loss = INFINITY;
+    if (!status) status = json_get_double(root, "val_loss", &loss, path);
+    status_free(status); // without a state it has no loss to be the best by
+    json_decref(root);
+    free(path);
+    return loss;
+}
+
+// Renamed first: a crash in the middle of the removal leaves no half checkpoint under a checkpoint's name.
+static Status remove_step(const char *directory, int64_t step) {
+    char *path = text_format("%s/step-%lld", directory, (long long)step);
+    char *trash = text_format("%s/" CHECKPOINT_TRASH "step-%lld", directory, (long long)step);
+    Status status = dir_remove(trash);
+    if (!status && rename(path, trash) != 0) status = status_errno("cannot rename %s", path);
+    if (!status) status = dir_remove(trash);
+    free(path);
+    free(trash);
+    return status;
+}
+
+Status checkpoint_prune(const char *directory, const CheckpointPolicy *policy) {
+    int64_t *steps = NULL, best = -1;
+    int count = 0;
+    TRY(checkpoint_steps(directory, &steps, &count));
+    double lowest = INFINITY;
+    for (int i = 0; i < count && policy->keep_best; i++) {
+        double loss = validation_loss(directory, steps[i]);
+        if (loss < lowest) lowest = loss, best = steps[i];
+    }
+    Status status = NULL;
+    for (int i = 0; i + policy->keep_last < count && !status; i++) {
+        bool milestone = policy->keep_every && steps[i] % policy->keep_every == 0;
+        if (steps[i] != best && !milestone) status = remove_step(directory, steps[i]);
+    }
+    free(steps);
+    return status;
+}
+
+Status checkpoint_clean(const char *directory) {
+    char **names;
+    size_t count;
+    TRY(dir_list(&names, &count, directory));
+    Status status = NULL;
+    for (size_t i = 0; i < count && !status; i++) {
+        if (!text_starts_with(names[i], CHECKPOINT_PARTIAL) && !text_starts_with(names[i], CHECKPOINT_TRASH)) continue;
+        char *path = path_join(directory, names[i]);
+        status = dir_remove(path);
+        free(path);
+    }
+    names_free(names, count);
+    return status;
+}
+
+Status checkpoint_set_aside(const char *directory, int64_t step) {
+    int64_t *steps = NULL;
+    int count = 0;
+    TRY(checkpoint_steps(directory, &steps, &count));
+    Status status = NULL;
+    for (int i = 0; i < count && !status; i++) {
+        if (steps[i] <= step) continue;
+        char *from = text_format("%s/step-%lld", directory, (long long)steps[i]);
+        char *to = text_format("%s/damaged-step-%lld", directory, (long long)steps[i]);
+        status = dir_remove(to);
+        if (!status && rename(from, to) != 0) status = status_errno("cannot rename %s", from);
+        free(from);
+        free(to);
+    }
+    free(steps);
+    return status;
+}

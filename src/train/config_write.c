@@ -1,0 +1,152 @@
+// Writing a configuration: the resolved file, its hash, and the help text; all by the table in config_table.c.
+#include "train/config.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+// ---- writing -------------------------------------------------------------------------------------------------------
+
+static void write_text(TextBuffer *out, const char *text) {
+    text_buffer_add(out, "\"", 1);
+    for (const unsigned char *at = (const unsigned char *)text; *at; at++) {
+        if (*at == '"' || *at == '\\')
+            text_buffer_format(out, "\\%c", *at);
+        else if (*at < 0x20 || *at == 0x7f)
+            text_buffer_format(out, "\\u%04x", *at);
+        else
+            text_buffer_add(out, (const char *)at, 1);
+    }
+    text_buffer_add(out, "\"", 1);
+}
+
+static void write_number(TextBuffer *out, double value) {
+    char text[40];
+    for (int digits = 6; digits <= 17; digits++) { // the shortest that reads back as the same number
+        snprintf(text, sizeof text, "%.*g", digits, value);
+        if (strtod(text, NULL) == value) break;
+    }
+    text_buffer_format(out, "%s%s", text, strpbrk(text, ".e") ? "" : ".0");
+}
+
+static void write_value(TextBuffer *out, const Config *config, const ConfigKey *row) {
+    const void *field = (const char *)config + row->offset;
+    switch (row->type) {
+    case CONFIG_INT:
+    case CONFIG_COUNT: text_buffer_format(out, "%lld", (long long)*(const int64_t *)field); break;
+    case CONFIG_DOUBLE: write_number(out, *(const double *)field); break;
+    case CONFIG_BOOL: text_buffer_format(out, "%s", *(const bool *)field ? "true" : "false"); break;
+    case CONFIG_TEXT:
+    case CONFIG_CHOICE: write_text(out, *(const char *const *)field); break;
+    case CONFIG_TOKENS: {
+        const ConfigTokens *tokens = field;
+        if (tokens->per_parameter > 0)
+            text_buffer_format(out, "\"%.17gx\"", tokens->per_parameter);
+        else
+            text_buffer_format(out, "%lld", (long long)tokens->count);
+        break;
+    }
+    case CONFIG_TEXTS: {
+        const ConfigTexts *list = field;
+        text_buffer_add(out, "[", 1);
+        for (int i = 0; i < list->count; i++) {
+            if (i) text_buffer_add(out, ", ", 2);
+            write_text(out, list->items[i]);
+        }
+        text_buffer_add(out, "]", 1);
+        break;
+    }
+    case CONFIG_NUMBERS: {
+        const ConfigNumbers *list = field;
+        text_buffer_add(out, "[", 1);
+        for (int i = 0; i < list->count; i++) {
+            if (i) text_buffer_add(out, ", ", 2);
+            write_number(out, list->items[i]);
+        }
+        text_buffer_add(out, "]", 1);
+        break;
+    }
+    }
+}
+
+void config_write(const Config *config, TextBuffer *out) {
+    text_buffer_format(out,
+                       "# Every key of this run, defaults included. `hearth config --help` says what they mean.\n");
+    const char *section = "";
+    for (int i = 0; i < config_key_count; i++) {
+        const ConfigKey *row = &config_keys[i];
+        if (strcmp(section, row->section) != 0) text_buffer_format(out, "\n[%s]\n", section = row->section);
+        text_buffer_format(out, "%s = ", row->key);
+        write_value(out, config, row);
+        text_buffer_format(out, "\n");
+    }
+}
+
+uint64_t config_hash(const Config *config) {
+    // The model's shape is compared by the weights themselves; these only say where things are or when to stop.
+    static const char *const free_keys[] = {"name",     "runs",         "tokens",   "steps",       "hours",
+                                            "prefetch", "verify",       "graph",    "micro_batch", "grad_accum",
+                                            "threads",  "batch_tokens", "max_skips"};
+    static const char *const sections[] = {"data", "train", "optimizer", "schedule"};
+    TextBuffer text = {0};
+    for (int i = 0; i < config_key_count; i++) {
+        const ConfigKey *row = &config_keys[i];
+        bool counts = false;
+        for (size_t k = 0; k < sizeof sections / sizeof *sections; k++)
+            counts |= strcmp(row->section, sections[k]) == 0;
+        for (size_t k = 0; k < sizeof free_keys / sizeof *free_keys; k++)
+            counts &= strcmp(row->key, free_keys[k]) != 0;
+        if (!counts) continue;
+        text_buffer_format(&text, "%s.%s=", row->section, row->key);
+        write_value(&text, config, row);
+        text_buffer_format(&text, "\n");
+    }
+    uint64_t hash = XXH64(text.data, text.length, 0);
+    text_buffer_free(&text);
+    return hash;
+}
+
+// ---- help ----------------------------------------------------------------------------------------------------------
+
+static const char *type_text(const ConfigKey *row) {
+    switch (row->type) {
+    case CONFIG_INT: return "integer";
+    case CONFIG_COUNT: return "count";
+    case CONFIG_DOUBLE: return "number";
+    case CONFIG_BOOL: return "true|false";
+    case CONFIG_TEXT: return "text";
+    case CONFIG_CHOICE: return row->choices[0] == '|' ? row->choices + 1 : row->choices;
+    case CONFIG_TEXTS: return "list of text";
+    case CONFIG_NUMBERS: return "list of numbers";
+    case CONFIG_TOKENS: return "count or \"20x\"";
+    }
+    return "";
+}
+
+static void print_key(FILE *file, const ConfigKey *row) {
+    fprintf(file, "  %-20s %s", row->key, type_text(row));
+    if (row->unit[0]) fprintf(file, ", %s", row->unit);
+    if (row->type == CONFIG_INT || row->type == CONFIG_COUNT || row->type == CONFIG_DOUBLE) {
+        if (row->max >= CONFIG_UNBOUNDED)
+            fprintf(file, ", at least %.10g", row->min);
+        else
+            fprintf(file, ", %.10g to %.10g", row->min, row->max);
+    }
+    fprintf(file, "; default %s\n", row->fallback[0] ? row->fallback : "none");
+    fprintf(file, "  %-20s   %s\n", "", row->help);
+    if (row->aliases[0]) fprintf(file, "  %-20s   also written: %s\n", "", row->aliases);
+}
+
+void config_print_help(FILE *file, const char *section) {
+    const char *known = section ? config_section_name(section) : NULL;
+    for (int s = 0; s < config_section_count; s++) {
+        const ConfigSection *group = &config_sections[s];
+        if (known && strcmp(known, group->name) != 0) continue;
+        fprintf(file, "[%s]  %s\n", group->name, group->help);
+        if (group->aliases[0]) fprintf(file, "  also written: %s\n", group->aliases);
+        for (int i = 0; i < config_key_count; i++)
+            if (strcmp(config_keys[i].section, group->name) == 0) print_key(file, &config_keys[i]);
+        fprintf(file, "\n");
+    }
+    fprintf(file, "Any key can be given on the command line: --set section.key=value\n");
+}

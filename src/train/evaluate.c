@@ -1,0 +1,50 @@
+// The mean loss over samples: forward passes, summed in double on the host.
+#include "train/evaluate.h"
+
+#include "base/clock.h"
+#include "base/text.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+Status evaluate_samples(Model *model, const Samples *samples, uint64_t windows, MetricsEval *eval) {
+    uint64_t micro = (uint64_t)model->layout.request.micro_batch;
+    size_t seq = (size_t)model->layout.request.seq, tokens = (size_t)micro * seq;
+    bool full = windows == 0 || windows >= samples->windows;
+    if (full) windows = samples->windows;
+    double start = clock_seconds(), sum = 0;
+    int64_t targets = 0;
+    int32_t *ids = xcalloc(3 * tokens, sizeof *ids), *wanted = ids + tokens, *doc_start = wanted + tokens;
+    for (uint64_t first = 0; first < windows; first += micro) {
+        int64_t valid = 0;
+        for (uint64_t row = 0; row < micro; row++) {
+            size_t at = (size_t)row * seq;
+            if (first + row < windows) {
+                valid += samples_read(samples, first + row, ids + at, wanted + at, doc_start + at);
+                continue;
+            }
+            for (size_t i = 0; i < seq; i++) // rows beyond the end do not count
+                wanted[at + i] = -1;
+        }
+        StepResult result;
+        model_step_begin(model, valid, 1);
+        model_eval_step(model, ids, wanted, doc_start);
+        model_step_result(model, &result);
+        sum += result.loss * (double)valid;
+        targets += valid;
+    }
+    free(ids);
+    double text_bytes = 0, all_tokens = 0;
+    for (size_t i = 0; i < samples->mix.count; i++) {
+        text_bytes += (double)samples->mix.datasets[i].text_bytes;
+        all_tokens += (double)samples->mix.datasets[i].token_count;
+    }
+    double loss = targets ? sum / (double)targets : NAN;
+    *eval = (MetricsEval){.full = full,
+                          .loss = loss,
+                          .perplexity = exp(loss),
+                          .bits_per_byte = text_bytes > 0 ? loss / M_LN2 * all_tokens / text_bytes : 0,
+                          .targets = targets,
+                          .seconds = clock_seconds() - start};
+    return model->ops->sync(model->ops);
+}

@@ -1,0 +1,10 @@
+// Mean loss of a model over samples, forward passes only.
+#pragma once
+
+#include "data/loader_samples.h"
+#include "model/model.h"
+#include "watch/metrics.h"
+
+// Over the first `windows` windows (0: all), in the samples' own fixed order. step and tokens of the result are left at
+// 0.
+Status evaluate_samples(Model *model, const Samples *samples, uint64_t windows, MetricsEval *eval);

@@ -1,0 +1,60 @@
+// Export: the weights through model/hf, the tokenizer as it is.
+#include "train/export.h"
+
+#include "base/file.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "model/hf.h"
+#include "train/loaded.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+// The file as it is, and the small one that tells transformers which class reads it.
+static Status write_tokenizer(const Loaded *loaded, const char *directory) {
+    if (!loaded->tokenizer || strcmp(loaded->tokenizer_path, "bytes") == 0) return NULL;
+    char *text = NULL, *to = path_join(directory, "tokenizer.json"),
+         *about = path_join(directory, "tokenizer_config.json");
+    char *from = file_is_directory(loaded->tokenizer_path) ? path_join(loaded->tokenizer_path, "tokenizer.json")
+                                                           : text_copy(loaded->tokenizer_path);
+    size_t size;
+    Status status = file_read(&text, &size, from);
+    if (!status) status = file_write_atomic(to, text, size);
+    json_t *root = json_pack("{s:s,s:I}", "tokenizer_class", "PreTrainedTokenizerFast", "model_max_length",
+                             (json_int_t)loaded->config.max_positions);
+    int64_t end = tokenizer_end_of_text(loaded->tokenizer);
+    size_t length;
+    const char *bytes = end >= 0 ? tokenizer_token_bytes(loaded->tokenizer, (uint32_t)end, &length) : NULL;
+    if (bytes) json_object_set_new(root, "eos_token", json_stringn(bytes, length));
+    if (!status) status = json_write_file(root, about);
+    json_decref(root);
+    free(text);
+    free(from);
+    free(to);
+    free(about);
+    return status;
+}
+
+Status export_hf(const char *path, const char *checkpoint, const char *directory, DType dtype) {
+    char *existing = path_join(directory, "config.json");
+    Status status = file_exists(existing) ? status_usage("%s holds a model already", directory) : NULL;
+    free(existing);
+    TRY(status);
+    Loaded loaded;
+    LoadedRequest request = {.path = path, .checkpoint = checkpoint, .device = "cpu", .precision = "fp32", .seq = 16};
+    TRY(loaded_open(&loaded, &request));
+    ModelSnapshot snapshot = {0};
+    if (loaded.model->router_bias)
+        log_warn("the router's bias (model.router_bias_rate) has no place in the Hugging Face format and is left out: "
+                 "some tokens will choose other experts");
+    if (loaded.tokenizer && loaded.model->layout.request.config.eos < 0)
+        loaded.model->layout.request.config.eos = tokenizer_end_of_text(loaded.tokenizer);
+    status = dir_make(directory);
+    if (!status) status = model_snapshot(loaded.model, &snapshot, false);
+    if (!status) status = hf_save(&loaded.model->layout, &snapshot, directory, dtype, 0);
+    if (!status) status = write_tokenizer(&loaded, directory);
+    model_snapshot_free(&snapshot);
+    loaded_close(&loaded);
+    return status;
+}

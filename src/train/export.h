@@ -1,0 +1,8 @@
+// A run's checkpoint, or any model hearth reads, as a Hugging Face directory.
+#pragma once
+
+#include "base/dtype.h"
+#include "base/status.h"
+
+// checkpoint as in LoadedRequest. `directory` must not hold a model yet.
+Status export_hf(const char *path, const char *checkpoint, const char *directory, DType dtype);

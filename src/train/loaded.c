@@ -1,0 +1,203 @@
+// Finding and opening a trained model, wherever it lies.
+#include "train/loaded.h"
+
+#include "base/file.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "base/threads.h"
+#include "data/mix.h"
+#include "model/hf.h"
+#include "train/checkpoint.h"
+#include "train/config.h"
+#include "train/router_bias.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool holds(const char *directory, const char *name) {
+    char *path = path_join(directory, name);
+    bool found = file_exists(path);
+    free(path);
+    return found;
+}
+
+static void say_damaged(void *context, const char *message) {
+    (void)context;
+    log_warn("%s", message);
+}
+
+static Status best_checkpoint(const char *directory, char **source) {
+    int64_t *steps = NULL;
+    int count = 0;
+    double lowest = INFINITY;
+    TRY(checkpoint_steps(directory, &steps, &count));
+    for (int i = 0; i < count; i++) {
+        char *path = text_format("%s/step-%lld", directory, (long long)steps[i]), *file = path_join(path, "state.json");
+        json_t *root = NULL;
+        double loss = INFINITY;
+        Status status = json_read_file(&root, file);
+        if (!status) status = json_get_double(root, "val_loss", &loss, file);
+        status_free(status);
+        json_decref(root);
+        if (loss < lowest) {
+            lowest = loss;
+            free(*source);
+            *source = text_copy(path);
+        }
+        free(file);
+        free(path);
+    }
+    free(steps);
+    return *source ? checkpoint_verify(*source)
+                   : status_usage("no checkpoint below %s has a validation loss to be the best by", directory);
+}
+
+static Status run_checkpoint(const char *directory, const char *wanted, char **source) {
+    int64_t step;
+    if (wanted && strcmp(wanted, "best") == 0) return best_checkpoint(directory, source);
+    if (wanted && strcmp(wanted, "newest") != 0) {
+        if (!text_to_int64(wanted, &step))
+            return status_usage("a checkpoint is newest, best or a step, not \"%s\"", wanted);
+        *source = text_format("%s/step-%lld", directory, (long long)step);
+        if (!file_is_directory(*source)) return status_usage("there is no checkpoint %s", *source);
+        return checkpoint_verify(*source);
+    }
+    TRY(checkpoint_find(directory, source, &step, say_damaged, NULL));
+    if (*source) return NULL;
+    return status_hint(status_usage("no complete checkpoint below %s", directory),
+                       "train for longer, or lower checkpoint.every");
+}
+
+Status loaded_source(const char *path, const char *checkpoint, char **source) {
+    *source = NULL;
+    if (!file_is_directory(path)) return status_usage("%s is neither a run nor a Hugging Face directory", path);
+    char *directory = path_join(path, "checkpoints");
+    Status status = NULL;
+    if (file_is_directory(directory))
+        status = run_checkpoint(directory, checkpoint, source);
+    else if (holds(path, "config.json"))
+        *source = text_copy(path);
+    else
+        status = status_hint(status_usage("%s holds neither checkpoints nor a config.json", path),
+                             "give a run directory, one of its checkpoints, or a Hugging Face directory");
+    if (status) {
+        free(*source);
+        *source = NULL;
+    }
+    free(directory);
+    return status;
+}
+
+static char *tokenizer_in(const char *directory) {
+    char *path = path_join(directory, "tokenizer.json");
+    if (file_exists(path)) return path;
+    free(path);
+    return NULL;
+}
+
+// Runs copy every tokenizer but the built-in one. A run without a copy was made with that, or with one that was not
+// found: its configuration or its data says which.
+static bool run_has_bytes(const char *run) {
+    char *path = path_join(run, "config.toml");
+    Config config;
+    Status status = config_read(&config, path, NULL, 0);
+    free(path);
+    bool found = false;
+    if (!status) {
+        found = strcmp(config.data.tokenizer, "bytes") == 0;
+        Mix mix = {0};
+        if (!config.data.tokenizer[0] && config.data.train.count)
+            status = mix_open(&mix, config.data.train.items[0], "train", false);
+        Tokenizer *bytes = NULL;
+        if (!status) status = tokenizer_load(&bytes, "bytes");
+        if (!status && mix.count && mix.datasets[0].shard_count)
+            found = mix.datasets[0].tokenizer_hash == tokenizer_hash(bytes);
+        tokenizer_free(bytes);
+        mix_close(&mix);
+        config_free(&config);
+    }
+    status_free(status); // data that is gone says nothing
+    return found;
+}
+
+char *loaded_tokenizer_path(const char *path, const char *source) {
+    char *found = tokenizer_in(path);
+    if (!found) found = tokenizer_in(source);
+    if (found) return found;
+    // A checkpoint of a run: RUN/checkpoints/step-N.
+    char *above = path_directory(source), *run = path_directory(above);
+    if (holds(run, "config.toml")) found = tokenizer_in(run);
+    free(above);
+    if (!found && holds(run, "config.toml") && run_has_bytes(run)) found = text_copy("bytes");
+    free(run);
+    return found;
+}
+
+static Status open_tokenizer(Loaded *loaded, const LoadedRequest *request) {
+    loaded->tokenizer_path =
+        request->tokenizer ? text_copy(request->tokenizer) : loaded_tokenizer_path(request->path, loaded->source);
+    if (!loaded->tokenizer_path) return NULL;
+    TRY(tokenizer_load(&loaded->tokenizer, loaded->tokenizer_path));
+    if (tokenizer_vocab_size(loaded->tokenizer) <= loaded->config.vocab) return NULL;
+    if (request->tokenizer)
+        return status_usage("the tokenizer %s has %lld entries, the model only %d rows", loaded->tokenizer_path,
+                            (long long)tokenizer_vocab_size(loaded->tokenizer), loaded->config.vocab);
+    tokenizer_free(loaded->tokenizer); // a guess that does not fit
+    loaded->tokenizer = NULL;
+    return NULL;
+}
+
+// Experts are chosen as in training.
+static Status restore_router_bias(Loaded *loaded) {
+    char *file = path_join(loaded->source, "state.json");
+    json_t *state = NULL;
+    Status status = json_read_file(&state, file);
+    if (!status) status = router_bias_restore(loaded->model, state, file);
+    json_decref(state);
+    free(file);
+    return status;
+}
+
+static Status open_all(Loaded *loaded, const LoadedRequest *request) {
+    TRY(loaded_source(request->path, request->checkpoint, &loaded->source));
+    TRY(model_config_read(&loaded->config, loaded->source));
+    TRY(open_tokenizer(loaded, request));
+    TRY(ops_create(&loaded->ops, request->device));
+    bool cuda = strcmp(loaded->ops->name, "cuda") == 0;
+    int longest = loaded->config.max_positions < 4096 ? loaded->config.max_positions : 4096;
+    LayoutRequest layout = {.config = loaded->config,
+                            .mesh = MESH_SINGLE,
+                            .micro_batch = request->micro_batch > 0 ? request->micro_batch : 1,
+                            .seq = request->seq > 0 ? request->seq : longest,
+                            .device = cuda ? LAYOUT_CUDA : LAYOUT_CPU,
+                            .threads = threads_count(),
+                            .recompute = RECOMPUTE_FULL,
+                            .documents = request->documents,
+                            .inference = true};
+    TRY(precision_parse(&layout.precision, request->precision ? request->precision : cuda ? "bf16" : "fp32"));
+    TRY(model_create(&loaded->model, loaded->ops, &layout));
+    // A checkpoint names its weights as an HF directory does.
+    bool checkpoint = holds(loaded->source, "manifest.json");
+    char *weights = path_join(loaded->source, "model.safetensors");
+    Status status = hf_load_weights(loaded->model, checkpoint ? weights : loaded->source);
+    free(weights);
+    return status || !checkpoint ? status : restore_router_bias(loaded);
+}
+
+Status loaded_open(Loaded *loaded, const LoadedRequest *request) {
+    *loaded = (Loaded){0};
+    Status status = open_all(loaded, request);
+    if (status) loaded_close(loaded);
+    return status;
+}
+
+void loaded_close(Loaded *loaded) {
+    model_destroy(loaded->model);
+    if (loaded->ops) ops_destroy(loaded->ops);
+    tokenizer_free(loaded->tokenizer);
+    free(loaded->tokenizer_path);
+    free(loaded->source);
+    *loaded = (Loaded){0};
+}

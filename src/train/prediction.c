@@ -1,0 +1,193 @@
+#include "train/prediction.h"
+
+#include "base/file.h"
+#include "base/json.h"
+#include "base/threads.h"
+#include "base/toml.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+// ---- files ----------------------------------------------------------------------------------------------------------
+
+static char *home_path(const char *variable, const char *below_home) {
+    const char *given = getenv(variable), *home = getenv("HOME");
+    if (given) return given[0] ? text_copy(given) : NULL;
+    return home && home[0] ? path_join(home, below_home) : NULL;
+}
+
+char *prediction_machine_path(void) {
+    return home_path("HEARTH_MACHINE", ".config/hearth/machine.toml");
+}
+
+char *prediction_history_path(void) {
+    return home_path("HEARTH_HISTORY", ".local/share/hearth/history.jsonl");
+}
+
+static char *beside_program(const char *name) {
+    char program[4096];
+    ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
+    if (length <= 0) return NULL;
+    program[length] = '\0';
+    char *directory = path_directory(program), *path = path_join(directory, name);
+    free(directory);
+    return path;
+}
+
+static char *catalogue_path(void) {
+    static const char *const beside[] = {"../configs/hardware.toml", "configs/hardware.toml",
+                                         "../share/hearth/hardware.toml", "../../configs/hardware.toml"};
+    const char *given = getenv("HEARTH_HARDWARE");
+    if (given && given[0]) return text_copy(given);
+    if (file_exists("configs/hardware.toml")) return text_copy("configs/hardware.toml");
+    for (size_t i = 0; i < sizeof beside / sizeof beside[0]; i++) {
+        char *path = beside_program(beside[i]);
+        if (path && file_exists(path)) return path;
+        free(path);
+    }
+    return NULL;
+}
+
+static Status merge_file(Hardware *hardware, const char *path) {
+    Toml toml;
+    TRY(toml_read_file(&toml, path));
+    Status status = hardware_merge(hardware, toml.root, path);
+    toml_free(&toml);
+    return status;
+}
+
+Status prediction_hardware(Hardware *hardware, const char *user_file, bool with_machine) {
+    hardware_init(hardware);
+    char *catalogue = catalogue_path(), *machine = with_machine ? prediction_machine_path() : NULL;
+    Status status = NULL;
+    if (!catalogue)
+        status = status_hint(status_usage("the hardware catalogue hardware.toml is not to be found"),
+                             "run where configs/ is, or name the file in HEARTH_HARDWARE");
+    if (!status) status = merge_file(hardware, catalogue);
+    if (!status && machine && file_exists(machine)) status = merge_file(hardware, machine);
+    if (!status && user_file) status = merge_file(hardware, user_file);
+    if (status) hardware_free(hardware);
+    free(catalogue);
+    free(machine);
+    return status;
+}
+
+// ---- history --------------------------------------------------------------------------------------------------------
+
+static const char *run_kind(const PlanRun *run) {
+    return run->layout.config.experts ? "moe" : "dense";
+}
+
+static bool same_kind(const json_t *line, const PlanMachine *machine, const PlanRun *run) {
+    const char *device = json_string_value(json_object_get(line, "device"));
+    const char *kind = json_string_value(json_object_get(line, "kind"));
+    const char *precision = json_string_value(json_object_get(line, "precision"));
+    bool many = json_integer_value(json_object_get(line, "devices")) > 1;
+    return device && kind && precision && strcmp(device, machine->gpu.name) == 0 && strcmp(kind, run_kind(run)) == 0 &&
+           strcmp(precision, precision_name(run->layout.precision)) == 0 && many == (machine->gpus > 1);
+}
+
+// A line that a crash tore, or that something else wrote, is passed over: the history is a help, not a record.
+static PlanCalibration calibrate_from(const char *text, const PlanMachine *machine, const PlanRun *run) {
+    PlanOutcome *steps = NULL;
+    int count = 0;
+    while (*text) {
+        size_t length = strcspn(text, "\n");
+        json_t *line = json_loadb(text, length, 0, NULL);
+        if (line && same_kind(line, machine, run)) {
+            steps = xrealloc(steps, (size_t)(count + 1) * sizeof *steps);
+            steps[count++] = (PlanOutcome){json_number_value(json_object_get(line, "predicted_step_seconds")),
+                                           json_number_value(json_object_get(line, "measured_step_seconds"))};
+        }
+        json_decref(line);
+        text += length + (text[length] == '\n');
+    }
+    PlanCalibration calibration = plan_calibrate(steps, count);
+    free(steps);
+    return calibration;
+}
+
+static bool calibration_off(void) {
+    const char *wanted = getenv("HEARTH_CALIBRATION");
+    return wanted && strcmp(wanted, "off") == 0;
+}
+
+Status prediction_calibration(PlanCalibration *calibration, const PlanMachine *machine, const PlanRun *run) {
+    *calibration = (PlanCalibration){.factor = 1, .spread = 1};
+    if (calibration_off()) return NULL;
+    char *path = prediction_history_path(), *text = NULL;
+    size_t size;
+    Status status = NULL;
+    if (path && file_exists(path)) status = file_read(&text, &size, path);
+    if (!status && text) *calibration = calibrate_from(text, machine, run);
+    free(text);
+    free(path);
+    return status;
+}
+
+Status prediction_remember(const Prediction *prediction, const PlanMeasured *measured) {
+    char *path = calibration_off() ? NULL : prediction_history_path();
+    if (!path) return NULL;
+    const PlanRun *run = &prediction->run;
+    json_t *line = json_pack("{s:I,s:s,s:i,s:s,s:s,s:i,s:i,s:f,s:f,s:f,s:f}", "time", (json_int_t)time(NULL), "device",
+                             prediction->machine.gpu.name, "devices", prediction->machine.gpus, "kind", run_kind(run),
+                             "precision", precision_name(run->layout.precision), "micro_batch", run->layout.micro_batch,
+                             "seq", run->layout.seq, "predicted_step_seconds", prediction->raw_step_seconds,
+                             "measured_step_seconds", measured->step_seconds, "predicted_memory",
+                             prediction->plan.memory.total, "measured_memory", measured->memory);
+    char *text = json_dumps(line, JSON_COMPACT), *whole = text_format("%s\n", text), *directory = path_directory(path);
+    Status status = dir_make(directory);
+    int fd = status ? -1 : open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    if (!status && fd < 0) status = status_errno("cannot open the history %s", path);
+    if (fd >= 0) {
+        status = file_write_all(fd, whole, strlen(whole), path);
+        close(fd);
+    }
+    free(directory);
+    free(whole);
+    free(text);
+    json_decref(line);
+    free(path);
+    return status;
+}
+
+// ---- prediction -----------------------------------------------------------------------------------------------------
+
+static Status device_gpu(const Hardware *hardware, const char *device, const HardwareGpu **gpu) {
+    if (strcmp(device, "cpu") == 0) return hardware_find_gpu(hardware, "cpu", gpu);
+    *gpu = hardware_match_device(hardware, device);
+    if (*gpu) return NULL;
+    return status_hint(status_usage("the hardware catalogue does not know the device \"%s\"", device),
+                       "add a [gpu.NAME] with title = \"%s\" to a file and name it in --hardware or HEARTH_HARDWARE",
+                       device);
+}
+
+Status prediction_make(Prediction *prediction, const LayoutRequest *layout, int grad_accum, const char *device,
+                       double device_memory, int ranks) {
+    Hardware hardware;
+    const HardwareGpu *gpu;
+    const HardwareSoftware *software;
+    TRY(prediction_hardware(&hardware, NULL, true));
+    Status status = device_gpu(&hardware, device, &gpu);
+    if (!status) status = hardware_find_software(&hardware, "hearth", &software);
+    if (!status) {
+        *prediction = (Prediction){
+            .machine = plan_machine(&hardware, gpu, NULL, software, ranks, 8, threads_count()),
+            .run = {
+                .layout = *layout, .grad_accum = grad_accum, .virtual_stages = 1, .grad_bytes = 4, .calibration = 1}};
+        if (device_memory > 0) prediction->machine.gpu.memory = device_memory;
+        status = prediction_calibration(&prediction->calibration, &prediction->machine, &prediction->run);
+    }
+    if (!status) {
+        prediction->run.calibration = prediction->calibration.factor;
+        status = plan_predict(&prediction->plan, &prediction->machine, &prediction->run);
+    }
+    if (!status) prediction->raw_step_seconds = prediction->plan.step.seconds / prediction->calibration.factor;
+    hardware_free(&hardware);
+    return status;
+}

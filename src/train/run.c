@@ -1,0 +1,409 @@
+// The loop around the trainer's steps: metrics, validation, checkpoints, signals, and what to do when a step goes
+// wrong.
+#include "train/run.h"
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "train/checkpoint.h"
+#include "train/evaluate.h"
+#include "train/outcome.h"
+#include "train/prediction.h"
+#include "train/setup.h"
+#include "train/trainer.h"
+#include "watch/progress.h"
+
+#include <math.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct Run {
+    const Config *config;
+    char *directory, *checkpoints;
+    Trainer trainer;
+    Metrics *metrics;
+    Progress progress;
+    CheckpointWriter *writer;
+    int64_t saved_step;                 // last one handed to the writer
+    Status save_failure;                // of the newest checkpoint, when it could not be written
+    bool metrics_failed;                // said once
+    double speed_tokens, speed_seconds; // after the warm-up steps
+    Outcome outcome;
+    int lock; // of the run directory: two processes must not write one run
+} Run;
+
+static volatile sig_atomic_t stop_signal;
+
+static void on_signal(int number) {
+    stop_signal = number;
+}
+
+static void catch_signals(void) {
+    // The handler resets itself: a second Ctrl-C ends the program at once.
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND};
+    stop_signal = 0;
+    sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGINT, &action, NULL);
+}
+
+// ---- checkpoints ---------------------------------------------------------------------------------------------------
+
+static void poll_writer(Run *run, bool wait) {
+    int64_t done;
+    Status status = checkpoint_poll(run->writer, wait, &done);
+    if (done >= 0) {
+        status_free(run->save_failure);
+        run->save_failure = NULL;
+    }
+    if (!status) return;
+    log_warn("checkpoint failed: %s\ntraining goes on", status_text(status)); // heard with watch.terminal = "off" too
+    status_free(run->save_failure);
+    run->save_failure = status;
+}
+
+static Status save(Run *run) {
+    if (run->saved_step == run->trainer.step) return NULL;
+    poll_writer(run, false);
+    TRY(checkpoint_save(run->writer, run->trainer.model, run->trainer.step, trainer_state(&run->trainer)));
+    run->saved_step = run->trainer.step;
+    if (!run->config->checkpoint.async) poll_writer(run, true);
+    return NULL;
+}
+
+// The step before the first skipped one may be what ruined the weights; a checkpoint is good when a later step was
+// accepted.
+static Status too_many_skips(Run *run) {
+    const Trainer *trainer = &run->trainer;
+    int64_t accepted = trainer->step - trainer->guard.skipped_in_row, good = -1, *steps = NULL;
+    int count = 0;
+    poll_writer(run, true);
+    TRY(checkpoint_steps(run->checkpoints, &steps, &count));
+    for (int i = 0; i < count; i++)
+        if (steps[i] < accepted) good = steps[i];
+    free(steps);
+    TRY(checkpoint_set_aside(run->checkpoints, good));
+    Status status =
+        status_runtime("%lld steps in a row were skipped: their loss or gradient norm was not finite or too large",
+                       (long long)trainer->guard.skipped_in_row);
+    if (good < 0)
+        return status_hint(status,
+                           "there is no checkpoint from before; lower optimizer.lr or lengthen schedule.warmup_steps");
+    return status_hint(status, "last good checkpoint: %s/step-%lld; lower optimizer.lr and --resume goes on from it",
+                       run->checkpoints, (long long)good);
+}
+
+// ---- the loop ------------------------------------------------------------------------------------------------------
+
+// A line of metrics that is lost is no reason to lose the training too.
+static void note_metrics(Run *run, Status status) {
+    if (status && !run->metrics_failed)
+        log_warn("a line of metrics was not written: %s\ntraining goes on; further failures are not reported",
+                 status_text(status));
+    run->metrics_failed |= status != NULL;
+    status_free(status);
+}
+
+static Status validate(Run *run, bool full) {
+    Trainer *trainer = &run->trainer;
+    MetricsEval eval;
+    if (!trainer->val.windows) return NULL;
+    TRY(evaluate_samples(trainer->model, &trainer->val, full ? 0 : (uint64_t)run->config->eval.windows, &eval));
+    eval.step = trainer->step;
+    eval.tokens = trainer->tokens;
+    if (!full) {
+        trainer->val_loss = eval.loss;
+        trainer->val_step = trainer->step;
+    }
+    progress_eval(&run->progress, &eval);
+    note_metrics(run, metrics_eval(run->metrics, &eval));
+    return NULL;
+}
+
+static bool due(int64_t every, int64_t step) {
+    return every > 0 && step % every == 0;
+}
+
+static bool finished(const Run *run) {
+    const Trainer *trainer = &run->trainer;
+    if (trainer->total_steps && trainer->step >= trainer->total_steps) return true;
+    double hours = run->config->train.hours;
+    return hours > 0 && clock_seconds() - trainer->started >= hours * 3600;
+}
+
+static Status after_step(Run *run, const MetricsStep *metrics) {
+    const Config *config = run->config;
+    Trainer *trainer = &run->trainer;
+    note_metrics(run, metrics_step(run->metrics, metrics));
+    progress_step(&run->progress, metrics);
+    if (metrics->step - run->progress.first_step > config->watch.warmup_steps) {
+        run->speed_tokens += metrics->tokens_per_second * metrics->seconds;
+        run->speed_seconds += metrics->seconds;
+        // The prediction is of the full batch, and of a step that nobody takes apart to time its parts.
+        if (metrics->grad_accum == trainer->batch.grad_accum && !metrics->split_count)
+            outcome_note(&run->outcome, metrics->seconds, metrics->memory_bytes);
+    }
+    if (trainer->guard.skipped_in_row >= trainer->guard.max_skips) return too_many_skips(run);
+    if (due(config->eval.every, trainer->step)) TRY(validate(run, false));
+    bool doubtful = trainer->guard.skipped_in_row > 0; // the weights may be what is wrong
+    if (due(config->checkpoint.every, trainer->step) && !doubtful) TRY(save(run));
+    poll_writer(run, false);
+    return NULL;
+}
+
+static Status loop(Run *run) {
+    bool stopped = false;
+    if (run->config->eval.at_start && run->trainer.step == 0) TRY(validate(run, false));
+    while (!finished(run) && !stop_signal && !stopped) {
+        MetricsStep metrics;
+        TRY(trainer_step(&run->trainer, &metrics, &stop_signal, &stopped));
+        if (!stopped) TRY(after_step(run, &metrics));
+    }
+    if (stop_signal) {
+        TRY(save(run));
+        poll_writer(run, true);
+        progress_say(&run->progress, "stopped by signal %d after step %lld", (int)stop_signal,
+                     (long long)run->trainer.step);
+        progress_say(&run->progress, "resume with: hearth train --resume --run %s", run->directory);
+    } else {
+        if (run->config->checkpoint.at_end) TRY(save(run));
+        if (run->config->eval.at_end) TRY(validate(run, true));
+        poll_writer(run, true);
+    }
+    Status status = run->save_failure;
+    run->save_failure = NULL;
+    return status;
+}
+
+// ---- start and end -------------------------------------------------------------------------------------------------
+
+static void show_banner(const Run *run) {
+    const Trainer *trainer = &run->trainer;
+    const Config *config = run->config;
+    uint64_t data_tokens = 0;
+    for (size_t i = 0; i < trainer->train.mix.count; i++)
+        data_tokens += trainer->train.mix.datasets[i].token_count;
+    int64_t batch_tokens = trainer->batch.micro_tokens * trainer->batch.grad_accum;
+    ProgressBanner banner = {
+        .run = run->directory,
+        .model = setup_model_name(config),
+        .device = trainer->ops->name,
+        .precision = config->train.precision,
+        .parameters = trainer->parameters.total,
+        .active_parameters = trainer->parameters.active,
+        .micro_batch = config->train.micro_batch,
+        .seq = config->train.seq,
+        .grad_accum = trainer->batch.grad_accum,
+        .ranks = 1,
+        .batch_tokens = batch_tokens,
+        .asked_batch_tokens = trainer->batch.asked_tokens,
+        .batch_warmup_tokens = trainer->batch.warmup_tokens,
+        .total_steps = trainer->total_steps,
+        .total_tokens = trainer_total_tokens(trainer),
+        .data_tokens = (int64_t)data_tokens,
+        .hours = config->train.hours,
+        .memory_bytes = (double)trainer->model->layout.total_bytes,
+        .memory_total = (double)trainer->ops->memory_total(trainer->ops),
+        .predicted_seconds = trainer->prediction ? trainer->prediction->plan.step.seconds *
+                                                       (double)(trainer->total_steps - trainer->step)
+                                                 : 0,
+        .resumed_step = trainer->step,
+    };
+    progress_banner(&banner, stdout);
+    fflush(stdout);
+}
+
+static void show_summary(Run *run) {
+    char *path = path_join(run->directory, "metrics.jsonl");
+    double *losses = NULL;
+    int64_t count = 0;
+    char text[64], average[64];
+    Status status = metrics_read_losses(path, &losses, &count);
+    if (run->progress.mode != PROGRESS_OFF) {
+        progress_say(&run->progress, "\nloss over the steps");
+        if (!status) progress_curve(stdout, losses, count, 72, 14);
+        progress_say(&run->progress, "%s tokens so far; this process ran %s",
+                     text_count(text, (double)run->trainer.tokens),
+                     text_duration(average, clock_seconds() - run->trainer.started));
+        if (run->speed_seconds > 0)
+            progress_say(&run->progress, "average %s tok/s after the first steps",
+                         text_grouped(text, (int64_t)llround(run->speed_tokens / run->speed_seconds)));
+        progress_say(&run->progress, "run directory: %s", run->directory);
+    }
+    status_free(status);
+    free(losses);
+    free(path);
+}
+
+// Predicted against measured, for the reader and for the history that the next prediction learns from.
+static void close_prediction(Run *run) {
+    const Trainer *trainer = &run->trainer;
+    const Prediction *prediction = trainer->prediction;
+    double step_tokens = (double)(trainer->batch.micro_tokens * trainer->batch.grad_accum);
+    PlanMeasured measured;
+    if (!prediction || !outcome_measured(&run->outcome, step_tokens, &measured)) return;
+    TextBuffer text = {0};
+    plan_outcome_text(&prediction->plan, &measured, &text);
+    progress_say(&run->progress, "\npredicted against measured: median of %zu steps, the first %lld left out\n%.*s",
+                 run->outcome.count, (long long)run->config->watch.warmup_steps, (int)(text.length - 1), text.data);
+    if (prediction->calibration.runs)
+        progress_say(&run->progress, "  (step time predicted with a factor of %.3g from %d earlier run%s%s)",
+                     prediction->calibration.factor, prediction->calibration.runs,
+                     prediction->calibration.runs > 1 ? "s" : "", prediction->calibration.bounded ? ", bounded" : "");
+    text_buffer_free(&text);
+    Status status = prediction_remember(prediction, &measured);
+    if (status) log_warn("the outcome was not added to the history: %s", status_message(status));
+    status_free(status);
+}
+
+static void say_damaged(void *context, const char *message) {
+    (void)context;
+    log_warn("%s", message);
+}
+
+// Puts the trainer where the newest good checkpoint left off. A run that has none yet starts over in its directory.
+static Status resume(Run *run, const char *checkpoint) {
+    if (!checkpoint) {
+        log_warn("%s holds no checkpoint yet: starting from the first step", run->directory);
+        return NULL;
+    }
+    bool same = true;
+    TRY(trainer_restore(&run->trainer, checkpoint, &same));
+    if (!same) log_warn("the configuration differs from the one of %s: the run goes on with the new one", checkpoint);
+    run->saved_step = run->trainer.step;
+    return checkpoint_set_aside(run->checkpoints, run->trainer.step);
+}
+
+static Status lock_directory(Run *run) {
+    char *path = path_join(run->directory, ".lock");
+    Status status = file_lock(&run->lock, path, run->directory);
+    free(path);
+    return status_hint(status, "wait for that run to end, or stop it with Ctrl-C or SIGTERM");
+}
+
+static Status run_open(Run *run, const RunOptions *options, const char *checkpoint) {
+    const Config *config = run->config;
+    if (!options->resume) TRY(run_directory_choose(config, options, &run->directory));
+    TRY(trainer_open(&run->trainer, config));
+    if (!options->resume) {
+        TRY(run_directory_create(run->directory, config, &run->trainer));
+        TRY(lock_directory(run));
+    }
+    run->checkpoints = path_join(run->directory, "checkpoints");
+    CheckpointPolicy policy = {config->checkpoint.keep_last, config->checkpoint.keep_every,
+                               config->checkpoint.keep_best, config->checkpoint.async};
+    TRY(checkpoint_writer_open(&run->writer, run->checkpoints, &run->trainer.model->layout, &policy));
+    if (options->resume) TRY(resume(run, checkpoint));
+    char *path = path_join(run->directory, "metrics.jsonl");
+    Status status = metrics_open(&run->metrics, path, run->trainer.step);
+    free(path);
+    if (status || !options->resume) return status;
+    Status kept = run_directory_update(run->directory, config, &run->trainer, checkpoint != NULL);
+    if (kept) log_warn("the settings of this --resume are not kept for the next one: %s", status_text(kept));
+    status_free(kept);
+    return NULL;
+}
+
+// Checkpoints of which none can be used are worth more than a run that silently starts over.
+static Status refuse_damaged(const char *folder) {
+    int64_t *steps = NULL;
+    int count = 0;
+    if (!file_is_directory(folder)) return NULL;
+    TRY(checkpoint_steps(folder, &steps, &count));
+    TextBuffer names = {0};
+    for (int i = 0; i < count; i++)
+        text_buffer_format(&names, "%sstep-%lld", i ? ", " : "", (long long)steps[i]);
+    free(steps);
+    if (!count) return NULL;
+    Status status =
+        status_hint(status_runtime("no checkpoint in %s can be used", folder),
+                    "damaged: %s; put back a good copy, or move them away to start from the first step", names.data);
+    text_buffer_free(&names);
+    return status;
+}
+
+static Status run_config(Config *config, const char *directory, char **checkpoint, const RunOptions *options) {
+    char *own = directory ? path_join(directory, "config.toml") : NULL, *folder = NULL;
+    Status status = config_read(config, options->config ? options->config : own, options->sets, options->set_count);
+    free(own);
+    if (status || !directory) return status;
+    int64_t step;
+    folder = path_join(directory, "checkpoints");
+    status = checkpoint_find(folder, checkpoint, &step, say_damaged, NULL);
+    if (!status && !*checkpoint) status = refuse_damaged(folder);
+    free(folder);
+    if (!status && *checkpoint) { // the shape comes from the checkpoint: the preset or HF directory may be gone
+        char *shape = path_join(*checkpoint, "config.json");
+        config->model.config = arena_copy(&config->arena, shape, strlen(shape));
+        config->model.preset = config->model.init = "";
+        free(shape);
+    }
+    if (status) config_free(config);
+    return status;
+}
+
+static Status find_directory(const RunOptions *options, char **directory) {
+    *directory = NULL;
+    if (!options->resume) return NULL;
+    if (options->directory) {
+        *directory = text_copy(options->directory);
+        char *own = path_join(*directory, "config.toml");
+        bool found = options->config ? file_is_directory(*directory) : file_exists(own);
+        free(own);
+        if (found) return NULL;
+        Status status = file_is_directory(*directory)
+                            ? status_usage("%s is not a run directory: it has no config.toml", *directory)
+                            : status_usage("there is no run directory %s", *directory);
+        free(*directory);
+        return status;
+    }
+    if (!options->config)
+        return status_hint(status_usage("--resume needs to know which run"),
+                           "hearth train --resume --run DIR, or CONFIG --resume");
+    Config config;
+    TRY(config_read(&config, options->config, options->sets, options->set_count));
+    Status status = run_directory_find(&config, directory);
+    config_free(&config);
+    return status;
+}
+
+Status run_train(const RunOptions *options) {
+    Config config;
+    Run run = {.config = &config, .saved_step = -1, .lock = -1};
+    char *checkpoint = NULL;
+    TRY(find_directory(options, &run.directory));
+    // Before a checkpoint is chosen: a run that is still going would write newer ones and remove this one.
+    Status status = run.directory ? lock_directory(&run) : NULL;
+    if (!status) status = run_config(&config, run.directory, &checkpoint, options);
+    if (status) {
+        file_unlock(&run.lock);
+        free(run.directory);
+        return status;
+    }
+    bool opened = false;
+    TRY_GOTO(run_open(&run, options, checkpoint), done);
+    opened = true;
+    run.progress = (Progress){.mode = progress_mode(config.watch.terminal),
+                              .print_every = config.watch.print_every,
+                              .first_step = run.trainer.step,
+                              .total_steps = run.trainer.total_steps,
+                              .hours = config.train.hours};
+    if (run.progress.mode != PROGRESS_OFF) show_banner(&run);
+    progress_begin(&run.progress);
+    catch_signals();
+    status = loop(&run);
+done:
+    checkpoint_writer_close(run.writer);
+    metrics_close(run.metrics);
+    if (opened) show_summary(&run);
+    if (opened && !status) close_prediction(&run);
+    outcome_free(&run.outcome);
+    trainer_close(&run.trainer);
+    file_unlock(&run.lock);
+    status_free(run.save_failure);
+    config_free(&config);
+    free(checkpoint);
+    free(run.checkpoints);
+    free(run.directory);
+    return status;
+}

@@ -1,0 +1,32 @@
+// A run: the trainer's steps, with everything that is written and shown around them.
+#pragma once
+
+#include "base/status.h"
+#include "train/config.h"
+
+#include <stdbool.h>
+
+typedef struct RunOptions {
+    const char *config; // path; NULL with resume: the run's own config.toml
+    const char *const *sets;
+    int set_count;
+    const char *directory; // run directory; NULL: train.runs / train.name
+    bool resume;
+} RunOptions;
+
+Status run_train(const RunOptions *options);
+
+// ---- the run directory (run_directory.c) ---------------------------------------------------------------------------
+
+typedef struct Trainer Trainer;
+
+// Where a new run goes; an existing directory is an error. *path is malloc'd.
+Status run_directory_choose(const Config *config, const RunOptions *options, char **path);
+// The newest directory of this config's name below train.runs. *path is malloc'd.
+Status run_directory_find(const Config *config, char **path);
+// Makes the directory with config.toml, environment.json, plan.json, model.json and the tokenizer; removes it on
+// failure.
+Status run_directory_create(const char *path, const Config *config, const Trainer *trainer);
+// Writes config.toml anew, so that the next --resume goes on with the settings of this one. keep_shape: model.preset,
+// config and init stay as the file has them, because the shape came from a checkpoint.
+Status run_directory_update(const char *path, const Config *config, const Trainer *trainer, bool keep_shape);

@@ -1,0 +1,280 @@
+// The run directory: its name, and the files that say what the run is.
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "train/prediction.h"
+#include "train/run.h"
+#include "train/setup.h"
+#include "train/trainer.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/utsname.h>
+#include <time.h>
+#include <unistd.h>
+
+static char *base_name(const Config *config) {
+    if (config->train.name[0]) return text_copy(config->train.name);
+    const char *file = config->file ? path_name(config->file) : "run";
+    size_t length = strlen(file);
+    return text_copy_n(file, text_ends_with(file, ".toml") ? length - 5 : length);
+}
+
+static char *dated_name(const Config *config) {
+    char *base = base_name(config);
+    if (config->train.name[0]) return base;
+    char date[32];
+    time_t now = time(NULL);
+    struct tm local;
+    localtime_r(&now, &local);
+    strftime(date, sizeof date, "%Y-%m-%d", &local);
+    char *name = text_format("%s-%s", date, base);
+    free(base);
+    return name;
+}
+
+static Status exists_already(const char *path) {
+    return status_hint(status_usage("the run directory %s exists already", path),
+                       "--resume continues it; --run DIR or train.name starts another");
+}
+
+Status run_directory_choose(const Config *config, const RunOptions *options, char **path) {
+    if (options->directory) {
+        *path = text_copy(options->directory);
+    } else {
+        char *name = dated_name(config);
+        *path = path_join(config->train.runs, name);
+        for (int i = 2; !config->train.name[0] && file_exists(*path); i++) { // the second run of a day
+            free(*path);
+            *path = text_format("%s/%s-%d", config->train.runs, name, i);
+        }
+        free(name);
+    }
+    if (!file_exists(*path)) return NULL;
+    Status status = exists_already(*path);
+    free(*path);
+    *path = NULL;
+    return config->train.name[0] && !options->directory ? config_blame(config, "train.name", status) : status;
+}
+
+// "YYYY-MM-DD-base" or "YYYY-MM-DD-base-N" (the N-th run of its day), or the base alone.
+typedef struct RunName {
+    char date[11]; // "" for the base alone
+    int64_t number;
+} RunName;
+
+static bool parse_name(const char *name, const char *base, bool dated, RunName *out) {
+    static const char pattern[] = "dddd-dd-dd-";
+    *out = (RunName){.number = 1};
+    if (strcmp(name, base) == 0) return true;
+    if (!dated) return false;
+    for (size_t i = 0; pattern[i]; i++) // stops at the end of a shorter name
+        if (pattern[i] == 'd' ? name[i] < '0' || name[i] > '9' : name[i] != pattern[i]) return false;
+    memcpy(out->date, name, sizeof out->date - 1);
+    const char *rest = name + sizeof pattern - 1;
+    if (!text_starts_with(rest, base)) return false;
+    rest += strlen(base);
+    if (!*rest) return true;
+    bool digits = *rest == '-' && rest[1] && !rest[1 + strspn(rest + 1, "0123456789")];
+    return digits && text_to_int64(rest + 1, &out->number);
+}
+
+static bool is_newer(const RunName *name, const RunName *than) {
+    int order = strcmp(name->date, than->date);
+    return order ? order > 0 : name->number > than->number;
+}
+
+Status run_directory_find(const Config *config, char **path) {
+    char **names = NULL;
+    size_t count = 0;
+    *path = NULL;
+    char *base = base_name(config);
+    if (file_is_directory(config->train.runs)) {
+        Status status = dir_list(&names, &count, config->train.runs);
+        if (status) {
+            free(base);
+            return status;
+        }
+    }
+    RunName newest = {.number = -1}, name;
+    for (size_t i = 0; i < count; i++) {
+        if (!parse_name(names[i], base, !config->train.name[0], &name) || !is_newer(&name, &newest)) continue;
+        char *candidate = path_join(config->train.runs, names[i]), *file = path_join(candidate, "config.toml");
+        if (file_exists(file)) {
+            free(*path);
+            *path = text_copy(candidate);
+            newest = name;
+        }
+        free(candidate);
+        free(file);
+    }
+    names_free(names, count);
+    Status status = *path ? NULL
+                          : status_hint(status_usage("no run of \"%s\" to resume below %s", base, config->train.runs),
+                                        "--run DIR names one");
+    free(base);
+    return status;
+}
+
+// ---- what the run is -----------------------------------------------------------------------------------------------
+
+static void add_cpu_name(json_t *root) {
+    FILE *file = fopen("/proc/cpuinfo", "r");
+    char line[512];
+    while (file && fgets(line, sizeof line, file)) {
+        const char *colon = strchr(line, ':');
+        if (strncmp(line, "model name", 10) != 0 || !colon) continue;
+        line[strcspn(line, "\n")] = 0;
+        json_object_set_new(root, "cpu", json_string(colon + 2));
+        break;
+    }
+    if (file) fclose(file);
+}
+
+// The commit that is checked out where hearth was started, read from .git itself; absent when there is none.
+static void add_git_commit(json_t *root) {
+    char *head = NULL, *commit = NULL;
+    size_t size;
+    if (!file_exists(".git/HEAD")) return;
+    Status status = file_read(&head, &size, ".git/HEAD");
+    if (!status) {
+        head[strcspn(head, "\n")] = 0;
+        if (text_starts_with(head, "ref: ")) {
+            char *path = path_join(".git", head + 5);
+            status = file_read(&commit, &size, path);
+            if (!status) commit[strcspn(commit, "\n")] = 0;
+            free(path);
+        }
+        const char *hash = commit ? commit : head;
+        if (!status && !text_starts_with(hash, "ref:")) json_object_set_new(root, "git_commit", json_string(hash));
+    }
+    status_free(status); // a packed or unusual repository: no commit is stated
+    free(head);
+    free(commit);
+}
+
+static json_t *environment_json(const Trainer *trainer) {
+    char host[256] = "", started[64];
+    struct utsname system;
+    gethostname(host, sizeof host - 1);
+    uname(&system);
+    time_t now = time(NULL);
+    struct tm utc;
+    gmtime_r(&now, &utc);
+    strftime(started, sizeof started, "%Y-%m-%dT%H:%M:%SZ", &utc);
+    Ops *ops = trainer->ops;
+    json_t *root =
+        json_pack("{s:s,s:s,s:s,s:s,s:s,s:s,s:I,s:I}", "hearth", HEARTH_VERSION, "compiler", __VERSION__, "system",
+                  system.sysname, "kernel", system.release, "host", host, "started", started, "cores",
+                  (json_int_t)sysconf(_SC_NPROCESSORS_ONLN), "device_memory_bytes", (json_int_t)ops->memory_total(ops));
+    json_object_set_new(root, "device", json_string(ops->device));
+    add_cpu_name(root);
+    add_git_commit(root);
+    return root;
+}
+
+static json_t *plan_json(const Trainer *trainer) {
+    const Layout *layout = &trainer->model->layout;
+    json_t *memory = json_object();
+    for (int kind = 0; kind < LAYOUT_KIND_COUNT; kind++)
+        json_object_set_new(memory, layout_kind_name(kind), json_integer(layout->bytes[kind]));
+    json_object_set_new(memory, "total", json_integer(layout->total_bytes));
+    json_t *root = json_pack("{s:I,s:I,s:I,s:I,s:f,s:o}", "parameters", (json_int_t)trainer->parameters.total,
+                             "active_parameters", (json_int_t)trainer->parameters.active, "batch_tokens",
+                             (json_int_t)(trainer->batch.micro_tokens * trainer->batch.grad_accum), "steps",
+                             (json_int_t)trainer->total_steps, "flops_per_token", trainer->flops_per_token,
+                             "memory_bytes", memory);
+    const Prediction *prediction = trainer->prediction;
+    if (prediction) {
+        double seconds = prediction->plan.step.seconds;
+        json_object_set_new(root, "predicted_step_seconds", json_real(seconds));
+        json_object_set_new(root, "predicted_seconds", json_real(seconds * (double)trainer->total_steps));
+        json_t *whole = plan_prediction_json(&prediction->machine, &prediction->run, &prediction->plan);
+        json_object_set_new(whole, "calibration_runs", json_integer(prediction->calibration.runs));
+        json_object_set_new(whole, "uncalibrated_step_seconds", json_real(prediction->raw_step_seconds));
+        json_object_set_new(root, "prediction", whole);
+    }
+    return root;
+}
+
+static Status write_json(const char *directory, const char *name, json_t *root) {
+    char *path = path_join(directory, name);
+    Status status = json_write_file(root, path);
+    json_decref(root);
+    free(path);
+    return status;
+}
+
+static Status write_config(const char *directory, const Config *config, const ModelConfig *model) {
+    Config resolved;
+    TextBuffer text = {0};
+    TRY(config_copy(&resolved, config));
+    setup_resolve(&resolved, model);
+    config_write(&resolved, &text);
+    config_free(&resolved);
+    char *path = path_join(directory, "config.toml");
+    Status status = file_write_atomic(path, text.data, text.length);
+    free(path);
+    text_buffer_free(&text);
+    return status;
+}
+
+// A copy, so that the run can be sampled and exported when the data is gone.
+static Status write_tokenizer(const char *directory, const char *tokenizer) {
+    if (!tokenizer) return NULL;
+    char *to = path_join(directory, "tokenizer.json");
+    char *from = file_is_directory(tokenizer) ? path_join(tokenizer, "tokenizer.json") : text_copy(tokenizer);
+    char *text = NULL;
+    size_t size;
+    Status status = NULL;
+    if (strcmp(tokenizer, "bytes") != 0) {
+        status = file_read(&text, &size, from);
+        if (!status) status = file_write_atomic(to, text, size);
+    }
+    free(text);
+    free(from);
+    free(to);
+    return status;
+}
+
+static Status write_all(const char *path, const Config *config, const Trainer *trainer) {
+    TRY(dir_remove(path));
+    TRY(dir_make(path));
+    TRY(write_config(path, config, &trainer->model_config));
+    TRY(write_json(path, "environment.json", environment_json(trainer)));
+    TRY(write_json(path, "plan.json", plan_json(trainer)));
+    TRY(write_json(path, "model.json", model_config_json(&trainer->model_config)));
+    return write_tokenizer(path, trainer->tokenizer);
+}
+
+// Under another name first: a run directory that can be seen can be resumed.
+Status run_directory_create(const char *path, const Config *config, const Trainer *trainer) {
+    char *beside = text_format("%s.creating-%ld", path, (long)getpid()); // two runs may start at the same moment
+    Status status = write_all(beside, config, trainer);
+    if (!status && rename(beside, path) != 0)
+        status =
+            errno == EEXIST || errno == ENOTEMPTY ? exists_already(path) : status_errno("cannot rename %s", beside);
+    if (status) status_free(dir_remove(beside));
+    free(beside);
+    return status;
+}
+
+Status run_directory_update(const char *path, const Config *config, const Trainer *trainer, bool keep_shape) {
+    if (!keep_shape) return write_config(path, config, &trainer->model_config);
+    Config own, changed;
+    char *file = path_join(path, "config.toml");
+    Status status = config_read(&own, file, NULL, 0);
+    free(file);
+    TRY(status);
+    status = config_copy(&changed, config);
+    if (!status) {
+        changed.model.preset = own.model.preset;
+        changed.model.config = own.model.config;
+        changed.model.init = own.model.init;
+        status = write_config(path, &changed, &trainer->model_config);
+        config_free(&changed);
+    }
+    config_free(&own);
+    return status;
+}

@@ -1,0 +1,299 @@
+// Turning a configuration into a model shape, a layout and open data, with every mistake blamed on its line.
+#include "train/setup.h"
+
+#include "base/json.h"
+#include "base/log.h"
+#include "base/threads.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+// ---- model ---------------------------------------------------------------------------------------------------------
+
+static Status base_shape(const Config *config, ModelConfig *model) {
+    if (config->model.preset[0]) return config_blame(config, "model.preset", model_preset(model, config->model.preset));
+    if (config->model.config[0])
+        return config_blame(config, "model.config", model_config_read(model, config->model.config));
+    if (config->model.init[0]) return config_blame(config, "model.init", model_config_read(model, config->model.init));
+    *model = (ModelConfig){.arch = MODEL_LLAMA,
+                           .norm_eps = 1e-5f,
+                           .init_std = 0.02f,
+                           .tied = true,
+                           .rope_theta = 10000.0,
+                           .rope_type = ROPE_DEFAULT,
+                           .sparse_step = 1,
+                           .bos = -1,
+                           .eos = -1};
+    const char *missing = !config->model.hidden   ? "hidden"
+                          : !config->model.layers ? "layers"
+                          : !config->model.heads  ? "heads"
+                                                  : NULL;
+    if (!missing) return NULL;
+    return config_blame(
+        config, "model.preset",
+        status_hint(status_usage("[model] does not say which model: model.%s is missing", missing),
+                    "set model.preset, model.config or model.init, or write out hidden, layers, heads and ffn"));
+}
+
+static void overlay_int(int *field, int64_t value) {
+    if (value) *field = (int)value;
+}
+
+static void overlay(const Config *config, ModelConfig *model) {
+    const char *arch = config->model.arch, *tied = config->model.tie_embeddings;
+    if (strcmp(arch, "llama") == 0) model->arch = MODEL_LLAMA;
+    if (strcmp(arch, "qwen3") == 0) model->arch = MODEL_QWEN3;
+    if (strcmp(arch, "qwen3_moe") == 0) model->arch = MODEL_QWEN3_MOE;
+    overlay_int(&model->hidden, config->model.hidden);
+    overlay_int(&model->layers, config->model.layers);
+    overlay_int(&model->heads, config->model.heads);
+    overlay_int(&model->kv_heads, config->model.kv_heads);
+    overlay_int(&model->head_dim, config->model.head_dim);
+    overlay_int(&model->ffn, config->model.ffn);
+    overlay_int(&model->vocab, config->model.vocab);
+    overlay_int(&model->max_positions, config->model.max_seq);
+    overlay_int(&model->experts, config->model.experts);
+    overlay_int(&model->top_k, config->model.top_k);
+    overlay_int(&model->moe_ffn, config->model.expert_ffn);
+    if (config->model.rope_theta > 0) model->rope_theta = config->model.rope_theta;
+    if (config->model.norm_eps > 0) model->norm_eps = (float)config->model.norm_eps;
+    if (config->model.init_std > 0) model->init_std = (float)config->model.init_std;
+    if (config->model.aux_coef >= 0) model->aux_coef = (float)config->model.aux_coef;
+    if (tied[0]) model->tied = strcmp(tied, "true") == 0;
+}
+
+static void fill_gaps(const Config *config, int64_t fallback_vocab, ModelConfig *model) {
+    if (!model->kv_heads) model->kv_heads = model->heads;
+    if (!model->head_dim && model->heads) model->head_dim = model->hidden / model->heads;
+    if (!model->vocab) model->vocab = (int)fallback_vocab;
+    if (!model->max_positions) model->max_positions = (int)config->train.seq;
+    if (model->arch == MODEL_QWEN3_MOE && !model->sparse_step) model->sparse_step = 1;
+    bool any_sparse = false;
+    for (int i = 0; i < model->layers; i++)
+        any_sparse |= model->sparse[i];
+    // A preset or config.json says which layers are sparse; sizes written out mean all of them.
+    if (model->arch == MODEL_QWEN3_MOE && !any_sparse)
+        for (int i = 0; i < model->layers && i < MODEL_LAYERS_MAX; i++)
+            model->sparse[i] = true;
+    // No layer has it, but a config.json must state it, and a checkpoint is read back by its config.json.
+    if (!model->ffn && model->layers && model_sparse_layers(model) == model->layers) model->ffn = model->moe_ffn;
+}
+
+static Status check_widths(const Config *config, const ModelConfig *model) {
+    const char *missing = NULL;
+    if (model_sparse_layers(model) < model->layers && model->ffn < 1) missing = "model.ffn";
+    if (model_sparse_layers(model) && model->experts < 1)
+        missing = "model.experts";
+    else if (model_sparse_layers(model) && model->top_k < 1)
+        missing = "model.top_k";
+    else if (model_sparse_layers(model) && model->moe_ffn < 1)
+        missing = "model.expert_ffn";
+    return missing ? config_blame(config, missing, status_usage("[model] leaves out %s", missing)) : NULL;
+}
+
+Status setup_model(const Config *config, int64_t fallback_vocab, ModelConfig *model) {
+    if (config->model.layers > MODEL_LAYERS_MAX)
+        return config_blame(config, "model.layers", status_usage("model.layers must be at most %d", MODEL_LAYERS_MAX));
+    TRY(base_shape(config, model));
+    int layers_before = model->layers;
+    overlay(config, model);
+    for (int i = layers_before; i < model->layers; i++) // layers added to a preset are like its last one
+        model->sparse[i] = layers_before > 0 && model->sparse[layers_before - 1];
+    fill_gaps(config, fallback_vocab, model);
+    const char *key = config->model.init[0]     ? "model.init"
+                      : config->model.config[0] ? "model.config"
+                      : config->model.preset[0] ? "model.preset"
+                      : config->model.heads     ? "model.heads"
+                                                : "model.hidden";
+    if (!model->vocab)
+        return config_blame(config, key,
+                            status_hint(status_usage("nothing says how large the vocabulary is"),
+                                        "set model.vocab, or data.train or data.tokenizer"));
+    TRY(check_widths(config, model));
+    TRY(config_blame(config, key, model_config_check(model, config->file)));
+    if (config->train.seq > model->max_positions)
+        return config_blame(config, "train.seq",
+                            status_hint(status_usage("train.seq = %lld is longer than the model's %d positions",
+                                                     (long long)config->train.seq, model->max_positions),
+                                        "raise model.max_seq if the model is meant to be trained longer"));
+    return NULL;
+}
+
+// The shortest decimal that gives the same float, so that 1e-5 stays 1e-05 in the file.
+static double tidy(float value) {
+    char text[40];
+    for (int digits = 6; digits <= 9; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, (double)value);
+        if (strtof(text, NULL) == value) break;
+    }
+    return strtod(text, NULL);
+}
+
+void setup_resolve(Config *config, const ModelConfig *model) {
+    static const char *const names[] = {
+        [MODEL_LLAMA] = "llama", [MODEL_QWEN3] = "qwen3", [MODEL_QWEN3_MOE] = "qwen3_moe"};
+    config->model.arch = names[model->arch];
+    config->model.hidden = model->hidden;
+    config->model.layers = model->layers;
+    config->model.heads = model->heads;
+    config->model.kv_heads = model->kv_heads;
+    config->model.head_dim = model->head_dim;
+    config->model.ffn = model->ffn;
+    config->model.vocab = model->vocab;
+    config->model.max_seq = model->max_positions;
+    config->model.experts = model->experts;
+    config->model.top_k = model->top_k;
+    config->model.expert_ffn = model->moe_ffn;
+    config->model.rope_theta = model->rope_theta;
+    config->model.norm_eps = tidy(model->norm_eps);
+    config->model.init_std = tidy(model->init_std);
+    config->model.aux_coef = tidy(model->aux_coef);
+    config->model.tie_embeddings = model->tied ? "true" : "false";
+}
+
+const char *setup_model_name(const Config *config) {
+    if (config->model.preset[0]) return config->model.preset;
+    if (config->model.init[0]) return config->model.init;
+    if (config->model.config[0]) return config->model.config;
+    return config->file ? path_name(config->file) : "custom";
+}
+
+Status setup_layout(const Config *config, const ModelConfig *model, LayoutDevice device, LayoutRequest *request) {
+    *request = (LayoutRequest){.config = *model,
+                               .mesh = MESH_SINGLE,
+                               .micro_batch = (int)config->train.micro_batch,
+                               .seq = (int)config->train.seq,
+                               .logits_rows = config->recompute.logits_rows,
+                               .device = device,
+                               .threads = threads_count(),
+                               .documents = config->data.mask_documents};
+    request->mesh.dp = config->parallelism.data > 0 ? (int)config->parallelism.data : 1;
+    request->mesh.tp = (int)config->parallelism.tensor;
+    request->mesh.pp = (int)config->parallelism.pipeline;
+    request->mesh.ep = (int)config->parallelism.expert;
+    request->mesh.cp = (int)config->parallelism.context;
+    request->mesh.etp = (int)config->parallelism.expert_tensor;
+    request->mesh.zero = (int)config->parallelism.zero;
+    TRY(config_blame(config, "train.precision", precision_parse(&request->precision, config->train.precision)));
+    return config_blame(config, "recompute.mode", recompute_parse(&request->recompute, config->recompute.mode));
+}
+
+// ---- data ----------------------------------------------------------------------------------------------------------
+
+static bool has_split(const char *path, const char *split) {
+    if (!file_is_directory(path)) return false;
+    char *index = path_join(path, DATASET_FILE);
+    json_t *root = NULL;
+    bool found = false;
+    if (file_exists(index)) {
+        status_free(dataset_read_json(&root, path));
+        const json_t *entry = json_object_get(json_object_get(root, "splits"), split);
+        found = json_array_size(json_object_get(entry, "shards")) > 0;
+    }
+    json_decref(root);
+    free(index);
+    return found;
+}
+
+Status setup_data(const Config *config, Samples *train, Samples *val) {
+    *train = (Samples){0};
+    *val = (Samples){0};
+    if (!config->data.train.count)
+        return config_blame(config, "data.train",
+                            status_hint(status_usage("data.train names no data"),
+                                        "give prepared directories or shards; `hearth data synth` makes some"));
+    SamplesRequest request = {.paths = config->data.train.items,
+                              .path_count = config->data.train.count,
+                              .weights = config->data.weights.count ? config->data.weights.items : NULL,
+                              .split = "train",
+                              .seq = (int)config->train.seq,
+                              .mask_documents = config->data.mask_documents,
+                              .deep = config->data.verify,
+                              .seed = (uint64_t)(config->data.seed >= 0 ? config->data.seed : config->train.seed)};
+    TRY(config_blame(config, "data.train", status_context(samples_open(train, &request), "data.train")));
+    const char **paths = xcalloc((size_t)config->data.train.count + 1, sizeof *paths);
+    int count = 0;
+    for (int i = 0; i < config->data.train.count; i++)
+        if (has_split(config->data.train.items[i], "val")) paths[count++] = config->data.train.items[i];
+    bool given = config->data.val.count > 0;
+    request.paths = given ? config->data.val.items : paths;
+    request.path_count = given ? config->data.val.count : count;
+    request.weights = NULL;
+    request.split = "val";
+    request.seed = 0; // the fixed subset is the same for every run on the same data
+    Status status = request.path_count ? samples_open(val, &request) : NULL;
+    free(paths);
+    if (!status && val->windows && train->mix.datasets[0].tokenizer_hash != val->mix.datasets[0].tokenizer_hash)
+        status = status_usage("training and validation data were made with different tokenizers");
+    if (status) {
+        samples_close(train);
+        samples_close(val);
+        return config_blame(config, given ? "data.val" : "data.train", status_context(status, "validation data"));
+    }
+    if (config->eval.every && !val->windows) {
+        samples_close(train);
+        return config_blame(config, "eval.every",
+                            status_hint(status_usage("eval.every is set, but there is no validation data"),
+                                        "set data.val, or eval.every = 0"));
+    }
+    return NULL;
+}
+
+Status setup_check_vocab(const Config *config, const ModelConfig *model, const Samples *samples) {
+    uint64_t vocab = samples_vocab(samples);
+    if (vocab <= (uint64_t)model->vocab) return NULL;
+    return config_blame(config, "data.train",
+                        status_hint(status_usage("the data has a vocabulary of %llu, the model only %d rows",
+                                                 (unsigned long long)vocab, model->vocab),
+                                    "use the tokenizer that belongs to the model, or set model.vocab"));
+}
+
+// The tokenizer as a dataset.json names it, beside the dataset or by an absolute path.
+static char *dataset_tokenizer(const char *dataset) {
+    if (!file_is_directory(dataset)) return NULL;
+    char *beside = path_join(dataset, "tokenizer.json");
+    if (file_exists(beside)) return beside;
+    free(beside);
+    json_t *root = NULL;
+    status_free(dataset_read_json(&root, dataset));
+    const json_t *entry = json_object_get(root, "tokenizer");
+    const char *name = json_string_value(json_object_get(entry, "name"));
+    char *path = NULL;
+    if (name && strcmp(name, "bytes") == 0)
+        path = text_copy(name);
+    else if (name && file_exists(name))
+        path = text_copy(name);
+    json_decref(root);
+    return path;
+}
+
+static bool made_of_bytes(const Dataset *dataset) { // a bare shard names no tokenizer, but has its hash
+    Tokenizer *bytes = NULL;
+    Status status = tokenizer_load(&bytes, "bytes");
+    bool same = !status && tokenizer_hash(bytes) == dataset->tokenizer_hash;
+    tokenizer_free(bytes);
+    status_free(status);
+    return same;
+}
+
+Status setup_tokenizer(const Config *config, const Samples *samples, char **path) {
+    bool given = config->data.tokenizer[0] != 0;
+    *path = given ? text_copy(config->data.tokenizer) : dataset_tokenizer(samples->mix.datasets[0].path);
+    if (!*path && made_of_bytes(&samples->mix.datasets[0])) *path = text_copy("bytes");
+    if (!*path) {
+        log_warn("no tokenizer was found for %s: the run gets no copy, and `hearth sample` will have to be told; "
+                 "data.tokenizer names one",
+                 samples->mix.datasets[0].path);
+        return NULL;
+    }
+    Tokenizer *tokenizer = NULL;
+    Status status = tokenizer_load(&tokenizer, *path);
+    if (!status && tokenizer_hash(tokenizer) != samples->mix.datasets[0].tokenizer_hash)
+        status = status_hint(status_usage("the shards were not made with the tokenizer %s", *path),
+                             "prepare the data again with it, or name the one they were made with");
+    tokenizer_free(tokenizer);
+    if (!status) return NULL;
+    free(*path);
+    *path = NULL;
+    return config_blame(config, given ? "data.tokenizer" : "data.train", status);
+}

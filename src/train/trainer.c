@@ -1,0 +1,319 @@
+// Opening what a run is made of, and the step: accumulation, optimizer, guard, position.
+#include "train/trainer.h"
+
+#include "base/clock.h"
+#include "base/json.h"
+#include "base/threads.h"
+#include "model/hf.h"
+#include "plan/flops.h"
+#include "train/checkpoint.h"
+#include "train/fit.h"
+#include "train/prediction.h"
+#include "train/router_bias.h"
+#include "train/setup.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+// ---- opening -------------------------------------------------------------------------------------------------------
+
+static Status check_length(const Trainer *trainer) {
+    const Config *config = trainer->config;
+    if (trainer->total_steps || config->train.hours > 0) return NULL;
+    return config_blame(config, "train.steps",
+                        status_hint(status_usage("nothing says when the run ends"),
+                                    "set train.steps, train.tokens (\"6B\", \"20x\") or train.hours"));
+}
+
+Status trainer_check_single_rank(const Config *config) {
+    const struct {
+        const char *key;
+        int64_t degree;
+    } degrees[] = {{"parallelism.data", config->parallelism.data},
+                   {"parallelism.tensor", config->parallelism.tensor},
+                   {"parallelism.pipeline", config->parallelism.pipeline},
+                   {"parallelism.expert", config->parallelism.expert},
+                   {"parallelism.expert_tensor", config->parallelism.expert_tensor},
+                   {"parallelism.context", config->parallelism.context}};
+    for (size_t i = 0; i < sizeof degrees / sizeof *degrees; i++)
+        if (degrees[i].degree > 1)
+            return config_blame(config, degrees[i].key,
+                                status_hint(status_usage("%s = %lld needs more ranks than the one there is",
+                                                         degrees[i].key, (long long)degrees[i].degree),
+                                            "set it to 1 to train here, or plan with it: hearth plan"));
+    return NULL;
+}
+
+static Status open_data(Trainer *trainer) {
+    const Config *config = trainer->config;
+    TRY(setup_data(config, &trainer->train, &trainer->val));
+    TRY(setup_tokenizer(config, &trainer->train, &trainer->tokenizer));
+    TRY(setup_model(config, (int64_t)samples_vocab(&trainer->train), &trainer->model_config));
+    return setup_check_vocab(config, &trainer->model_config, &trainer->train);
+}
+
+static Status check_router(const Config *config, const ModelConfig *model) {
+    if (config->model.router_bias_rate <= 0 || model_sparse_layers(model)) return NULL;
+    return config_blame(config, "model.router_bias_rate",
+                        status_usage("model.router_bias_rate balances experts, and this model has none"));
+}
+
+static Status open_model(Trainer *trainer) {
+    const Config *config = trainer->config;
+    LayoutRequest request;
+    TRY(config_blame(config, "train.device", ops_create(&trainer->ops, config->train.device)));
+    LayoutDevice device = strcmp(trainer->ops->name, "cuda") == 0 ? LAYOUT_CUDA : LAYOUT_CPU;
+    TRY(setup_layout(config, &trainer->model_config, device, &request));
+    TRY(check_router(config, &trainer->model_config));
+    FitMemory memory = {trainer->ops->memory_free(trainer->ops), trainer->ops->memory_total(trainer->ops)};
+    TRY(fit_require(config, &request, memory));
+    TRY(config_blame(config, "train.micro_batch", model_create(&trainer->model, trainer->ops, &request)));
+    trainer->model->z_loss_coef = (float)config->model.z_coef;
+    trainer->model->router_bias = config->model.router_bias_rate > 0;
+    size_t sparse = (size_t)model_sparse_layers(&trainer->model_config),
+           experts = (size_t)trainer->model_config.experts;
+    trainer->expert_load = xcalloc(sparse + 1, sizeof *trainer->expert_load);
+    trainer->expert_counts = xcalloc(sparse * experts + 1, sizeof *trainer->expert_counts);
+    if (!config->train.graph) trainer->model->warm_runs = 2; // past the micro-step that would be recorded
+    if (config->model.init[0])
+        return config_blame(config, "model.init", hf_load_weights(trainer->model, config->model.init));
+    model_init_weights(trainer->model, (uint64_t)config->train.seed, config->model.scale_residual);
+    return NULL;
+}
+
+// What the planner expects of a step here. A device that the catalogue does not know has no prediction, and no harm is
+// done.
+static void predict(Trainer *trainer) {
+    Ops *ops = trainer->ops;
+    Prediction *prediction = xcalloc(1, sizeof *prediction);
+    Status status = prediction_make(prediction, &trainer->model->layout.request, (int)trainer->batch.grad_accum,
+                                    ops->device, (double)ops->memory_total(ops), 1);
+    if (!status) {
+        bool device =
+            strcmp(ops->name, "cuda") == 0; // the peak of a CPU is too loose a bound to call a share of it MFU
+        if (device && trainer->peak_flops <= 0) trainer->peak_flops = prediction->plan.step.peak;
+        trainer->prediction = prediction;
+    } else {
+        free(prediction);
+    }
+    status_free(status);
+}
+
+static Status open_all(Trainer *trainer) {
+    const Config *config = trainer->config;
+    const ModelConfig *model = &trainer->model_config;
+    TRY(trainer_check_single_rank(config));
+    TRY(open_data(trainer));
+    trainer->parameters = model_parameters(model);
+    trainer->batch = batch_plan(config, 1);
+    trainer->total_steps = run_steps(config, &trainer->batch, trainer->parameters.total);
+    TRY(check_length(trainer));
+    TRY(schedule_make(&trainer->schedule, config, &trainer->batch, trainer->total_steps));
+    trainer->guard = (Guard){.factor = config->train.spike_factor,
+                             .window = (int)config->train.spike_window,
+                             .max_skips = config->train.max_skips};
+    trainer->flops_per_token =
+        plan_flops_per_token((double)trainer->parameters.matmul_active, model->layers, model->heads, model->head_dim,
+                             (double)config->train.seq, PLAN_ATTENTION_FULL);
+    trainer->peak_flops = config->watch.peak_tflops * 1e12;
+    TRY(open_model(trainer));
+    predict(trainer);
+    return NULL;
+}
+
+Status trainer_open(Trainer *trainer, const Config *config) {
+    *trainer = (Trainer){.config = config, .val_loss = NAN, .val_step = -1, .started = clock_seconds()};
+    threads_set((int)config->train.threads);
+    Status status = open_all(trainer);
+    if (status) trainer_close(trainer);
+    return status;
+}
+
+void trainer_close(Trainer *trainer) {
+    loader_stop(trainer->loader);
+    model_destroy(trainer->model);
+    if (trainer->ops) ops_destroy(trainer->ops);
+    samples_close(&trainer->train);
+    samples_close(&trainer->val);
+    free(trainer->tokenizer);
+    free(trainer->prediction);
+    free(trainer->expert_load);
+    free(trainer->expert_counts);
+    *trainer = (Trainer){0};
+}
+
+// ---- one step ------------------------------------------------------------------------------------------------------
+
+static void drop_step(Trainer *trainer) {
+    Model *model = trainer->model;
+    model->ops->zero(model->ops, model->memory[LAYOUT_GRADIENTS], (size_t)model->layout.bytes[LAYOUT_GRADIENTS]);
+    loader_stop(trainer->loader); // it is ahead of the position; the next step starts a new one
+    trainer->loader = NULL;
+}
+
+static void split_start(Trainer *trainer, int64_t step, bool *profiled) {
+    int64_t every = trainer->config->profile.every;
+    *profiled = every > 0 && step % every == 0;
+    if (*profiled) trainer->ops->profile_start(trainer->ops);
+}
+
+static void split_stop(Trainer *trainer, MetricsStep *metrics) {
+    static const char *const names[OP_CATEGORY_COUNT] = {"gemm",        "attention", "moe",
+                                                         "elementwise", "optimizer", "copy"};
+    double milliseconds[OP_CATEGORY_COUNT] = {0};
+    trainer->ops->profile_stop(trainer->ops, milliseconds);
+    metrics->split_count = OP_CATEGORY_COUNT;
+    for (int i = 0; i < OP_CATEGORY_COUNT; i++) {
+        metrics->split_name[i] = names[i];
+        metrics->split_ms[i] = milliseconds[i];
+    }
+}
+
+// Taken as often as a line is printed: reading the counts back waits for the device.
+static void take_expert_load(Trainer *trainer, MetricsStep *metrics) {
+    int64_t every = trainer->config->watch.print_every;
+    int sparse = model_sparse_layers(&trainer->model_config), experts = trainer->model_config.experts;
+    bool wanted = trainer->step % every == 0 || trainer->step == 1 || trainer->step == trainer->total_steps;
+    if (!sparse || !wanted) return;
+    model_expert_counts(trainer->model, trainer->expert_counts);
+    for (int i = 0; i < sparse; i++)
+        trainer->expert_load[i] = expert_load(trainer->expert_counts + (size_t)i * (size_t)experts, experts);
+    metrics->moe = trainer->expert_load;
+    metrics->moe_count = sparse;
+}
+
+static void fill_metrics(Trainer *trainer, MetricsStep *metrics, const StepResult *result, double seconds,
+                         double waited, int64_t step_tokens) {
+    Ops *ops = trainer->ops;
+    double total = (double)ops->memory_total(ops);
+    bool device = strcmp(ops->name, "cuda") == 0;
+    metrics->step = trainer->step;
+    metrics->tokens = trainer->tokens;
+    metrics->loss = result->loss;
+    metrics->loss_aux = result->loss_aux;
+    metrics->grad_norm = result->grad_norm;
+    metrics->skipped = result->skipped;
+    metrics->skipped_total = trainer->guard.skipped;
+    metrics->seconds = seconds;
+    metrics->elapsed = clock_seconds() - trainer->started;
+    metrics->tokens_per_second = (double)step_tokens / seconds;
+    metrics->tflops = plan_achieved_flops(trainer->flops_per_token, metrics->tokens_per_second) / 1e12;
+    metrics->mfu = trainer->peak_flops > 0
+                       ? plan_mfu(trainer->flops_per_token, metrics->tokens_per_second, trainer->peak_flops, 1)
+                       : 0;
+    metrics->memory_bytes = device ? total - (double)ops->memory_free(ops) : (double)trainer->model->layout.total_bytes;
+    metrics->memory_fraction = total > 0 ? metrics->memory_bytes / total : 0;
+    metrics->data_wait = waited / seconds;
+}
+
+Status trainer_step(Trainer *trainer, MetricsStep *metrics, const volatile sig_atomic_t *stop, bool *stopped) {
+    const Config *config = trainer->config;
+    Model *model = trainer->model;
+    *metrics = (MetricsStep){0};
+    *stopped = false;
+    int micro_batch = (int)config->train.micro_batch;
+    if (!trainer->loader)
+        TRY(loader_start(&trainer->loader, &trainer->train, micro_batch, 0, 1, (int)config->data.prefetch,
+                         trainer->sample));
+    double start = clock_seconds(), waited = 0;
+    bool profiled;
+    split_start(trainer, trainer->step + 1, &profiled);
+    int64_t accum = batch_accum(&trainer->batch, trainer->tokens);
+    uint64_t samples = (uint64_t)accum * (uint64_t)micro_batch;
+    // The scale of every micro-batch's loss is known before the first one runs, so the sum is the token-weighted mean.
+    model_step_begin(model, samples_targets(&trainer->train, trainer->sample, samples), (int)accum);
+    for (int64_t i = 0; i < accum; i++) {
+        const LoaderBatch *batch = loader_next(trainer->loader, &waited);
+        model_micro_step(model, batch->ids, batch->targets, batch->doc_start);
+        if (stop && *stop && i + 1 < accum) {
+            drop_step(trainer);
+            *stopped = true;
+            return trainer->ops->sync(trainer->ops);
+        }
+    }
+    OptimizerStep optimizer = {.step = trainer->applied + 1,
+                               .lr = (float)schedule_lr(&trainer->schedule, trainer->step + 1),
+                               .beta1 = (float)config->optimizer.beta1,
+                               .beta2 = (float)config->optimizer.beta2,
+                               .eps = (float)config->optimizer.eps,
+                               .weight_decay = (float)config->optimizer.weight_decay,
+                               .max_norm = (float)config->optimizer.clip,
+                               .loss_limit = guard_limit(&trainer->guard),
+                               .norm_limit = INFINITY,
+                               .seed = (uint64_t)config->train.seed};
+    StepResult result;
+    model_optimizer_step(model, &optimizer);
+    model_step_result(model, &result);
+    if (profiled) split_stop(trainer, metrics);
+    TRY(trainer->ops->sync(trainer->ops));
+    int64_t step_tokens = (int64_t)samples * config->train.seq;
+    trainer->step++;
+    trainer->tokens += step_tokens;
+    trainer->sample += samples;
+    trainer->applied += !result.skipped;
+    guard_note(&trainer->guard, result.loss, result.skipped);
+    double bias_rate = config->model.router_bias_rate;
+    if (bias_rate > 0 && !result.skipped) model_update_router_bias(model, (float)bias_rate);
+    metrics->lr = optimizer.lr;
+    metrics->grad_accum = accum;
+    fill_metrics(trainer, metrics, &result, clock_seconds() - start, waited, step_tokens);
+    take_expert_load(trainer, metrics); // watching is not part of the step's time
+    return NULL;
+}
+
+int64_t trainer_total_tokens(const Trainer *trainer) {
+    int64_t budget = run_tokens(trainer->config, trainer->parameters.total);
+    int64_t batch_tokens = trainer->batch.micro_tokens * trainer->batch.grad_accum;
+    if (!trainer->total_steps) return 0;
+    return budget && trainer->total_steps != trainer->config->train.steps ? budget
+                                                                          : trainer->total_steps * batch_tokens;
+}
+
+// ---- state ---------------------------------------------------------------------------------------------------------
+
+json_t *trainer_state(const Trainer *trainer) {
+    const Schedule *schedule = &trainer->schedule;
+    char hash[24];
+    snprintf(hash, sizeof hash, "%016llx", (unsigned long long)config_hash(trainer->config));
+    json_t *root =
+        json_pack("{s:I,s:I,s:I,s:I,s:I,s:s,s:o,s:{s:s,s:f,s:f,s:I,s:I,s:I}}", "step", (json_int_t)trainer->step,
+                  "tokens", (json_int_t)trainer->tokens, "applied", (json_int_t)trainer->applied, "sample",
+                  (json_int_t)trainer->sample, "seed", (json_int_t)trainer->config->train.seed, "config_hash", hash,
+                  "guard", guard_json(&trainer->guard), "schedule", "kind", trainer->config->schedule.kind, "lr",
+                  schedule->lr, "min_lr", schedule->min_lr, "warmup_steps", (json_int_t)schedule->warmup_steps,
+                  "decay_steps", (json_int_t)schedule->decay_steps, "total_steps", (json_int_t)schedule->total_steps);
+    bool fresh = trainer->val_step == trainer->step && isfinite(trainer->val_loss);
+    if (trainer->model->router_bias) json_object_set_new(root, "router_bias", router_bias_json(trainer->model));
+    json_object_set_new(root, "val_loss", fresh ? json_real(trainer->val_loss) : json_null());
+    return root;
+}
+
+static Status restore_position(Trainer *trainer, const json_t *state, const char *where, bool *same_config) {
+    int64_t sample = 0;
+    const char *hash = "";
+    TRY(json_get_int(state, "step", &trainer->step, where));
+    TRY(json_get_int(state, "tokens", &trainer->tokens, where));
+    TRY(json_get_int(state, "applied", &trainer->applied, where));
+    TRY(json_get_int(state, "sample", &sample, where));
+    TRY(json_get_text(state, "config_hash", &hash, where));
+    if (trainer->step < 0 || trainer->tokens < 0 || sample < 0)
+        return status_at(status_usage("state.json holds a negative position"), where, 0, 0);
+    trainer->sample = (uint64_t)sample;
+    char own[24];
+    snprintf(own, sizeof own, "%016llx", (unsigned long long)config_hash(trainer->config));
+    *same_config = strcmp(hash, own) == 0;
+    trainer->total_steps =
+        run_steps_from(trainer->config, &trainer->batch, trainer->parameters.total, trainer->step, trainer->tokens);
+    TRY(schedule_make(&trainer->schedule, trainer->config, &trainer->batch, trainer->total_steps));
+    return guard_restore(&trainer->guard, json_object_get(state, "guard"), where);
+}
+
+Status trainer_restore(Trainer *trainer, const char *checkpoint, bool *same_config) {
+    json_t *state = NULL;
+    Status status = checkpoint_load(trainer->model, checkpoint, true, &state);
+    if (!status) status = restore_position(trainer, state, checkpoint, same_config);
+    if (!status) status = router_bias_restore(trainer->model, state, checkpoint);
+    json_decref(state);
+    return status;
+}

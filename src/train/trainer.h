@@ -1,0 +1,54 @@
+// The trainer: model, data and optimizer of one run, and the step that moves them. It writes no files; run.c does.
+#pragma once
+
+#include "data/loader.h"
+#include "model/model.h"
+#include "train/config.h"
+#include "train/guard.h"
+#include "train/schedule.h"
+#include "watch/metrics.h"
+
+#include <signal.h>
+
+typedef struct Prediction Prediction;
+
+typedef struct Trainer {
+    const Config *config; // not owned
+    ModelConfig model_config;
+    ModelParameters parameters;
+    Ops *ops;
+    Model *model;
+    Samples train, val; // val.windows 0: there is none
+    char *tokenizer;    // path, "bytes" or NULL
+    Loader *loader;
+    BatchPlan batch;
+    Schedule schedule;
+    Guard guard;
+    int64_t total_steps;                // 0: only hours stop it
+    double flops_per_token, peak_flops; // peak 0: not known
+    Prediction *prediction;             // NULL: the catalogue does not know the device
+    ExpertLoad *expert_load;            // [sparse layers] as last taken
+    int32_t *expert_counts;             // [sparse layers, experts] scratch
+    double started;
+
+    // Where the run is; together with weights and moments this is all of its state.
+    int64_t step, tokens;
+    int64_t applied;  // optimizer steps that were not skipped
+    uint64_t sample;  // first sample of the next step
+    double val_loss;  // of the fixed subset, NaN: not taken
+    int64_t val_step; // step it was taken after
+} Trainer;
+
+// Checks everything, opens the data, allocates the model and gives it its first weights. Nothing is left after an
+// error.
+Status trainer_open(Trainer *trainer, const Config *config);
+void trainer_close(Trainer *trainer);
+Status trainer_check_single_rank(const Config *config); // no parallelism degree above 1
+
+// One optimizer step. When *stop turns nonzero, the micro-batch under way is finished, the rest of the step is dropped,
+// and *stopped is set: weights and position are those before the step. stop may be NULL.
+Status trainer_step(Trainer *trainer, MetricsStep *metrics, const volatile sig_atomic_t *stop, bool *stopped);
+int64_t trainer_total_tokens(const Trainer *trainer); // of all steps; 0: not known
+
+json_t *trainer_state(const Trainer *trainer);                                       // for state.json
+Status trainer_restore(Trainer *trainer, const char *checkpoint, bool *same_config); // weights, moments and position

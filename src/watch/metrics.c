@@ -1,0 +1,165 @@
+// Writing metrics.jsonl line by line, and cutting it back on resume.
+#include "watch/metrics.h"
+
+#include "base/file.h"
+#include "base/json.h"
+#include "base/text.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+struct Metrics {
+    char *path;
+    int fd;
+};
+
+// The step of a whole, well-formed line; -1 for anything else.
+static int64_t line_step(const char *line, size_t length) {
+    json_t *root = NULL;
+    Status status = json_read_text(&root, line, length, "metrics.jsonl");
+    int64_t step = -1;
+    if (!status) status = json_get_int(root, "step", &step, "metrics.jsonl");
+    status_free(status);
+    json_decref(root);
+    return step;
+}
+
+static Status drop_after(const char *path, int64_t last_step) {
+    if (!file_exists(path)) return NULL;
+    char *text;
+    size_t size;
+    TRY(file_read(&text, &size, path));
+    TextBuffer kept = {0};
+    for (size_t at = 0; at < size;) {
+        const char *end = memchr(text + at, '\n', size - at);
+        if (!end) break;
+        size_t length = (size_t)(end - text) - at;
+        int64_t step = line_step(text + at, length);
+        if (step >= 0 && step <= last_step) text_buffer_add(&kept, text + at, length + 1);
+        at += length + 1;
+    }
+    Status status = kept.length == size ? NULL : file_write_atomic(path, kept.data ? kept.data : "", kept.length);
+    text_buffer_free(&kept);
+    free(text);
+    return status;
+}
+
+Status metrics_open(Metrics **out, const char *path, int64_t last_step) {
+    *out = NULL;
+    TRY(drop_after(path, last_step));
+    int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    if (fd < 0) return status_errno("cannot write %s", path);
+    Metrics *metrics = xmalloc(sizeof *metrics);
+    *metrics = (Metrics){text_copy(path), fd};
+    *out = metrics;
+    return NULL;
+}
+
+void metrics_close(Metrics *metrics) {
+    if (!metrics) return;
+    close(metrics->fd);
+    free(metrics->path);
+    free(metrics);
+}
+
+static void add_number(TextBuffer *line, const char *key, double value) {
+    if (isfinite(value))
+        text_buffer_format(line, ",\"%s\":%.9g", key, value);
+    else
+        text_buffer_format(line, ",\"%s\":null", key); // JSON has no NaN
+}
+
+// One write per line: a reader that follows the file sees whole lines.
+static Status write_line(Metrics *metrics, TextBuffer *line) {
+    Status status = file_write_all(metrics->fd, line->data, line->length, metrics->path);
+    text_buffer_free(line);
+    return status;
+}
+
+// The worst over the layers, and each layer.
+static void add_expert_load(TextBuffer *line, const ExpertLoad *layers, int count) {
+    ExpertLoad worst = expert_load_worst(layers, count);
+    text_buffer_format(line, ",\"moe_load_max\":%.6g,\"moe_entropy\":%.6g,\"moe_dead\":%d", worst.load_max,
+                       worst.entropy, worst.dead);
+    text_buffer_format(line, ",\"moe_layers\":{\"load_max\":");
+    for (int i = 0; i < count; i++)
+        text_buffer_format(line, "%c%.6g", i ? ',' : '[', layers[i].load_max);
+    text_buffer_format(line, "],\"entropy\":");
+    for (int i = 0; i < count; i++)
+        text_buffer_format(line, "%c%.6g", i ? ',' : '[', layers[i].entropy);
+    text_buffer_format(line, "],\"dead\":");
+    for (int i = 0; i < count; i++)
+        text_buffer_format(line, "%c%d", i ? ',' : '[', layers[i].dead);
+    text_buffer_format(line, "]}");
+}
+
+Status metrics_step(Metrics *metrics, const MetricsStep *step) {
+    TextBuffer line = {0};
+    text_buffer_format(&line, "{\"step\":%lld,\"tokens\":%lld", (long long)step->step, (long long)step->tokens);
+    add_number(&line, "loss", step->loss);
+    add_number(&line, "loss_aux", step->loss_aux);
+    add_number(&line, "lr", step->lr);
+    add_number(&line, "grad_norm", step->grad_norm);
+    text_buffer_format(&line, ",\"grad_accum\":%lld", (long long)step->grad_accum);
+    add_number(&line, "tok_s", step->tokens_per_second);
+    add_number(&line, "tflops", step->tflops);
+    if (step->mfu > 0) add_number(&line, "mfu", step->mfu);
+    add_number(&line, "memory_bytes", step->memory_bytes);
+    add_number(&line, "memory_fraction", step->memory_fraction);
+    add_number(&line, "data_wait", step->data_wait);
+    add_number(&line, "seconds", step->seconds);
+    add_number(&line, "elapsed", step->elapsed);
+    text_buffer_format(&line, ",\"skipped\":%s,\"skipped_total\":%lld", step->skipped ? "true" : "false",
+                       (long long)step->skipped_total);
+    for (int i = 0; i < step->split_count; i++)
+        text_buffer_format(&line, "%s\"%s\":%.6g", i ? "," : ",\"split_ms\":{", step->split_name[i], step->split_ms[i]);
+    if (step->split_count) text_buffer_format(&line, "}");
+    if (step->moe_count) add_expert_load(&line, step->moe, step->moe_count);
+    text_buffer_format(&line, "}\n");
+    return write_line(metrics, &line);
+}
+
+Status metrics_eval(Metrics *metrics, const MetricsEval *eval) {
+    TextBuffer line = {0};
+    text_buffer_format(&line, "{\"step\":%lld,\"tokens\":%lld,\"eval\":\"%s\"", (long long)eval->step,
+                       (long long)eval->tokens, eval->full ? "full" : "subset");
+    add_number(&line, "val_loss", eval->loss);
+    add_number(&line, "perplexity", eval->perplexity);
+    if (eval->bits_per_byte > 0) add_number(&line, "bits_per_byte", eval->bits_per_byte);
+    text_buffer_format(&line, ",\"targets\":%lld", (long long)eval->targets);
+    add_number(&line, "seconds", eval->seconds);
+    text_buffer_format(&line, "}\n");
+    return write_line(metrics, &line);
+}
+
+Status metrics_read_losses(const char *path, double **losses, int64_t *count) {
+    char *text;
+    size_t size, capacity = 0;
+    *losses = NULL;
+    *count = 0;
+    TRY(file_read(&text, &size, path));
+    for (size_t at = 0; at < size;) {
+        const char *end = memchr(text + at, '\n', size - at);
+        if (!end) break;
+        size_t length = (size_t)(end - text) - at;
+        json_t *root = NULL;
+        Status status = json_read_text(&root, text + at, length, path);
+        const json_t *loss = status ? NULL : json_object_get(root, "loss");
+        if (json_is_number(loss)) {
+            if ((size_t)*count == capacity) {
+                capacity = capacity ? capacity * 2 : 1024;
+                *losses = xrealloc(*losses, capacity * sizeof **losses);
+            }
+            (*losses)[(*count)++] = json_number_value(loss);
+        }
+        status_free(status);
+        json_decref(root);
+        at += length + 1;
+    }
+    free(text);
+    return NULL;
+}

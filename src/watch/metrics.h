@@ -1,0 +1,49 @@
+// metrics.jsonl: one line a step, and one line per validation. Losses are written with nine digits, which tell any two
+// floats apart, so that two runs can be compared bit for bit.
+#pragma once
+
+#include "base/status.h"
+#include "watch/expert_load.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { METRICS_SPLIT_MAX = 8 };
+
+typedef struct MetricsStep {
+    int64_t step, tokens;                  // tokens trained on so far
+    double loss, loss_aux;                 // mean over the step's targets
+    double lr, grad_norm;                  // norm before clipping
+    double tokens_per_second, tflops, mfu; // of this step; mfu is a fraction, 0 when the peak is not known
+    double memory_bytes, memory_fraction;  // in use on the device
+    double data_wait;                      // fraction of the step spent waiting for data
+    double seconds;                        // of the step
+    double elapsed;                        // of this process
+    int64_t grad_accum;
+    bool skipped;
+    int64_t skipped_total;
+    int split_count; // milliseconds by kind of operation, on profiled steps
+    const char *split_name[METRICS_SPLIT_MAX];
+    double split_ms[METRICS_SPLIT_MAX];
+    int moe_count;         // sparse layers, on steps whose expert load was taken; else 0
+    const ExpertLoad *moe; // [moe_count] of the step's last micro-batch; not owned
+} MetricsStep;
+
+typedef struct MetricsEval {
+    int64_t step, tokens;
+    bool full;                              // over all validation data, not the fixed subset
+    double loss, perplexity, bits_per_byte; // bits_per_byte 0: not known
+    int64_t targets;
+    double seconds;
+} MetricsEval;
+
+typedef struct Metrics Metrics;
+
+// Appends to the file. Lines of steps after last_step, and a line torn by a crash, are dropped first.
+Status metrics_open(Metrics **metrics, const char *path, int64_t last_step);
+Status metrics_step(Metrics *metrics, const MetricsStep *step);
+Status metrics_eval(Metrics *metrics, const MetricsEval *eval);
+void metrics_close(Metrics *metrics);
+
+// Losses of all step lines of a file, in order (malloc'd); for the curve at the end of a run.
+Status metrics_read_losses(const char *path, double **losses, int64_t *count);

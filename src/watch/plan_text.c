@@ -1,0 +1,292 @@
+// A plan as a page of tables: every number with its unit, and the convention where one is needed.
+#include "watch/plan_text.h"
+
+#include "plan/pipeline.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define GIB 1073741824.0
+
+static const char *money(char *out, double usd) {
+    if (usd >= 1e6)
+        snprintf(out, 32, "$%.2fM", usd / 1e6);
+    else if (usd >= 1e4)
+        snprintf(out, 32, "$%.1fk", usd / 1e3);
+    else
+        snprintf(out, 32, "$%.2f", usd);
+    return out;
+}
+
+static const char *long_time(char *out, double seconds) {
+    if (seconds >= 2 * 86400)
+        snprintf(out, 32, "%.1f days", seconds / 86400);
+    else if (seconds >= 3600)
+        snprintf(out, 32, "%.2f hours", seconds / 3600);
+    else
+        text_duration(out, seconds);
+    return out;
+}
+
+static const char *step_time(char *out, double seconds) {
+    if (seconds >= 10)
+        snprintf(out, 32, "%.2f s", seconds);
+    else
+        snprintf(out, 32, "%.2f ms", 1e3 * seconds);
+    return out;
+}
+
+static void model_section(Document *d, const PlanReport *r) {
+    const ModelConfig *c = &r->run.layout.config;
+    const ModelParameters *p = &r->parameters;
+    const StepModel *s = &r->prediction.step;
+    char total[32], active[32], grouped[32];
+    document_section(d, "Model", "lrl", "");
+    document_row(d, "parameters\t%s\t%s, %s", text_count(total, (double)p->total), text_grouped(grouped, p->total),
+                 model_arch_name(c->arch));
+    document_row(d, "active per token\t%s\t%s", text_count(active, (double)p->active),
+                 c->experts ? "experts counted top_k of all; time uses this figure" : "dense: all of them");
+    document_row(d, "embedding\t%.1f %%\tof all parameters%s, vocabulary %d",
+                 100.0 * (double)p->embedding * (c->tied ? 1 : 2) / (double)p->total,
+                 c->tied ? " (tied with the LM head)" : " (input and LM head)", c->vocab);
+    document_row(d, "FLOPs per token\t%.4g\t6 x matmul parameters + 12 L H hd S (torchtitan; used for MFU)",
+                 s->flops_per_token);
+    document_row(d, "\t%.4g\tcausal attention: 6 L H hd S", s->flops_per_token_causal);
+    document_row(d, "\t%.4g\t6 x active parameters, no attention", s->flops_per_token_6n);
+}
+
+static void run_section(Document *d, const PlanReport *r) {
+    const LayoutRequest *l = &r->run.layout;
+    const Mesh *m = &l->mesh;
+    char batch[32];
+    document_section(d, "Run", "ll", "");
+    document_row(d, "machine\t%d x %s, %d per node, %s %.0f GB/s, network %.1f GB/s per GPU", r->machine.gpus,
+                 r->machine.gpu.title, r->machine.gpus_per_node, r->machine.gpu.link, r->machine.link_bandwidth / 1e9,
+                 r->machine.nic_bandwidth / 1e9);
+    document_row(d, "peak\t%.4g TFLOP/s dense %s per device; rates are %s", r->prediction.step.peak / 1e12,
+                 hardware_dtype_name(r->prediction.step.dtype),
+                 r->machine.gpu.measured     ? "measured on this machine"
+                 : r->machine.gpu.gemm_count ? "measured on such a device"
+                                             : "default efficiencies");
+    document_row(d, "parallelism\tdp %d, tp %d, pp %d, cp %d, ep %d, etp %d, ZeRO %d", m->dp, m->tp, m->pp, m->cp,
+                 m->ep, m->etp, m->zero);
+    document_row(d, "links\ttensor, context, %s: fastest to slowest",
+                 m->ep > 1 ? "expert and data, pipeline" : "pipeline, data");
+    document_row(d, "precision\t%s, recompute %s%s", precision_name(l->precision), recompute_name(l->recompute),
+                 r->run.eager ? ", not compiled" : "");
+    document_row(d, "batch\t%s tokens a step = micro_batch %d x seq %d x dp %d x grad_accum %d",
+                 text_count(batch, r->prediction.step.tokens), l->micro_batch, l->seq, m->dp, r->run.grad_accum);
+    document_row(d, "software\t%s", r->machine.software.title);
+    if (r->run.calibration != 1)
+        document_row(d, "calibration\tstep times x %.3f, learned from earlier runs (--no-calibration switches it off)",
+                     r->run.calibration);
+}
+
+static void memory_section(Document *d, const PlanReport *r) {
+    const PlanMemory *m = &r->prediction.memory;
+    char title[96];
+    snprintf(title, sizeof title,
+             m->exact ? "Memory of one rank (exact, pipeline stage %d)" : "Memory of one rank (fitted to logs)",
+             m->stage);
+    document_section(d, title, "lrr", "kind\tGiB\tof device");
+    for (int kind = 0; m->exact && kind < LAYOUT_KIND_COUNT; kind++)
+        document_row(d, "%s\t%.3f\t%.1f %%", layout_kind_name((LayoutKind)kind), (double)m->bytes[kind] / GIB,
+                     100 * (double)m->bytes[kind] / r->machine.gpu.memory);
+    if (!m->exact) {
+        document_row(d, "states\t%.3f\t%.1f %%", m->states / GIB, 100 * m->states / r->machine.gpu.memory);
+        document_row(d, "activations\t%.3f\t%.1f %%", m->active / GIB, 100 * m->active / r->machine.gpu.memory);
+    }
+    document_row(d, "total\t%.3f\t%.1f %%", m->total / GIB, 100 * m->fraction);
+    document_note(d, "device: %.2f GiB; the comfortable limit here is %.0f %%", r->machine.gpu.memory / GIB,
+                  100 * r->questions.memory_limit);
+}
+
+static void step_section(Document *d, const PlanReport *r) {
+    const StepModel *s = &r->prediction.step;
+    char text[32];
+    document_section(d, "Step time", "lrr", "part\ttime\tof step");
+    for (int i = 0; i < STEP_PART_COUNT; i++)
+        if (s->part[i] > 0)
+            document_row(d, "%s\t%s\t%.1f %%", step_part_name((StepPart)i), step_time(text, s->part[i]),
+                         100 * s->part[i] / s->seconds);
+    document_row(d, "step\t%s\t100 %%", step_time(text, s->seconds));
+    document_note(
+        d,
+        "a micro-step: %.2f ms forward, %.2f ms backward (busiest stage %d); communication shown is what does "
+        "not hide behind compute",
+        1e3 * s->forward, 1e3 * s->backward, s->stage);
+}
+
+static void ops_section(Document *d, const PlanReport *r) {
+    const StepModel *s = &r->prediction.step;
+    document_section(d, "Ops of a micro-step", "llrrrrl", "op\tpass\tms\tkernels\tTFLOP/s\tGB/s\tlimit");
+    for (int i = 0; i < s->op_count; i++) {
+        const StepOp *op = &s->ops[i];
+        document_row(d, "%s\t%s\t%.3f\t%.0f\t%.1f\t%.0f\t%s", op->name, step_pass_name(op->pass), 1e3 * op->seconds,
+                     op->kernels, op->flops / op->seconds / 1e12, op->bytes / op->seconds / 1e9,
+                     op->compute_bound ? "compute" : "memory");
+    }
+}
+
+static void communication_section(Document *d, const PlanReport *r) {
+    static const StepPart axes[] = {STEP_TENSOR, STEP_CONTEXT, STEP_EXPERT, STEP_PIPELINE, STEP_DATA_PARALLEL};
+    const StepModel *s = &r->prediction.step;
+    if (r->machine.gpus == 1) return;
+    document_section(d, "Communication of one rank in one step", "lrlrrrr",
+                     "axis\tranks\tlink\tGB sent\ton links\thidden\texposed");
+    for (int i = 0; i < 5; i++) {
+        const StepAxis *a = &s->axis[axes[i]];
+        char on[32], hidden[32], exposed[32];
+        if (a->ranks <= 1 && a->bytes <= 0) continue;
+        document_row(d, "%s\t%d\t%s\t%.2f\t%s\t%s\t%s", step_part_name(axes[i]), a->ranks,
+                     a->between_nodes ? "network" : "inside a node", a->bytes / 1e9, step_time(on, a->seconds),
+                     step_time(hidden, fmax(0, a->seconds - a->exposed)), step_time(exposed, a->exposed));
+    }
+    document_note(d, "bandwidth is one direction at %.0f %% utilisation; gradients travel with %.0f bytes each",
+                  100 * r->machine.gpu.efficiency.link, r->run.grad_bytes);
+}
+
+static void pipeline_section(Document *d, const PlanReport *r) {
+    const LayoutRequest *l = &r->run.layout;
+    int pp = l->mesh.pp;
+    if (pp == 1) return;
+    PlanLayerSplit split = plan_layer_split(l->config.layers, pp);
+    document_section(d, "Pipeline", "lr", "");
+    document_row(d, "stages x virtual stages\t%d x %d", pp, r->run.virtual_stages);
+    if (split.longer > 0)
+        document_row(d, "layers\t%.0f stages of %.0f, %.0f of %.0f", split.longer, split.most, split.shorter,
+                     split.least);
+    else
+        document_row(d, "layers\t%.0f per stage", split.least);
+    document_row(d, "bubble\t%.1f %% of wall time (%.1f %% of ideal)", 100 * r->bubble_of_wall,
+                 100 * r->bubble_of_ideal);
+    document_row(d, "with 2 x the virtual stages\t%.1f %% (%.1f %%)",
+                 100 * plan_bubble_of_wall(pp, r->run.grad_accum, 2 * r->run.virtual_stages),
+                 100 * plan_bubble_of_ideal(pp, r->run.grad_accum, 2 * r->run.virtual_stages));
+    document_row(d, "micro-batches for a bubble below 5 %%\t%.0f",
+                 plan_min_microbatches(pp, r->run.virtual_stages, 0.05, PLAN_BUBBLE_OF_WALL));
+    for (int i = 0; i < r->stash_count; i++)
+        if (i < 2 || i == r->stash_count - 1)
+            document_row(d, "activations of stage %d (%d in flight)\t%.2f GiB", i, pp - i, r->stash[i] / GIB);
+}
+
+static void budget_section(Document *d, const PlanReport *r) {
+    static const char *const sources[] = {"modelled", "assumed MFU", "measured"};
+    char a[32], b[32];
+    document_section(d, "Speed, time and cost", "lrl", "");
+    document_row(d, "tokens/s\t%.0f\tall devices, %s", r->rate, sources[r->rate_source]);
+    document_row(d, "tokens/s per device\t%.0f\t", r->rate / r->machine.gpus);
+    if (r->rate_source != PLAN_RATE_MODEL)
+        document_row(d, "  as modelled\t%.0f\tall devices, MFU %.1f %%", r->prediction.step.tokens_per_second,
+                     100 * r->prediction.step.mfu);
+    document_row(d, "MFU\t%.1f %%\ttorchtitan; causal %.1f %%, 6N %.1f %%; hardware FLOPs with recompute %.1f %%",
+                 100 * r->mfu,
+                 100 * r->mfu * r->prediction.step.flops_per_token_causal / r->prediction.step.flops_per_token,
+                 100 * r->mfu * r->prediction.step.flops_per_token_6n / r->prediction.step.flops_per_token,
+                 100 * r->prediction.step.hfu * r->rate / r->prediction.step.tokens_per_second);
+    document_row(d, "tokens\t%s\t%.0f %% of Chinchilla's 20 per parameter (%s)", text_count(a, r->tokens),
+                 100 * r->tokens / r->chinchilla_tokens, text_count(b, r->chinchilla_tokens));
+    document_row(d, "compute\t%.4g\tFLOPs = %.4g petaFLOP-days (6 x active parameters x tokens)",
+                 r->petaflop_days * 8.64e19, r->petaflop_days);
+    document_row(d, "steps\t%.0f\t", r->steps);
+    document_row(d, "time\t%s\t%.4g GPU-hours", long_time(a, r->seconds), r->gpu_hours);
+    document_row(d, "cost\t%s\tat $%.2f per GPU-hour", money(a, r->cost), r->machine.gpu.usd_per_hour);
+    document_row(d, "energy\t%.4g kWh\t%.0f W per device, PUE %.2f; %s at $%.2f per kWh", r->energy_kwh,
+                 r->machine.gpu.watts, r->machine.defaults.pue, money(a, r->energy_cost),
+                 r->machine.defaults.usd_per_kwh);
+    if (r->questions.hours > 0)
+        document_row(d, "in %.4g hours\t%s\ttokens, %.0f %% of Chinchilla", r->questions.hours,
+                     text_count(a, r->hours_tokens), 100 * r->hours_tokens / r->chinchilla_tokens);
+}
+
+static void checkpoint_section(Document *d, const PlanReport *r) {
+    char a[32], b[32];
+    document_section(d, "Checkpoints", "lrl", "");
+    document_row(d, "size\t%.4g GB\t%.0f bytes per parameter (14 with a half-precision copy: %.4g GB)",
+                 r->checkpoint_bytes / 1e9, r->checkpoint_bytes / (double)r->parameters.total,
+                 14e-9 * (double)r->parameters.total);
+    document_row(d, "time to write\t%s\tat %.1f GB/s from all nodes, beside training",
+                 text_duration(a, r->checkpoint_seconds), r->checkpoint_bytes / r->checkpoint_seconds / 1e9);
+    document_row(d, "time between failures\t%s\tof the whole job", long_time(a, r->mtbf));
+    document_row(d, "interval\t%s\tYoung: sqrt(2 x write x MTBF) = %.0f steps",
+                 text_duration(b, r->checkpoint_interval),
+                 r->checkpoint_interval * r->rate / r->prediction.step.tokens);
+    document_row(d, "expected waste\t%.2f %%\thalf an interval per failure and the writes", 100 * r->checkpoint_waste);
+    document_row(d, "a crash costs\t%s\thalf an interval and %.0f s to come back", money(a, r->crash_cost),
+                 r->machine.defaults.recovery);
+}
+
+static void inverse_section(Document *d, const PlanReport *r) {
+    char a[32], b[32], c[32], e[32];
+    if (r->questions.vocab > 0) {
+        document_section(d, "Vocabulary", "lrrrrrr",
+                         "entries\tparameters\tactive\tGFLOP/token\ttokens/s\tmemory GiB\ttime to target");
+        for (int i = 0; i < 2; i++) {
+            const PlanVocab *v = &r->vocab[i];
+            document_row(d, "%d\t%s\t%s\t%.3f\t%.0f\t%.2f\t%s", v->vocab, text_count(a, (double)v->parameters.total),
+                         text_count(b, (double)v->parameters.active), v->flops_per_token / 1e9, v->tokens_per_second,
+                         v->memory_total / GIB, long_time(c, v->seconds));
+        }
+    }
+    if (r->questions.target_hours <= 0) return;
+    const PlanLargest *m = &r->largest;
+    snprintf(e, sizeof e, "%.4g hours", r->questions.target_hours);
+    document_section(d, "Largest model", "lrl", "");
+    if (!m->found) {
+        document_note(d, "no size of this family reaches 20 tokens per parameter in %s on this machine", e);
+        return;
+    }
+    document_row(d, "in %s\t%s\tparameters, %s active, trained on %s tokens (20 per parameter)", e,
+                 text_count(a, (double)m->parameters.total), text_count(b, (double)m->parameters.active),
+                 text_count(c, m->tokens));
+    document_row(d, "shape\t%d x %d\tlayers x width, %d heads of %d, MLP %d", m->config.layers, m->config.hidden,
+                 m->config.heads, m->config.head_dim, m->config.experts ? m->config.moe_ffn : m->config.ffn);
+    document_row(d, "speed\t%.0f\ttokens/s with micro_batch %d, memory %.0f %%", m->tokens_per_second, m->micro_batch,
+                 100 * m->memory_fraction);
+    document_row(d, "time\t%s\t", long_time(a, m->seconds));
+}
+
+static void advice_section(Document *d, const PlanReport *r) {
+    document_section(d, "Bottleneck", "lrr", "");
+    document_note(d, "%s", r->bottleneck_text);
+    for (int i = 0; i < r->change_count; i++)
+        document_row(d, "%d. %s\t%+.1f %% tokens/s\tmemory %.0f %%", i + 1, r->changes[i].what,
+                     100 * r->changes[i].gain, 100 * r->changes[i].memory_fraction);
+    if (!r->change_count) document_note(d, "no single change that fits gains more than 0.5 %%");
+    if (!r->warning_count) return;
+    document_section(d, "Warnings", "l", "");
+    for (int i = 0; i < r->warning_count; i++)
+        document_note(d, "! %s", r->warnings[i]);
+}
+
+Document *plan_document(const PlanReport *report, bool with_ops) {
+    char *title = text_format("Plan of %s on %d x %s", report->name, report->machine.gpus, report->machine.gpu.title);
+    Document *d = document_create(title);
+    free(title);
+    model_section(d, report);
+    run_section(d, report);
+    budget_section(d, report);
+    memory_section(d, report);
+    step_section(d, report);
+    communication_section(d, report);
+    pipeline_section(d, report);
+    checkpoint_section(d, report);
+    inverse_section(d, report);
+    advice_section(d, report);
+    if (with_ops) ops_section(d, report);
+    return d;
+}
+
+static void outcome_line(TextBuffer *out, const char *name, const char *unit, double scale, PlanOutcome outcome) {
+    if (outcome.measured <= 0) return;
+    text_buffer_format(out, "  %-12s predicted %10.4g %-8s measured %10.4g %-8s error %+.1f %%\n", name,
+                       outcome.predicted / scale, unit, outcome.measured / scale, unit, plan_error_percent(outcome));
+}
+
+void plan_outcome_text(const PlanPrediction *prediction, const PlanMeasured *measured, TextBuffer *out) {
+    outcome_line(out, "memory", "GiB", GIB, (PlanOutcome){prediction->memory.total, measured->memory});
+    outcome_line(out, "step", "ms", 1e-3, (PlanOutcome){prediction->step.seconds, measured->step_seconds});
+    outcome_line(out, "throughput", "tokens/s", 1,
+                 (PlanOutcome){prediction->step.tokens_per_second, measured->tokens_per_second});
+}

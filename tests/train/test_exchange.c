@@ -1,0 +1,162 @@
+// Out to a Hugging Face directory and back in.
+#include "tiny_run.h"
+
+#include "train/evaluate.h"
+#include "train/export.h"
+#include "train/loaded.h"
+#include "train/run.h"
+#include "train/trainer.h"
+
+static char *directory;
+
+static int make_directory(void **state) {
+    (void)state;
+    directory = tiny_directory();
+    char *config = tiny_config(directory, "run.toml", 8, ""), *run = path_join(directory, "run");
+    RunOptions options = {.config = config, .directory = run};
+    assert_ok(run_train(&options));
+    free(run);
+    free(config);
+    return 0;
+}
+
+static int remove_directory(void **state) {
+    (void)state;
+    status_free(dir_remove(directory));
+    free(directory);
+    return 0;
+}
+
+static double loss_of(const char *path) {
+    LoadedRequest request = {.path = path, .tokenizer = "bytes", .device = "cpu", .micro_batch = 2, .seq = 32};
+    char *data = path_join(directory, "data");
+    const char *paths[] = {data};
+    SamplesRequest wanted = {.paths = paths, .path_count = 1, .split = "val", .seq = 32};
+    Loaded loaded;
+    Samples samples;
+    MetricsEval eval;
+    assert_ok(samples_open(&samples, &wanted));
+    assert_ok(loaded_open(&loaded, &request));
+    assert_ok(evaluate_samples(loaded.model, &samples, 16, &eval));
+    loaded_close(&loaded);
+    samples_close(&samples);
+    free(data);
+    return eval.loss;
+}
+
+static void an_exported_model_has_the_same_loss(void **state) {
+    (void)state;
+    char *run = path_join(directory, "run"), *out = path_join(directory, "hf");
+    assert_ok(export_hf(run, NULL, out, DTYPE_F32));
+    assert_true(loss_of(run) == loss_of(out)); // fp32 out and in: not one bit differs
+    assert_error(export_hf(run, NULL, out, DTYPE_F32), "already");
+    free(run);
+    free(out);
+}
+
+static void a_bf16_export_is_close(void **state) {
+    (void)state;
+    char *run = path_join(directory, "run"), *out = path_join(directory, "hf16");
+    assert_ok(export_hf(run, NULL, out, DTYPE_BF16));
+    // Each weight moves by at most 2^-9 of itself; over this two-layer model the loss moves by about as much.
+    assert_true(fabs(loss_of(run) - loss_of(out)) < 0x1p-9 * loss_of(run));
+    free(run);
+    free(out);
+}
+
+static void training_goes_on_from_an_imported_model(void **state) {
+    (void)state;
+    char *run = path_join(directory, "run"), *out = path_join(directory, "hf-init");
+    assert_ok(export_hf(run, NULL, out, DTYPE_F32));
+    char *text =
+        text_format("[model]\ninit = \"%s\"\n[data]\ntrain = [\"%s/data\"]\n[train]\nseq = 32\nmicro_batch = 2\n"
+                    "steps = 4\nprecision = \"fp32\"\ndevice = \"cpu\"\n[optimizer]\nlr = 1e-3\n",
+                    out, directory);
+    char *path = path_join(directory, "init.toml");
+    assert_ok(file_write_atomic(path, text, strlen(text)));
+    Config config;
+    Trainer trainer;
+    MetricsStep step;
+    bool stopped;
+    assert_ok(config_read(&config, path, NULL, 0));
+    assert_ok(trainer_open(&trainer, &config));
+    assert_ok(trainer_step(&trainer, &step, NULL, &stopped));
+    assert_true(step.loss < 4.6); // fresh weights would give log(257) = 5.55
+    trainer_close(&trainer);
+    config_free(&config);
+    free(path);
+    free(text);
+    free(out);
+    free(run);
+}
+
+static void a_checkpoint_can_be_named(void **state) {
+    (void)state;
+    char *run = path_join(directory, "run"), *source;
+    assert_ok(loaded_source(run, "8", &source));
+    free(source);
+    assert_error(loaded_source(run, "7", &source), "no checkpoint");
+    assert_error(loaded_source(run, "later", &source), "newest, best or a step");
+    assert_error(loaded_source("/nowhere", NULL, &source), "neither");
+    free(run);
+}
+
+// The tokenizer found for a checkpoint of a run that has only this configuration; malloc'd or NULL.
+static char *tokenizer_with(const char *config) {
+    char *run = path_join(directory, "bare"), *source = path_join(run, "checkpoints/step-8");
+    char *file = path_join(run, "config.toml");
+    assert_ok(dir_make(run));
+    assert_ok(file_write_atomic(file, config, strlen(config)));
+    char *found = loaded_tokenizer_path(run, source);
+    free(file);
+    free(source);
+    free(run);
+    return found;
+}
+
+static void the_byte_tokenizer_is_taken_when_the_run_names_it(void **state) {
+    (void)state;
+    char *found = tokenizer_with("[data]\ntrain = [\"/nowhere\"]\ntokenizer = \"bytes\"\n");
+    assert_non_null(found);
+    assert_string_equal(found, "bytes");
+    free(found);
+}
+
+static void the_byte_tokenizer_is_taken_when_the_shards_were_made_with_it(void **state) {
+    (void)state;
+    char *config = text_format("[data]\ntrain = [\"%s/data\"]\n", directory), *found = tokenizer_with(config);
+    assert_non_null(found);
+    assert_string_equal(found, "bytes");
+    free(found);
+    free(config);
+}
+
+static void no_tokenizer_is_guessed_for_shards_of_another(void **state) {
+    (void)state;
+    char *data = path_join(directory, "learned"), *config = text_format("[data]\ntrain = [\"%s\"]\n", data);
+    SynthRequest request = {data, NULL, 300, 7, 20, 2};
+    SynthResult result;
+    assert_ok(synth_write(&request, &result));
+    assert_null(tokenizer_with(config));
+    free(config);
+    free(data);
+}
+
+static void no_tokenizer_is_guessed_when_the_data_is_gone(void **state) {
+    (void)state;
+    assert_null(tokenizer_with("[data]\ntrain = [\"/nowhere\"]\n"));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_exported_model_has_the_same_loss),
+        cmocka_unit_test(a_bf16_export_is_close),
+        cmocka_unit_test(training_goes_on_from_an_imported_model),
+        cmocka_unit_test(a_checkpoint_can_be_named),
+        cmocka_unit_test(the_byte_tokenizer_is_taken_when_the_run_names_it),
+        cmocka_unit_test(the_byte_tokenizer_is_taken_when_the_shards_were_made_with_it),
+        cmocka_unit_test(no_tokenizer_is_guessed_for_shards_of_another),
+        cmocka_unit_test(no_tokenizer_is_guessed_when_the_data_is_gone),
+    };
+    return cmocka_run_group_tests(tests, make_directory, remove_directory);
+}
