@@ -1,0 +1,257 @@
+// What the files of the CUDA implementation share: its state, error recording, scratch memory, the profiling scope, and
+// the functions behind the table. Usable from C and from .cu files.
+//
+// How an op is written:
+//     extern "C" void cuda_thing(Ops *ops, ...) {
+//         CudaState *state = cuda_scope_begin(ops, OP_ELEMENTWISE);
+//         thing_kernel<<<blocks, threads, shared, state->stream>>>(...);
+//         LAUNCH_CHECK(state);
+//         cuda_scope_end(state);
+//     }
+// An op enqueues on state->stream only, never waits for the device, and allocates nothing (it may be recorded into a
+// graph). Scratch comes from cuda_scratch and lasts until the op returns.
+#pragma once
+
+#include <cublasLt.h>
+#include <cuda_runtime.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#include "base/dtype.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "base/text.h"
+#include "ops/ops.h"
+
+enum {
+    CUDA_FETCH_SLOTS = 8,
+    CUDA_FETCH_BYTES = 4096,
+    CUDA_MARKS = 64,
+    CUDA_UPLOAD_SLOTS = 16,
+    CUDA_UPLOAD_BYTES = 512 << 10, // of one slot; longer uploads are cut
+    CUDA_PROFILE_EVENTS = 4096,    // pairs held before they are summed
+    CUDA_ROW_ALIGN = OPS_CUDA_ROW_ALIGN,
+};
+
+typedef struct GemmCache GemmCache;           // gemm.c
+typedef struct AttentionCache AttentionCache; // attention.c
+typedef struct TuneFile TuneFile;             // tune.c
+
+typedef struct CudaState {
+    int device;
+    int arch;         // compute capability, 90 for 9.0
+    int sm_count;     // multiprocessors
+    int shared_limit; // bytes of shared memory that one block may opt in to
+    size_t l2_bytes;
+    char gpu_name[256];
+
+    cudaStream_t stream;      // all work, in order
+    cudaStream_t copy_stream; // uploads from pinned memory
+
+    void *workspace; // bound by the caller; 256-byte aligned
+    size_t workspace_bytes;
+
+    char *failure;  // the first failure since the last sync, or NULL
+    bool capturing; // between graph_begin and graph_end
+
+    struct { // pinned ring -> device staging on copy_stream -> destination on stream
+        uint8_t *host, *staging;
+        cudaEvent_t arrived[CUDA_UPLOAD_SLOTS], consumed[CUDA_UPLOAD_SLOTS];
+        int next;
+    } upload;
+    struct {
+        uint8_t *host; // pinned, CUDA_FETCH_BYTES a slot
+        cudaEvent_t done[CUDA_FETCH_SLOTS];
+    } fetch;
+    cudaEvent_t marks[CUDA_MARKS];
+
+    struct {
+        bool on;
+        int depth; // scopes may nest: only the outermost is timed
+        int count;
+        cudaEvent_t begin[CUDA_PROFILE_EVENTS], end[CUDA_PROFILE_EVENTS];
+        uint8_t category[CUDA_PROFILE_EVENTS];
+        double milliseconds[OP_CATEGORY_COUNT];
+    } profile;
+
+    cublasLtHandle_t cublas;
+    GemmCache *gemms;
+    AttentionCache *attention;
+    TuneFile *tune;
+} CudaState;
+
+static inline CudaState *cuda_state(Ops *ops) {
+    return (CudaState *)ops->state;
+}
+
+// Keeps the first failure for sync() to report.
+void cuda_fail(CudaState *state, const char *file, int line, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+
+#define CUDA_CHECK(state, call)                                                                       \
+    do {                                                                                              \
+        cudaError_t cuda_check_ = (call);                                                             \
+        if (cuda_check_ != cudaSuccess)                                                               \
+            cuda_fail((state), __FILE__, __LINE__, "%s: %s", #call, cudaGetErrorString(cuda_check_)); \
+    } while (0)
+
+// After every kernel launch.
+#define LAUNCH_CHECK(state)                                                           \
+    do {                                                                              \
+        cudaError_t launch_check_ = cudaGetLastError();                               \
+        if (launch_check_ != cudaSuccess)                                             \
+            cuda_fail((state), __FILE__, __LINE__, "%s: launch failed: %s", __func__, \
+                      cudaGetErrorString(launch_check_));                             \
+    } while (0)
+
+// The two ends of every op: the time between them counts for the category when profiling is on.
+CudaState *cuda_scope_begin(Ops *ops, OpCategory category);
+void cuda_scope_end(CudaState *state);
+
+// The bound workspace as scratch of this op, at least `bytes` of it (the whole of it may be used); records a failure
+// and returns NULL when it is too small. What each op needs is added up in ops/workspace_cuda.c.
+void *cuda_scratch(CudaState *state, size_t bytes);
+
+static inline int64_t ceil_div64(int64_t a, int64_t b) {
+    return (a + b - 1) / b;
+}
+
+// ---- tuning cache (tune.c): text values under text keys, kept on disk ---------------------------------------------
+
+TuneFile *tune_open(const char *path, const char *gpu_name); // path may be NULL: memory only
+const char *tune_get(TuneFile *tune, const char *key);       // NULL when unknown
+void tune_put(TuneFile *tune, const char *key, const char *value);
+void tune_close(TuneFile *tune);
+
+// ---- the functions behind the table, by file ----------------------------------------------------------------------
+
+// elementwise.cu and its neighbours
+void cuda_fill_f32(Ops *ops, float *out, float value, int64_t count);
+void cuda_cast(Ops *ops, void *out, DType out_dtype, const void *in, DType in_dtype, int64_t count);
+void cuda_sum_f32(Ops *ops, float *out, const float *in, int64_t count, bool accumulate);
+void cuda_embedding_forward(Ops *ops, void *out, const int32_t *ids, const void *weight, int64_t rows, int dim,
+                            DType dtype);
+void cuda_embedding_backward(Ops *ops, float *dweight, const void *dout, const int32_t *ids, int64_t rows, int dim,
+                             int vocab, DType dtype);
+void cuda_add_rmsnorm_forward(Ops *ops, void *out, void *sum, float *rstd, const void *residual, const void *branch,
+                              const void *weight, int64_t rows, int dim, float eps, DType dtype);
+void cuda_add_rmsnorm_backward(Ops *ops, void *dsum, void *normed, float *dweight, const void *dout, const void *sum,
+                               const float *rstd, const void *weight, int64_t rows, int dim, bool dsum_is_zero,
+                               DType dtype);
+void cuda_qk_rope_forward(Ops *ops, void *out, int64_t out_stride, const void *in, int64_t in_stride, float *rstd,
+                          const QkRopeShape *shape, DType dtype);
+void cuda_qk_rope_backward(Ops *ops, void *grad, int64_t grad_stride, const void *in, int64_t in_stride,
+                           const float *rstd, float *dq_weight, float *dk_weight, const QkRopeShape *shape,
+                           DType dtype);
+void cuda_swiglu_forward(Ops *ops, void *out, const void *gate_up, const float *row_weight, const int32_t *row_count,
+                         int64_t rows, int dim, DType dtype);
+void cuda_swiglu_backward(Ops *ops, void *dgate_up, void *out, float *drow_weight, const void *gate_up,
+                          const void *dout, const float *row_weight, const int32_t *row_count, int64_t rows, int dim,
+                          DType dtype);
+void cuda_cross_entropy(Ops *ops, float *losses, void *logits, const int32_t *targets, const float *scale, int64_t rows,
+                        int vocab, DType dtype);
+void cuda_attention_cached(Ops *ops, void *out, const void *q, const void *k_cache, const void *v_cache, int n,
+                           int first, int heads, int kv_heads, int head_dim, float scale, DType dtype);
+void cuda_moe_router_forward(Ops *ops, float *logits, const void *in, const void *weight, int64_t rows, int dim,
+                             int experts, DType dtype);
+void cuda_moe_router_backward(Ops *ops, void *din, float *dweight, const float *dlogits, const void *in,
+                              const void *weight, int64_t rows, int dim, int experts, DType dtype);
+void cuda_moe_route_forward(Ops *ops, const MoeRouting *routing, const MoeShape *shape);
+void cuda_moe_route_backward(Ops *ops, float *dlogits, const float *drow_weight, const float *dprob,
+                             const float *z_coef, const MoeRouting *routing, const MoeShape *shape);
+void cuda_moe_balance(Ops *ops, float *loss, float *dprob, const float *scale, const int32_t *counts,
+                      const float *prob_sum, int layers, int64_t tokens, int experts);
+void cuda_moe_gather(Ops *ops, void *rows_out, const void *in, const MoeRouting *routing, const MoeShape *shape,
+                     int dim, DType dtype);
+void cuda_moe_sum(Ops *ops, void *out, const void *rows_in, const MoeRouting *routing, const MoeShape *shape, int dim,
+                  bool accumulate, DType dtype);
+void cuda_norm_f32(Ops *ops, float *out, const float *in, int64_t count);
+void cuda_guard(Ops *ops, int32_t *skip, const float *loss, const float *norm, float loss_limit, float norm_limit);
+void cuda_adamw(Ops *ops, const AdamwArgs *args);
+
+// grouped_gemm.cu
+void cuda_grouped_linear_forward(Ops *ops, void *out, const void *in, const void *weight, const int32_t *offsets,
+                                 int experts, int64_t rows, int in_dim, int out_dim, DType dtype);
+void cuda_grouped_linear_backward_input(Ops *ops, void *din, const void *dout, const void *weight,
+                                        const int32_t *offsets, int experts, int64_t rows, int in_dim, int out_dim,
+                                        DType dtype);
+void cuda_grouped_linear_backward_weight(Ops *ops, float *dweight, const void *dout, const void *in,
+                                         const int32_t *offsets, int experts, int64_t rows, int in_dim, int out_dim,
+                                         DType dtype);
+
+// gemm.c
+void cuda_linear_forward(Ops *ops, void *out, const void *in, const void *weight, int64_t rows, int in_dim, int out_dim,
+                         DType dtype);
+void cuda_linear_backward_input(Ops *ops, void *din, const void *dout, const void *weight, int64_t rows, int in_dim,
+                                int out_dim, DType dtype);
+void cuda_linear_backward_weight(Ops *ops, float *dweight, const void *dout, const void *in, int64_t rows, int in_dim,
+                                 int out_dim, DType dtype);
+GemmCache *gemm_cache_create(void);
+void gemm_cache_free(GemmCache *cache);
+
+// attention.c: chooses the engine, by time where several can
+void cuda_attention_forward(Ops *ops, void *out, float *lse, const void *q, const void *k, const void *v,
+                            const AttentionShape *shape, DType dtype);
+void cuda_attention_backward(Ops *ops, void *dq, void *dk, void *dv, int64_t dqkv_stride, const void *dout,
+                             const void *out, const float *lse, const void *q, const void *k, const void *v,
+                             const AttentionShape *shape, DType dtype);
+AttentionCache *attention_cache_create(void);
+void attention_cache_free(AttentionCache *cache);
+
+// attention_flash.cu: hearth's own kernels: every shape, both dtypes, documents. variant picks a tile shape, from 0 to
+// FLASH_VARIANTS - 1; all give right results.
+enum { FLASH_VARIANTS = 2 };
+void flash_forward(CudaState *state, void *out, float *lse, const void *q, const void *k, const void *v,
+                   const AttentionShape *shape, DType dtype, int variant);
+void flash_backward(CudaState *state, void *dq, void *dk, void *dv, int64_t dqkv_stride, const void *dout,
+                    const void *out, const float *lse, const void *q, const void *k, const void *v,
+                    const AttentionShape *shape, DType dtype, int variant);
+
+// attention_hopper.cu: bf16 on compute capability 9.0, when hearth was built for sm_90a.
+enum { HOPPER_VARIANTS = 2 };
+bool hopper_available(CudaState *state);
+void hopper_backward(CudaState *state, void *dq, void *dk, void *dv, int64_t dqkv_stride, const void *dout,
+                     const void *out, const float *lse, const void *q, const void *k, const void *v,
+                     const AttentionShape *shape, int variant);
+
+// attention_sm90_backward.cu: bf16 on compute capability 9.0, without documents; attention_sm90.h gives its scratch.
+bool attention_sm90_supported(const CudaState *state, int64_t dqkv_stride, const AttentionShape *shape);
+bool attention_sm90_backward(CudaState *state, void *dq, void *dk, void *dv, int64_t dqkv_stride, const void *dout,
+                             const void *out, const float *lse, const void *q, const void *k, const void *v,
+                             const AttentionShape *shape);
+
+// attention_f32.cu. row_sum is scratch of [batch, heads, seq].
+void flash_forward_f32(CudaState *state, float *out, float *lse, const float *q, const float *k, const float *v,
+                       const AttentionShape *shape);
+void flash_backward_f32(CudaState *state, float *dq, float *dk, float *dv, int64_t dqkv_stride, const float *dout,
+                        const float *out, const float *lse, float *row_sum, const float *q, const float *k,
+                        const float *v, const AttentionShape *shape);
+
+// attention_cudnn.c: bf16 without documents. A plan belongs to one shape; NULL (and the reason in *why, malloc'd) when
+// cuDNN cannot do it. The backward plan is deterministic, and works through the batch in parts so that its scratch
+// stays within scratch_limit.
+typedef struct CudnnPlan CudnnPlan;
+typedef struct CudnnLibrary CudnnLibrary;
+CudnnLibrary *cudnn_open(CudaState *state); // NULL when it is not there
+void cudnn_close(CudnnLibrary *library);
+int cudnn_version(CudnnLibrary *library);
+CudnnPlan *cudnn_plan_forward(CudnnLibrary *library, const AttentionShape *shape, char **why);
+CudnnPlan *cudnn_plan_backward(CudnnLibrary *library, const AttentionShape *shape, int64_t dqkv_stride,
+                               size_t scratch_limit, char **why);
+size_t cudnn_plan_scratch(const CudnnPlan *plan);
+void cudnn_plan_free(CudnnPlan *plan);
+void cudnn_run_forward(CudaState *state, CudnnPlan *plan, void *out, float *lse, const void *q, const void *k,
+                       const void *v, const AttentionShape *shape);
+void cudnn_run_backward(CudaState *state, CudnnPlan *plan, void *dq, void *dk, void *dv, int64_t dqkv_stride,
+                        const void *dout, const void *out, const float *lse, const void *q, const void *k,
+                        const void *v, const AttentionShape *shape);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,186 @@
+// Plain element loops: fill, cast, sums and the norm of float arrays; and the last step of reductions over blocks.
+// workspace: sum_f32 and norm_f32 use workspace_reduce().
+#include "ops/cuda/cuda.h"
+#include "ops/cuda/reduce.cuh"
+#include "ops/cuda/vector.cuh"
+#include "ops/cuda/workspace.h"
+
+#include <assert.h>
+
+// ---- fill
+// -------------------------------------------------------------------------------------------------------------
+
+static __global__ void fill_kernel(float *out, float value, int64_t count) {
+    int64_t stride = (int64_t)gridDim.x * blockDim.x;
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += stride)
+        out[i] = value;
+}
+
+extern "C" void cuda_fill_f32(Ops *ops, float *out, float value, int64_t count) {
+    if (count == 0) return;
+    CudaState *state = cuda_scope_begin(ops, OP_ELEMENTWISE);
+    int64_t blocks = ceil_div64(count, 256);
+    fill_kernel<<<(unsigned)(blocks < 4096 ? blocks : 4096), 256, 0, state->stream>>>(out, value, count);
+    LAUNCH_CHECK(state);
+    cuda_scope_end(state);
+}
+
+// ---- cast
+// -------------------------------------------------------------------------------------------------------------
+
+template <typename Out, typename In, int V>
+static __global__ void cast_kernel(Out *__restrict__ out, const In *__restrict__ in, int64_t count) {
+    int64_t stride = (int64_t)gridDim.x * blockDim.x * V;
+    for (int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * V; i < count; i += stride) {
+        if (i + V <= count) {
+            float values[V];
+            load_floats<V>(values, in + i);
+            store_floats<V>(out + i, values);
+        } else {
+            for (int64_t j = i; j < count; j++)
+                out[j] = from_float<Out>(to_float(in[j]));
+        }
+    }
+}
+
+template <typename Out, typename In>
+static void cast_launch(CudaState *state, void *out, const void *in, int64_t count) {
+    bool aligned = all_aligned(16, out, in);
+    int64_t blocks = ceil_div64(count, aligned ? 256 * 8 : 256);
+    unsigned grid = (unsigned)(blocks < 8192 ? blocks : 8192);
+    if (aligned)
+        cast_kernel<Out, In, 8><<<grid, 256, 0, state->stream>>>((Out *)out, (const In *)in, count);
+    else
+        cast_kernel<Out, In, 1><<<grid, 256, 0, state->stream>>>((Out *)out, (const In *)in, count);
+    LAUNCH_CHECK(state);
+}
+
+extern "C" void cuda_cast(Ops *ops, void *out, DType out_dtype, const void *in, DType in_dtype, int64_t count) {
+    assert(out_dtype == DTYPE_F32 || out_dtype == DTYPE_BF16);
+    assert(in_dtype == DTYPE_F32 || in_dtype == DTYPE_BF16);
+    if (count == 0) return;
+    CudaState *state = cuda_scope_begin(ops, OP_ELEMENTWISE);
+    if (out_dtype == in_dtype)
+        CUDA_CHECK(state, cudaMemcpyAsync(out, in, (size_t)count * dtype_size(in_dtype), cudaMemcpyDeviceToDevice,
+                                          state->stream));
+    else if (out_dtype == DTYPE_BF16)
+        cast_launch<__nv_bfloat16, float>(state, out, in, count);
+    else
+        cast_launch<float, __nv_bfloat16>(state, out, in, count);
+    cuda_scope_end(state);
+}
+
+// ---- sums
+// -------------------------------------------------------------------------------------------------------------
+
+// One double per block: short float sums are carried into a double, so that billions of elements lose nothing.
+template <bool SQUARE>
+static __global__ __launch_bounds__(256) void reduce_kernel(double *partials, const float *__restrict__ in,
+                                                            int64_t count, bool aligned) {
+    __shared__ double shared[32];
+    double total = 0;
+    int64_t thread = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, threads = (int64_t)gridDim.x * blockDim.x;
+    int64_t done = 0;
+    if (aligned) {
+        int64_t vectors = count / 4, i = thread;
+        const float4 *in4 = reinterpret_cast<const float4 *>(in);
+        for (; i + 3 * threads < vectors; i += 4 * threads) {
+            float4 part[4];
+#pragma unroll
+            for (int u = 0; u < 4; u++)
+                part[u] = __ldcs(in4 + i + u * threads);
+            float sum = 0;
+#pragma unroll
+            for (int u = 0; u < 4; u++) {
+                float4 p = part[u];
+                sum += SQUARE ? p.x * p.x + p.y * p.y + p.z * p.z + p.w * p.w : p.x + p.y + p.z + p.w;
+            }
+            total += sum;
+        }
+        for (; i < vectors; i += threads) {
+            float4 p = in4[i];
+            total += SQUARE ? p.x * p.x + p.y * p.y + p.z * p.z + p.w * p.w : p.x + p.y + p.z + p.w;
+        }
+        done = vectors * 4;
+    }
+    for (int64_t i = done + thread; i < count; i += threads)
+        total += SQUARE ? in[i] * in[i] : in[i];
+    total = block_sum(total, shared);
+    if (threadIdx.x == 0) partials[blockIdx.x] = total;
+}
+
+template <bool SQUARE>
+static __global__ void reduce_finish_kernel(float *out, const double *partials, int parts, bool accumulate) {
+    __shared__ double shared[32];
+    double total = 0;
+    for (int i = (int)threadIdx.x; i < parts; i += (int)blockDim.x)
+        total += partials[i];
+    total = block_sum(total, shared);
+    if (threadIdx.x) return;
+    float result = SQUARE ? (float)sqrt(total) : (float)total;
+    *out = accumulate ? *out + result : result;
+}
+
+template <bool SQUARE>
+static void reduce_launch(CudaState *state, float *out, const float *in, int64_t count, bool accumulate) {
+    double *partials = (double *)cuda_scratch(state, workspace_reduce());
+    if (!partials) return;
+    int64_t blocks = ceil_div64(count, 256 * 16);
+    int parts = (int)(blocks < 1 ? 1 : blocks < REDUCE_BLOCKS ? blocks : REDUCE_BLOCKS);
+    reduce_kernel<SQUARE><<<parts, 256, 0, state->stream>>>(partials, in, count, all_aligned(16, in));
+    LAUNCH_CHECK(state);
+    reduce_finish_kernel<SQUARE><<<1, 256, 0, state->stream>>>(out, partials, parts, accumulate);
+    LAUNCH_CHECK(state);
+}
+
+extern "C" void cuda_sum_f32(Ops *ops, float *out, const float *in, int64_t count, bool accumulate) {
+    CudaState *state = cuda_scope_begin(ops, OP_ELEMENTWISE);
+    reduce_launch<false>(state, out, in, count, accumulate);
+    cuda_scope_end(state);
+}
+
+extern "C" void cuda_norm_f32(Ops *ops, float *out, const float *in, int64_t count) {
+    CudaState *state = cuda_scope_begin(ops, OP_OPTIMIZER);
+    reduce_launch<true>(state, out, in, count, false);
+    cuda_scope_end(state);
+}
+
+// ---- columns
+// ----------------------------------------------------------------------------------------------------------
+
+// 32 columns a block: 32 warps take the parts in turn, then one warp adds their 32 sums in order.
+static __global__ __launch_bounds__(1024) void columns_kernel(float *out, const float *__restrict__ partials, int parts,
+                                                              int64_t columns) {
+    __shared__ float sums[32][33];
+    int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    int64_t column = (int64_t)blockIdx.x * 32 + lane;
+    float sum = 0;
+    if (column < columns) {
+#pragma unroll 4
+        for (int part = warp; part < parts; part += 32)
+            sum += partials[(int64_t)part * columns + column];
+    }
+    sums[warp][lane] = sum;
+    __syncthreads();
+    sum = warp_sum(sums[lane][warp]);
+    column = (int64_t)blockIdx.x * 32 + warp;
+    if (lane == 0 && column < columns) out[column] += sum;
+}
+
+// Few parts and many columns: a thread adds up its own column.
+static __global__ void columns_flat_kernel(float *out, const float *__restrict__ partials, int parts, int64_t columns) {
+    int64_t column = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (column >= columns) return;
+    float sum = 0;
+#pragma unroll 8
+    for (int part = 0; part < parts; part++)
+        sum += partials[(int64_t)part * columns + column];
+    out[column] += sum;
+}
+
+void columns_reduce(cudaStream_t stream, float *out, const float *partials, int parts, int64_t columns) {
+    if (columns >= 16384)
+        columns_flat_kernel<<<(unsigned)ceil_div64(columns, 128), 128, 0, stream>>>(out, partials, parts, columns);
+    else
+        columns_kernel<<<(unsigned)ceil_div64(columns, 32), 1024, 0, stream>>>(out, partials, parts, columns);
+}

@@ -1,0 +1,292 @@
+// The three products of a linear layer through cuBLASLt. A shape is tuned at its first use outside a graph: the
+// heuristic's candidates are timed on the real inputs and the fastest is kept, in memory and in the tuning cache. The
+// forward pass and the input gradient are timed into their own output, which the call overwrites anyway; the weight
+// gradient, which accumulates, is timed into borrowed memory that is given back before the call returns.
+//
+// Deterministic: split-K only with the reduction in the workspace, never by atomic addition into the output.
+#include "ops/cuda/cuda.h"
+
+#include <stdlib.h>
+
+enum { GEMM_CANDIDATES = 24, GEMM_FINALISTS = 6, GEMM_WORKSPACE = 64 << 20 };
+static const float GEMM_FINAL_MARGIN = 1.12f; // slower than this in the short race: not a finalist
+static const float GEMM_SMALL_MS = 0.03f;     // products too short to heat the GPU are raced as they are
+
+typedef enum GemmKind { GEMM_FORWARD, GEMM_BACKWARD_INPUT, GEMM_BACKWARD_WEIGHT } GemmKind;
+static const char *const kind_name[] = {"forward", "dgrad", "wgrad"};
+
+// Column-major, as cuBLAS thinks: D[m, n] = op(A) op(B) + beta * D.
+typedef struct GemmShape {
+    GemmKind kind;
+    DType dtype;
+    int64_t m, n, k;
+    int alignment; // of the least aligned operand, at most 16 bytes
+} GemmShape;
+
+typedef struct Gemm {
+    GemmShape shape;
+    cublasLtMatmulDesc_t operation;
+    cublasLtMatrixLayout_t a, b, d;
+    cublasLtMatmulAlgo_t algorithm;
+    bool tuned;
+} Gemm;
+
+struct GemmCache {
+    Gemm *items;
+    int count, capacity;
+};
+
+GemmCache *gemm_cache_create(void) {
+    return xcalloc(1, sizeof(GemmCache));
+}
+
+void gemm_cache_free(GemmCache *cache) {
+    if (!cache) return;
+    for (int i = 0; i < cache->count; i++) {
+        cublasLtMatmulDescDestroy(cache->items[i].operation);
+        cublasLtMatrixLayoutDestroy(cache->items[i].a);
+        cublasLtMatrixLayoutDestroy(cache->items[i].b);
+        cublasLtMatrixLayoutDestroy(cache->items[i].d);
+    }
+    free(cache->items);
+    free(cache);
+}
+
+#define CUBLAS_CHECK(state, call)                                                                            \
+    do {                                                                                                     \
+        cublasStatus_t cublas_check_ = (call);                                                               \
+        if (cublas_check_ != CUBLAS_STATUS_SUCCESS)                                                          \
+            cuda_fail((state), __FILE__, __LINE__, "%s: %s", #call, cublasLtGetStatusString(cublas_check_)); \
+    } while (0)
+
+static size_t gemm_workspace(const CudaState *state) {
+    return state->workspace_bytes < GEMM_WORKSPACE ? state->workspace_bytes : GEMM_WORKSPACE;
+}
+
+static void gemm_describe(CudaState *state, Gemm *gemm) {
+    const GemmShape *s = &gemm->shape;
+    cudaDataType_t type = s->dtype == DTYPE_BF16 ? CUDA_R_16BF : CUDA_R_32F;
+    cudaDataType_t out_type = s->kind == GEMM_BACKWARD_WEIGHT ? CUDA_R_32F : type;
+    cublasOperation_t op_a = s->kind == GEMM_FORWARD ? CUBLAS_OP_T : CUBLAS_OP_N;
+    cublasOperation_t op_b = s->kind == GEMM_BACKWARD_WEIGHT ? CUBLAS_OP_T : CUBLAS_OP_N;
+    CUBLAS_CHECK(state, cublasLtMatmulDescCreate(&gemm->operation, CUBLAS_COMPUTE_32F, CUDA_R_32F)); // never TF32
+    CUBLAS_CHECK(state,
+                 cublasLtMatmulDescSetAttribute(gemm->operation, CUBLASLT_MATMUL_DESC_TRANSA, &op_a, sizeof op_a));
+    CUBLAS_CHECK(state,
+                 cublasLtMatmulDescSetAttribute(gemm->operation, CUBLASLT_MATMUL_DESC_TRANSB, &op_b, sizeof op_b));
+    uint64_t a_rows = (uint64_t)(op_a == CUBLAS_OP_N ? s->m : s->k),
+             a_cols = (uint64_t)(op_a == CUBLAS_OP_N ? s->k : s->m);
+    uint64_t b_rows = (uint64_t)(op_b == CUBLAS_OP_N ? s->k : s->n),
+             b_cols = (uint64_t)(op_b == CUBLAS_OP_N ? s->n : s->k);
+    CUBLAS_CHECK(state, cublasLtMatrixLayoutCreate(&gemm->a, type, a_rows, a_cols, (int64_t)a_rows));
+    CUBLAS_CHECK(state, cublasLtMatrixLayoutCreate(&gemm->b, type, b_rows, b_cols, (int64_t)b_rows));
+    CUBLAS_CHECK(state, cublasLtMatrixLayoutCreate(&gemm->d, out_type, (uint64_t)s->m, (uint64_t)s->n, s->m));
+}
+
+static cublasStatus_t gemm_run(CudaState *state, const Gemm *gemm, const cublasLtMatmulAlgo_t *algorithm, const void *a,
+                               const void *b, void *d) {
+    float alpha = 1, beta = gemm->shape.kind == GEMM_BACKWARD_WEIGHT ? 1.0f : 0.0f;
+    return cublasLtMatmul(state->cublas, gemm->operation, &alpha, a, gemm->a, b, gemm->b, &beta, d, gemm->d, d, gemm->d,
+                          algorithm, state->workspace, gemm_workspace(state), state->stream);
+}
+
+static int gemm_candidates(CudaState *state, const Gemm *gemm, cublasLtMatmulHeuristicResult_t *results, int wanted) {
+    cublasLtMatmulPreference_t preference;
+    CUBLAS_CHECK(state, cublasLtMatmulPreferenceCreate(&preference));
+    size_t workspace = gemm_workspace(state);
+    uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    uint32_t alignment = (uint32_t)gemm->shape.alignment;
+    CUBLAS_CHECK(state, cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                                             &workspace, sizeof workspace));
+    CUBLAS_CHECK(state, cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+                                                             &reductions, sizeof reductions));
+    static const cublasLtMatmulPreferenceAttributes_t alignments[] = {
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
+    for (int i = 0; i < 4; i++)
+        CUBLAS_CHECK(state,
+                     cublasLtMatmulPreferenceSetAttribute(preference, alignments[i], &alignment, sizeof alignment));
+    int found = 0;
+    CUBLAS_CHECK(state, cublasLtMatmulAlgoGetHeuristic(state->cublas, gemm->operation, gemm->a, gemm->b, gemm->d,
+                                                       gemm->d, preference, wanted, results, &found));
+    cublasLtMatmulPreferenceDestroy(preference);
+    int kept = 0;
+    for (int i = 0; i < found; i++)
+        if (results[i].state == CUBLAS_STATUS_SUCCESS) results[kept++] = results[i];
+    return kept;
+}
+
+// Milliseconds of one run, or a negative number when the algorithm fails.
+static float gemm_time(CudaState *state, const Gemm *gemm, const cublasLtMatmulAlgo_t *algorithm, const void *a,
+                       const void *b, void *d, int repeats) {
+    float milliseconds = -1;
+    cudaEvent_t begin, end;
+    CUDA_CHECK(state, cudaEventCreate(&begin));
+    CUDA_CHECK(state, cudaEventCreate(&end));
+    bool good = gemm_run(state, gemm, algorithm, a, b, d) == CUBLAS_STATUS_SUCCESS;
+    CUDA_CHECK(state, cudaEventRecord(begin, state->stream));
+    for (int i = 0; good && i < repeats; i++)
+        good = gemm_run(state, gemm, algorithm, a, b, d) == CUBLAS_STATUS_SUCCESS;
+    CUDA_CHECK(state, cudaEventRecord(end, state->stream));
+    CUDA_CHECK(state, cudaEventSynchronize(end));
+    if (good) CUDA_CHECK(state, cudaEventElapsedTime(&milliseconds, begin, end));
+    cudaEventDestroy(begin);
+    cudaEventDestroy(end);
+    return good ? milliseconds / (float)repeats : -1;
+}
+
+// The same under load: a GPU that multiplies without pause reaches its power limit within milliseconds and lowers its
+// clock, and then the algorithm that moves the least data is fastest, not the one that wins a short race.
+static float gemm_time_sustained(CudaState *state, const Gemm *gemm, const cublasLtMatmulAlgo_t *algorithm,
+                                 const void *a, const void *b, void *d, float short_time) {
+    enum { HEAT_MS = 40, RACE_MS = 40 };
+    int heat = (int)(HEAT_MS / short_time) + 1, race = (int)(RACE_MS / short_time) + 1;
+    for (int i = 0; i < heat; i++)
+        if (gemm_run(state, gemm, algorithm, a, b, d) != CUBLAS_STATUS_SUCCESS) return -1;
+    return gemm_time(state, gemm, algorithm, a, b, d, race);
+}
+
+static void gemm_tune(CudaState *state, Gemm *gemm, const void *a, const void *b, void *d,
+                      const cublasLtMatmulHeuristicResult_t *results, int found) {
+    float times[GEMM_CANDIDATES];
+    int order[GEMM_CANDIDATES], count = 0;
+    for (int i = 0; i < found; i++) {
+        float time = gemm_time(state, gemm, &results[i].algo, a, b, d, 3);
+        if (time < 0) continue;
+        int at = count++;
+        for (; at > 0 && times[order[at - 1]] > time; at--)
+            order[at] = order[at - 1];
+        order[at] = i;
+        times[i] = time;
+    }
+    int best = -1;
+    float best_time = 0;
+    for (int i = 0; i < count && i < GEMM_FINALISTS; i++) { // the first round is short, so the front runners race again
+        const cublasLtMatmulAlgo_t *algorithm = &results[order[i]].algo;
+        float time = times[order[i]];
+        if (time > GEMM_FINAL_MARGIN * times[order[0]]) break;
+        time = time > GEMM_SMALL_MS ? gemm_time_sustained(state, gemm, algorithm, a, b, d, time)
+                                    : gemm_time(state, gemm, algorithm, a, b, d, 10);
+        if (time >= 0 && (best < 0 || time < best_time)) best = order[i], best_time = time;
+    }
+    if (best < 0) return;
+    gemm->algorithm = results[best].algo;
+    const GemmShape *s = &gemm->shape;
+    log_debug("gemm %s %s m %lld n %lld k %lld: candidate %d of %d, %.3f ms (first: %.3f), %.0f TFLOP/s",
+              kind_name[s->kind], dtype_name(s->dtype), (long long)s->m, (long long)s->n, (long long)s->k, best, found,
+              best_time, times[0], 2e-9 * (double)s->m * (double)s->n * (double)s->k / best_time);
+}
+
+static char *gemm_key(const CudaState *state, const GemmShape *s) {
+    return text_format("cublasLt %zu sustained %s %s %lld %lld %lld align %d workspace %zu", cublasLtGetVersion(),
+                       kind_name[s->kind], dtype_name(s->dtype), (long long)s->m, (long long)s->n, (long long)s->k,
+                       s->alignment, gemm_workspace(state));
+}
+
+// An algorithm is an opaque block that its library version can restore; it is checked before it is trusted.
+static bool algorithm_from_text(CudaState *state, Gemm *gemm, const char *text) {
+    cublasLtMatmulAlgo_t algorithm;
+    unsigned char *bytes = (unsigned char *)&algorithm;
+    if (!text || strlen(text) != 2 * sizeof algorithm) return false;
+    for (size_t i = 0; i < sizeof algorithm; i++) {
+        unsigned value;
+        if (sscanf(text + 2 * i, "%2x", &value) != 1) return false;
+        bytes[i] = (unsigned char)value;
+    }
+    cublasLtMatmulHeuristicResult_t result;
+    if (cublasLtMatmulAlgoCheck(state->cublas, gemm->operation, gemm->a, gemm->b, gemm->d, gemm->d, &algorithm,
+                                &result) != CUBLAS_STATUS_SUCCESS ||
+        result.workspaceSize > gemm_workspace(state))
+        return false;
+    gemm->algorithm = algorithm;
+    return true;
+}
+
+static char *algorithm_to_text(const cublasLtMatmulAlgo_t *algorithm) {
+    TextBuffer text = {0};
+    for (size_t i = 0; i < sizeof *algorithm; i++)
+        text_buffer_format(&text, "%02x", ((const unsigned char *)algorithm)[i]);
+    return text.data;
+}
+
+static void gemm_choose(CudaState *state, Gemm *gemm, const void *a, const void *b, void *d) {
+    char *key = gemm_key(state, &gemm->shape);
+    gemm->tuned = algorithm_from_text(state, gemm, tune_get(state->tune, key));
+    cublasLtMatmulHeuristicResult_t results[GEMM_CANDIDATES];
+    int found = gemm->tuned ? 0 : gemm_candidates(state, gemm, results, GEMM_CANDIDATES);
+    if (!gemm->tuned && found == 0) cuda_fail(state, __FILE__, __LINE__, "cuBLASLt has no algorithm for: %s", key);
+    if (!gemm->tuned && found > 0) {
+        gemm->algorithm = results[0].algo;
+        void *out = d, *borrowed = NULL;
+        if (!state->capturing && gemm->shape.kind == GEMM_BACKWARD_WEIGHT) {
+            size_t bytes = (size_t)gemm->shape.m * (size_t)gemm->shape.n * sizeof(float);
+            if (cudaMalloc(&borrowed, bytes) != cudaSuccess) {
+                cudaGetLastError();
+                borrowed = NULL;
+                log_warn(
+                    "no memory to race algorithms of a weight gradient (%zu bytes): the library's first choice is used",
+                    bytes);
+            }
+            if (borrowed) CUDA_CHECK(state, cudaMemsetAsync(borrowed, 0, bytes, state->stream));
+            out = borrowed;
+        }
+        if (!state->capturing && out) {
+            gemm_tune(state, gemm, a, b, out, results, found);
+            gemm->tuned = true;
+            char *text = algorithm_to_text(&gemm->algorithm);
+            tune_put(state->tune, key, text);
+            free(text);
+        }
+        if (borrowed) CUDA_CHECK(state, cudaFree(borrowed));
+    }
+    free(key);
+}
+
+static Gemm *gemm_find(CudaState *state, const GemmShape *shape) {
+    GemmCache *cache = state->gemms;
+    for (int i = 0; i < cache->count; i++) {
+        const GemmShape *s = &cache->items[i].shape;
+        if (s->kind == shape->kind && s->dtype == shape->dtype && s->m == shape->m && s->n == shape->n &&
+            s->k == shape->k && s->alignment == shape->alignment)
+            return &cache->items[i];
+    }
+    if (cache->count == cache->capacity) {
+        cache->capacity = cache->capacity ? 2 * cache->capacity : 32;
+        cache->items = xrealloc(cache->items, (size_t)cache->capacity * sizeof *cache->items);
+    }
+    Gemm *gemm = &cache->items[cache->count++];
+    memset(gemm, 0, sizeof *gemm);
+    gemm->shape = *shape;
+    return gemm;
+}
+
+static void gemm(Ops *ops, GemmKind kind, void *d, const void *a, const void *b, int64_t m, int64_t n, int64_t k,
+                 DType dtype) {
+    if (m == 0 || n == 0 || k == 0) return; // k == 0 happens only for a weight gradient, which then stays as it is
+    CudaState *state = cuda_scope_begin(ops, OP_GEMM);
+    uintptr_t bits = (uintptr_t)a | (uintptr_t)b | (uintptr_t)d | 16;
+    GemmShape shape = {kind, dtype, m, n, k, (int)(bits & -bits)};
+    Gemm *item = gemm_find(state, &shape);
+    if (!item->operation) {
+        gemm_describe(state, item);
+        gemm_choose(state, item, a, b, d);
+    }
+    CUBLAS_CHECK(state, gemm_run(state, item, &item->algorithm, a, b, d));
+    cuda_scope_end(state);
+}
+
+// Row-major [rows, dim] is column-major [dim, rows], so the operands change places.
+void cuda_linear_forward(Ops *ops, void *out, const void *in, const void *weight, int64_t rows, int in_dim, int out_dim,
+                         DType dtype) {
+    gemm(ops, GEMM_FORWARD, out, weight, in, out_dim, rows, in_dim, dtype);
+}
+
+void cuda_linear_backward_input(Ops *ops, void *din, const void *dout, const void *weight, int64_t rows, int in_dim,
+                                int out_dim, DType dtype) {
+    gemm(ops, GEMM_BACKWARD_INPUT, din, weight, dout, in_dim, rows, out_dim, dtype);
+}
+
+void cuda_linear_backward_weight(Ops *ops, float *dweight, const void *dout, const void *in, int64_t rows, int in_dim,
+                                 int out_dim, DType dtype) {
+    gemm(ops, GEMM_BACKWARD_WEIGHT, dweight, in, dout, in_dim, out_dim, rows, dtype);
+}

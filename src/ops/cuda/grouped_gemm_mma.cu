@@ -1,0 +1,183 @@
+// Grouped linear layers of MoE in bf16 with mma.sync, for GPUs from Ampere on: 128 x 128 tiles, slices of 32 of the
+// reduction copied asynchronously through a ring in shared memory, 4 warps of 64 x 64 results each.
+#include "ops/cuda/grouped_gemm.h"
+
+#include <cuda_bf16.h>
+
+enum { TILE = 128, SLICE = 32, RING = 3, OPERAND_BYTES = TILE * SLICE * 2, MMA_THREADS = 128 };
+
+static_assert(CUDA_ROW_ALIGN % TILE == 0, "a tile of rows belongs to one expert");
+
+// One operand of a tile: the element at (i, l), i along M or N and l along the reduction, is
+// memory[i * stride + l], or memory[l * stride + i] when STRIDED (the reduction is not the contiguous one).
+typedef struct Operand {
+    const __nv_bfloat16 *memory;
+    int64_t stride;
+    int count; // of i that exist; the rest are zeros. A multiple of 8, as is the length of the reduction
+} Operand;
+
+// Place of the 16 bytes that hold (i, l) and the 7 after it. Pieces of a row are exchanged by the row's number, so that
+// the eight rows that one ldmatrix reads lie in different banks.
+template <bool STRIDED> static __device__ __forceinline__ uint32_t piece_place(int i, int l) {
+    if (STRIDED) return (uint32_t)(l * TILE * 2 + ((i / 8 ^ (l & 7)) * 16));
+    return (uint32_t)(i * SLICE * 2 + ((l / 8 ^ (i >> 1 & 3)) * 16));
+}
+
+template <bool STRIDED>
+static __device__ __forceinline__ void slice_load(uint32_t to, const Operand &operand, int64_t l0, int64_t length) {
+#pragma unroll
+    for (int piece = threadIdx.x; piece < TILE * SLICE / 8; piece += MMA_THREADS) {
+        const int i = STRIDED ? piece % (TILE / 8) * 8 : piece / (SLICE / 8);
+        const int l = STRIDED ? piece / (TILE / 8) : piece % (SLICE / 8) * 8;
+        const bool real = i < operand.count && l0 + l < length;
+        const int64_t at = STRIDED ? (l0 + l) * operand.stride + i : i * operand.stride + l0 + l;
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to + piece_place<STRIDED>(i, l)),
+                     "l"(operand.memory + (real ? at : 0)), "r"(real ? 16 : 0)
+                     : "memory");
+    }
+}
+
+template <bool TRANSPOSE> static __device__ __forceinline__ void matrices_load(uint32_t (&r)[4], uint32_t from) {
+    if (TRANSPOSE)
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                     : "r"(from)
+                     : "memory");
+    else
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                     : "r"(from)
+                     : "memory");
+}
+
+static __device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// The products of one slice: a warp's 64 x 64 from row m0 and column n0 of the tile.
+template <bool A_STRIDED, bool B_STRIDED>
+static __device__ __forceinline__ void slice_multiply(float (&d)[4][8][4], uint32_t a, uint32_t b, int m0, int n0) {
+    const int lane = threadIdx.x % 32, matrix = lane / 8, row = lane % 8;
+#pragma unroll
+    for (int l = 0; l < SLICE; l += 16) {
+        uint32_t left[4][4], right[4][4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) // matrices: (rows, reduction) = (0, 0), (8, 0), (0, 8), (8, 8)
+            matrices_load<A_STRIDED>(
+                left[i], a + (A_STRIDED ? piece_place<true>(m0 + i * 16 + matrix % 2 * 8, l + matrix / 2 * 8 + row)
+                                        : piece_place<false>(m0 + i * 16 + matrix % 2 * 8 + row, l + matrix / 2 * 8)));
+#pragma unroll
+        for (int j = 0; j < 4; j++) // matrices: (columns, reduction) = (0, 0), (0, 8), (8, 0), (8, 8)
+            matrices_load<B_STRIDED>(
+                right[j], b + (B_STRIDED ? piece_place<true>(n0 + j * 16 + matrix / 2 * 8, l + matrix % 2 * 8 + row)
+                                         : piece_place<false>(n0 + j * 16 + matrix / 2 * 8 + row, l + matrix % 2 * 8)));
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+#pragma unroll
+            for (int j = 0; j < 8; j++)
+                mma(d[i][j], left[i], right[j / 2][j % 2 * 2], right[j / 2][j % 2 * 2 + 1]);
+    }
+}
+
+// All products of a tile. Every thread copies and multiplies; slices up to RING - 1 ahead are on their way.
+template <bool A_STRIDED, bool B_STRIDED>
+static __device__ __forceinline__ void tile_multiply(float (&d)[4][8][4], const Operand &a, const Operand &b,
+                                                     int64_t length) {
+    __shared__ __align__(128) uint8_t ring[RING * 2 * OPERAND_BYTES];
+    const uint32_t base = (uint32_t)__cvta_generic_to_shared(ring);
+    const int warp = threadIdx.x / 32, slices = (int)((length + SLICE - 1) / SLICE);
+#pragma unroll
+    for (int s = 0; s < RING - 1; s++) {
+        if (s < slices) {
+            slice_load<A_STRIDED>(base + s * 2 * OPERAND_BYTES, a, (int64_t)s * SLICE, length);
+            slice_load<B_STRIDED>(base + s * 2 * OPERAND_BYTES + OPERAND_BYTES, b, (int64_t)s * SLICE, length);
+        }
+        asm volatile("cp.async.commit_group;" ::: "memory");
+    }
+    for (int s = 0; s < slices; s++) {
+        asm volatile("cp.async.wait_group %0;" ::"n"(RING - 2) : "memory");
+        __syncthreads(); // slice s has arrived for all, and all have done slice s - 1, whose place is filled next
+        const int next = s + RING - 1;
+        if (next < slices) {
+            const uint32_t to = base + next % RING * 2 * OPERAND_BYTES;
+            slice_load<A_STRIDED>(to, a, (int64_t)next * SLICE, length);
+            slice_load<B_STRIDED>(to + OPERAND_BYTES, b, (int64_t)next * SLICE, length);
+        }
+        asm volatile("cp.async.commit_group;" ::: "memory");
+        const uint32_t from = base + s % RING * 2 * OPERAND_BYTES;
+        slice_multiply<A_STRIDED, B_STRIDED>(d, from, from + OPERAND_BYTES, warp / 2 * 64, warp % 2 * 64);
+    }
+}
+
+template <bool B_STRIDED>
+static __global__ void __launch_bounds__(MMA_THREADS, 2)
+    mma_rows_kernel(__nv_bfloat16 *out, const __nv_bfloat16 *in, const __nv_bfloat16 *weight, const int32_t *offsets,
+                    int experts, int n, int k, int n_tiles) {
+    const int64_t row0 = (int64_t)(blockIdx.x / n_tiles) * TILE;
+    const int column0 = (int)(blockIdx.x % n_tiles) * TILE;
+    if (row0 >= offsets[experts]) return;
+    const int expert = expert_find(offsets, experts, row0);
+    weight += (int64_t)expert * n * k + (B_STRIDED ? column0 : (int64_t)column0 * k);
+    float d[4][8][4] = {};
+    tile_multiply<false, B_STRIDED>(d, {in + row0 * k, k, TILE}, {weight, B_STRIDED ? n : k, n - column0}, k);
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int64_t row = row0 + warp / 2 * 64 + lane / 4;
+    const int column = column0 + warp % 2 * 64 + lane % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+            if (column + j * 8 < n)
+#pragma unroll
+                for (int h = 0; h < 2; h++)
+                    *reinterpret_cast<__nv_bfloat162 *>(out + (row + i * 16 + h * 8) * n + column + j * 8) =
+                        __floats2bfloat162_rn(d[i][j][2 * h], d[i][j][2 * h + 1]);
+}
+
+static __global__ void __launch_bounds__(MMA_THREADS, 2)
+    mma_weight_kernel(float *out, const __nv_bfloat16 *a, const __nv_bfloat16 *b, const int32_t *offsets, int m,
+                      int n) {
+    const int64_t expert = blockIdx.z, begin = offsets[expert], rows = offsets[expert + 1] - begin;
+    const int m0 = blockIdx.y * TILE, n0 = blockIdx.x * TILE;
+    if (rows == 0) return;
+    float d[4][8][4] = {};
+    tile_multiply<true, true>(d, {a + begin * m + m0, m, m - m0}, {b + begin * n + n0, n, n - n0}, rows);
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int row = m0 + warp / 2 * 64 + lane / 4, column = n0 + warp % 2 * 64 + lane % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+#pragma unroll
+            for (int h = 0; h < 2; h++)
+                if (row + i * 16 + h * 8 < m && column + j * 8 < n) {
+                    float2 *at =
+                        reinterpret_cast<float2 *>(out + (expert * m + row + i * 16 + h * 8) * n + column + j * 8);
+                    float2 sum = *at;
+                    sum.x += d[i][j][2 * h], sum.y += d[i][j][2 * h + 1];
+                    *at = sum;
+                }
+}
+
+bool grouped_mma(CudaState *state, const GroupedCall *call) {
+    const int contiguous = call->product == GROUPED_WEIGHT ? call->m | call->n : call->n | call->k;
+    const bool aligned = (((uintptr_t)call->out | (uintptr_t)call->a | (uintptr_t)call->b) & 15) == 0;
+    if (state->arch < 80 || contiguous % 8 || !aligned) return false;
+    const __nv_bfloat16 *a = (const __nv_bfloat16 *)call->a, *b = (const __nv_bfloat16 *)call->b;
+    const unsigned n_tiles = (unsigned)ceil_div64(call->n, TILE);
+    if (call->product == GROUPED_WEIGHT) {
+        dim3 grid(n_tiles, (unsigned)ceil_div64(call->m, TILE), (unsigned)call->experts);
+        mma_weight_kernel<<<grid, MMA_THREADS, 0, state->stream>>>((float *)call->out, a, b, call->offsets, call->m,
+                                                                   call->n);
+    } else {
+        const unsigned grid = (unsigned)(call->rows / TILE) * n_tiles;
+        auto *kernel = call->product == GROUPED_FORWARD ? mma_rows_kernel<false> : mma_rows_kernel<true>;
+        kernel<<<grid, MMA_THREADS, 0, state->stream>>>((__nv_bfloat16 *)call->out, a, b, call->offsets, call->experts,
+                                                        call->n, call->k, (int)n_tiles);
+    }
+    LAUNCH_CHECK(state);
+    return true;
+}

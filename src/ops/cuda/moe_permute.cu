@@ -1,0 +1,100 @@
+// The two ways between tokens and expert rows: gather (token -> the rows of its slots) and sum (rows -> token).
+#include "ops/cuda/cuda.h"
+#include "ops/cuda/reduce.cuh"
+#include "ops/cuda/vector.cuh"
+
+// A warp reads a token once and writes it to the rows of all its slots: in row order each token would come from device
+// memory top_k times. The last blocks, one per expert, write the padding: zero, so that the grouped products may read
+// it. Unused rows are left alone.
+template <typename T, int V>
+static __global__ __launch_bounds__(256) void moe_gather_kernel(T *__restrict__ out, const T *__restrict__ in,
+                                                                const int32_t *row_of_slot, const int32_t *counts,
+                                                                const int32_t *offsets, int64_t tokens,
+                                                                int token_blocks, int top_k, int dim) {
+    constexpr int AHEAD = 4;
+    if ((int)blockIdx.x >= token_blocks) {
+        int expert = (int)blockIdx.x - token_blocks;
+        float zero[V] = {};
+        int64_t begin = (int64_t)(offsets[expert] + counts[expert]) * dim, end = (int64_t)offsets[expert + 1] * dim;
+        for (int64_t i = begin + (int)threadIdx.x * V; i < end; i += 256 * V)
+            store_floats<V>(out + i, zero);
+        return;
+    }
+    int64_t token = (int64_t)blockIdx.x * 8 + threadIdx.x / 32;
+    if (token >= tokens) return;
+    for (int first = (int)threadIdx.x % 32 * V; first < dim; first += AHEAD * 32 * V) {
+        float values[AHEAD][V];
+#pragma unroll
+        for (int a = 0; a < AHEAD; a++)
+            if (first + a * 32 * V < dim) load_floats<V>(values[a], in + token * dim + first + a * 32 * V);
+        for (int j = 0; j < top_k; j++) {
+            T *row = out + (int64_t)row_of_slot[token * top_k + j] * dim + first;
+#pragma unroll
+            for (int a = 0; a < AHEAD; a++)
+                if (first + a * 32 * V < dim) store_floats<V>(row + a * 32 * V, values[a]);
+        }
+    }
+}
+
+extern "C" void cuda_moe_gather(Ops *ops, void *rows_out, const void *in, const MoeRouting *routing,
+                                const MoeShape *shape, int dim, DType dtype) {
+    CudaState *state = cuda_scope_begin(ops, OP_MOE);
+    int token_blocks = (int)ceil_div64(shape->tokens, 8);
+    unsigned blocks = (unsigned)(token_blocks + shape->experts);
+    if (dim % 8 == 0 && all_aligned(16, rows_out, in))
+        WITH_STORAGE(dtype, (moe_gather_kernel<T, 8><<<blocks, 256, 0, state->stream>>>(
+                                (T *)rows_out, (const T *)in, routing->row_of_slot, routing->counts, routing->offsets,
+                                shape->tokens, token_blocks, shape->top_k, dim)));
+    else
+        WITH_STORAGE(dtype, (moe_gather_kernel<T, 1><<<blocks, 256, 0, state->stream>>>(
+                                (T *)rows_out, (const T *)in, routing->row_of_slot, routing->counts, routing->offsets,
+                                shape->tokens, token_blocks, shape->top_k, dim)));
+    LAUNCH_CHECK(state);
+    cuda_scope_end(state);
+}
+
+// A warp writes a token; the rows of its slots are added in slot order, four of them in flight.
+template <typename T, int V>
+static __global__ __launch_bounds__(256) void moe_sum_kernel(T *out, const T *__restrict__ in,
+                                                             const int32_t *row_of_slot, int64_t tokens, int top_k,
+                                                             int dim, bool accumulate) {
+    int64_t token = (int64_t)blockIdx.x * 8 + threadIdx.x / 32;
+    if (token >= tokens) return;
+    const int32_t *row_of = row_of_slot + token * top_k;
+#pragma unroll 2
+    for (int i = (int)threadIdx.x % 32 * V; i < dim; i += 32 * V) {
+        float sum[V] = {};
+        if (accumulate) load_floats<V>(sum, out + token * dim + i);
+        for (int j = 0; j < top_k; j += 4) {
+            float part[4][V];
+#pragma unroll
+            for (int u = 0; u < 4; u++)
+                if (j + u < top_k) load_floats<V>(part[u], in + (int64_t)row_of[j + u] * dim + i);
+#pragma unroll
+            for (int u = 0; u < 4; u++) {
+                if (j + u >= top_k) break;
+#pragma unroll
+                for (int c = 0; c < V; c++)
+                    sum[c] += part[u][c];
+            }
+        }
+        store_floats<V>(out + token * dim + i, sum);
+    }
+}
+
+extern "C" void cuda_moe_sum(Ops *ops, void *out, const void *rows_in, const MoeRouting *routing, const MoeShape *shape,
+                             int dim, bool accumulate, DType dtype) {
+    if (shape->tokens == 0) return;
+    CudaState *state = cuda_scope_begin(ops, OP_MOE);
+    unsigned blocks = (unsigned)ceil_div64(shape->tokens, 8);
+    if (dim % 8 == 0 && all_aligned(16, out, rows_in))
+        WITH_STORAGE(dtype, (moe_sum_kernel<T, 8>
+                             <<<blocks, 256, 0, state->stream>>>((T *)out, (const T *)rows_in, routing->row_of_slot,
+                                                                 shape->tokens, shape->top_k, dim, accumulate)));
+    else
+        WITH_STORAGE(dtype, (moe_sum_kernel<T, 1>
+                             <<<blocks, 256, 0, state->stream>>>((T *)out, (const T *)rows_in, routing->row_of_slot,
+                                                                 shape->tokens, shape->top_k, dim, accumulate)));
+    LAUNCH_CHECK(state);
+    cuda_scope_end(state);
+}

@@ -1,0 +1,186 @@
+// AdamW in one pass over a parameter range: clip factor, moments, float master weight, bf16 write-out and gradient
+// zeroing; and the guard that decides on the device whether a step may be applied.
+#include "ops/cuda/cuda.h"
+#include "ops/cuda/vector.cuh"
+
+extern "C" {
+#include "base/rng.h"
+}
+
+// ---- guard
+// ------------------------------------------------------------------------------------------------------------
+
+static __global__ void guard_kernel(int32_t *skip, const float *loss, const float *norm, float loss_limit,
+                                    float norm_limit) {
+    bool bad = !isfinite(*loss) || !isfinite(*norm) || *loss > loss_limit || *norm > norm_limit;
+    *skip = bad ? 1 : 0;
+}
+
+extern "C" void cuda_guard(Ops *ops, int32_t *skip, const float *loss, const float *norm, float loss_limit,
+                           float norm_limit) {
+    CudaState *state = cuda_scope_begin(ops, OP_OPTIMIZER);
+    guard_kernel<<<1, 1, 0, state->stream>>>(skip, loss, norm, loss_limit, norm_limit);
+    LAUNCH_CHECK(state);
+    cuda_scope_end(state);
+}
+
+// ---- AdamW
+// ------------------------------------------------------------------------------------------------------------
+
+// The low 16 bits of rng_bits(seed, RNG_STREAM_ROUNDING, index): Philox4x32-10 as in base/rng.c.
+static __device__ uint32_t rounding_bits(uint64_t seed, uint64_t index) {
+    uint32_t c0 = (uint32_t)index, c1 = (uint32_t)(index >> 32), c2 = RNG_STREAM_ROUNDING, c3 = 0;
+    uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
+#pragma unroll
+    for (int round = 0; round < 10; round++) {
+        uint32_t high0 = __umulhi(0xD2511F53u, c0), low0 = 0xD2511F53u * c0;
+        uint32_t high1 = __umulhi(0xCD9E8D57u, c2), low1 = 0xCD9E8D57u * c2;
+        uint32_t n0 = high1 ^ c1 ^ k0, n2 = high0 ^ c3 ^ k1;
+        c1 = low1, c3 = low0, c0 = n0, c2 = n2;
+        k0 += 0x9E3779B9u, k1 += 0xBB67AE85u;
+    }
+    return c1 & 0xffffu;
+}
+
+static __device__ __forceinline__ bool is_nan_bits(uint32_t bits) {
+    return (bits & 0x7fffffffu) > 0x7f800000u;
+}
+
+enum AdamwMode { ADAMW_F32, ADAMW_MASTER, ADAMW_STOCHASTIC };
+
+// The master weight of an element from its stored parts.
+template <int MODE> static __device__ __forceinline__ float master_join(uint32_t weight, int32_t low) {
+    if constexpr (MODE == ADAMW_F32) return __uint_as_float(weight);
+    return __uint_as_float((weight << 16) + (uint32_t)low);
+}
+
+// And back. A tie rounds away from zero, not to even: then the rest always fits 16 bits and the pair is exact.
+template <int MODE>
+static __device__ __forceinline__ void master_split(uint32_t &weight, int32_t &low, float master, uint64_t seed,
+                                                    uint64_t index) {
+    uint32_t bits = __float_as_uint(master);
+    if constexpr (MODE == ADAMW_F32) {
+        weight = bits;
+        return;
+    }
+    bool nan = is_nan_bits(bits);
+    if constexpr (MODE == ADAMW_MASTER) {
+        weight = nan ? 0x7fc0u : (bits + 0x8000u) >> 16;
+        low = nan ? 0 : (int32_t)(int16_t)(bits & 0xffffu);
+    } else {
+        bool finite = (bits & 0x7f800000u) != 0x7f800000u;
+        weight = nan ? 0x7fc0u : finite ? (bits + rounding_bits(seed, index)) >> 16 : bits >> 16;
+    }
+}
+
+// What is the same for every element.
+struct AdamwStep {
+    float clip, beta1, beta2, eps, decay, rate, root_bias2;
+};
+
+static __device__ __forceinline__ float adamw_element(float weight, float &m, float &v, float grad,
+                                                      const AdamwStep &s) {
+    grad *= s.clip;
+    m = s.beta1 * m + (1.0f - s.beta1) * grad;
+    v = s.beta2 * v + (1.0f - s.beta2) * grad * grad;
+    float root = sqrtf(v) / s.root_bias2 + s.eps;
+    return weight * s.decay - s.rate * m / root;
+}
+
+template <int MODE>
+static __device__ __forceinline__ void adamw_one(const AdamwArgs &a, const AdamwStep &s, int64_t i) {
+    uint32_t weight = MODE == ADAMW_F32 ? ((const uint32_t *)a.weight)[i] : ((const uint16_t *)a.weight)[i];
+    int32_t low = MODE == ADAMW_MASTER ? a.master_low[i] : 0;
+    float m = a.m[i], v = a.v[i];
+    float master = adamw_element(master_join<MODE>(weight, low), m, v, a.grad[i], s);
+    master_split<MODE>(weight, low, master, a.seed, a.first + (uint64_t)i);
+    a.m[i] = m, a.v[i] = v, a.grad[i] = 0;
+    if constexpr (MODE == ADAMW_F32)
+        ((uint32_t *)a.weight)[i] = weight;
+    else
+        ((uint16_t *)a.weight)[i] = (uint16_t)weight;
+    if constexpr (MODE == ADAMW_MASTER) a.master_low[i] = (int16_t)low;
+}
+
+// Eight elements a thread: 16-byte loads of everything before the first use.
+template <int MODE>
+static __device__ __forceinline__ void adamw_eight(const AdamwArgs &a, const AdamwStep &s, int64_t i) {
+    uint4 grads[2], ms[2], vs[2], weights[2], lows;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        grads[h] = load16_once(a.grad + i + 4 * h);
+        ms[h] = load16_once(a.m + i + 4 * h);
+        vs[h] = load16_once(a.v + i + 4 * h);
+        if (MODE == ADAMW_F32) weights[h] = load16_once((float *)a.weight + i + 4 * h);
+    }
+    if (MODE != ADAMW_F32) weights[0] = load16_once((uint16_t *)a.weight + i);
+    if (MODE == ADAMW_MASTER) lows = load16_once(a.master_low + i);
+    uint32_t *g = (uint32_t *)grads, *mp = (uint32_t *)ms, *vp = (uint32_t *)vs, *w = (uint32_t *)weights;
+    uint32_t *l = (uint32_t *)&lows;
+#pragma unroll
+    for (int j = 0; j < 8; j++) {
+        bool upper = j % 2;
+        uint32_t weight = MODE == ADAMW_F32 ? w[j] : upper ? w[j / 2] >> 16 : w[j / 2] & 0xffffu;
+        int32_t low = 0;
+        if (MODE == ADAMW_MASTER) low = (int32_t)(int16_t)(upper ? l[j / 2] >> 16 : l[j / 2] & 0xffffu);
+        float m = __uint_as_float(mp[j]), v = __uint_as_float(vp[j]);
+        float master = adamw_element(master_join<MODE>(weight, low), m, v, __uint_as_float(g[j]), s);
+        master_split<MODE>(weight, low, master, a.seed, a.first + (uint64_t)(i + j));
+        mp[j] = __float_as_uint(m), vp[j] = __float_as_uint(v);
+        if (MODE == ADAMW_F32)
+            w[j] = weight;
+        else
+            w[j / 2] = upper ? (w[j / 2] & 0xffffu) | weight << 16 : (w[j / 2] & 0xffff0000u) | weight;
+        if (MODE == ADAMW_MASTER)
+            l[j / 2] = upper ? (l[j / 2] & 0xffffu) | (uint32_t)low << 16
+                             : (l[j / 2] & 0xffff0000u) | ((uint32_t)low & 0xffffu);
+    }
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        store16_once(a.grad + i + 4 * h, make_uint4(0, 0, 0, 0));
+        store16_once(a.m + i + 4 * h, ms[h]);
+        store16_once(a.v + i + 4 * h, vs[h]);
+        if (MODE == ADAMW_F32) store16_once((float *)a.weight + i + 4 * h, weights[h]);
+    }
+    if (MODE != ADAMW_F32) store16_once((uint16_t *)a.weight + i, weights[0]);
+    if (MODE == ADAMW_MASTER) store16_once(a.master_low + i, lows);
+}
+
+template <int MODE, bool ALIGNED> static __global__ __launch_bounds__(256) void adamw_kernel(AdamwArgs a) {
+    int64_t i = ((int64_t)blockIdx.x * 256 + threadIdx.x) * 8;
+    int64_t end = i + 8 < a.count ? i + 8 : a.count;
+    if (a.skip && *a.skip) {
+        for (int64_t j = i; j < end; j++)
+            a.grad[j] = 0;
+        return;
+    }
+    float clip = a.max_norm > 0 ? fminf(1.0f, a.max_norm / (*a.norm + 1e-6f)) : 1.0f;
+    AdamwStep s = {clip, a.beta1, a.beta2, a.eps, 1.0f - a.lr * a.weight_decay, a.lr / a.bias1, sqrtf(a.bias2)};
+    if (ALIGNED && end == i + 8) {
+        adamw_eight<MODE>(a, s, i);
+        return;
+    }
+    for (int64_t j = i; j < end; j++)
+        adamw_one<MODE>(a, s, j);
+}
+
+template <int MODE> static void adamw_launch(CudaState *state, const AdamwArgs *args) {
+    unsigned blocks = (unsigned)ceil_div64(args->count, 256 * 8);
+    if (all_aligned(16, args->weight, args->master_low, args->m, args->v, args->grad))
+        adamw_kernel<MODE, true><<<blocks, 256, 0, state->stream>>>(*args);
+    else
+        adamw_kernel<MODE, false><<<blocks, 256, 0, state->stream>>>(*args);
+    LAUNCH_CHECK(state);
+}
+
+extern "C" void cuda_adamw(Ops *ops, const AdamwArgs *args) {
+    if (args->count == 0) return;
+    CudaState *state = cuda_scope_begin(ops, OP_OPTIMIZER);
+    if (args->dtype == DTYPE_F32)
+        adamw_launch<ADAMW_F32>(state, args);
+    else if (args->master_low)
+        adamw_launch<ADAMW_MASTER>(state, args);
+    else
+        adamw_launch<ADAMW_STOCHASTIC>(state, args);
+    cuda_scope_end(state);
+}

@@ -1,0 +1,130 @@
+// Storage types on the device: 16-byte vectors of float or bf16, converted to and from float. Kernels are templates on
+// the storage type only; the launchers pick it with WITH_STORAGE.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <stdint.h>
+
+__device__ __forceinline__ float to_float(float value) {
+    return value;
+}
+__device__ __forceinline__ float to_float(__nv_bfloat16 value) {
+    return __bfloat162float(value);
+}
+
+template <typename T> __device__ __forceinline__ T from_float(float value);
+template <> __device__ __forceinline__ float from_float<float>(float value) {
+    return value;
+}
+template <> __device__ __forceinline__ __nv_bfloat16 from_float<__nv_bfloat16>(float value) {
+    return __float2bfloat16_rn(value);
+}
+
+template <typename T> struct Vec; // N elements in 16 bytes
+template <> struct Vec<float> { static constexpr int N = 4; };
+template <> struct Vec<__nv_bfloat16> { static constexpr int N = 8; };
+
+__device__ __forceinline__ void vec_unpack(float (&out)[4], const uint4 &raw) {
+    out[0] = __uint_as_float(raw.x), out[1] = __uint_as_float(raw.y);
+    out[2] = __uint_as_float(raw.z), out[3] = __uint_as_float(raw.w);
+}
+__device__ __forceinline__ void vec_unpack(float (&out)[8], const uint4 &raw) {
+    const uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        out[2 * i] = __uint_as_float(words[i] << 16);
+        out[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
+    }
+}
+__device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
+    __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+    return *reinterpret_cast<uint32_t *>(&pair);
+}
+__device__ __forceinline__ uint4 vec_pack(const float (&in)[4]) {
+    return make_uint4(__float_as_uint(in[0]), __float_as_uint(in[1]), __float_as_uint(in[2]), __float_as_uint(in[3]));
+}
+__device__ __forceinline__ uint4 vec_pack(const float (&in)[8]) {
+    return make_uint4(pack_bf16(in[0], in[1]), pack_bf16(in[2], in[3]), pack_bf16(in[4], in[5]),
+                      pack_bf16(in[6], in[7]));
+}
+
+__device__ __forceinline__ uint4 load16(const void *pointer) {
+    return *reinterpret_cast<const uint4 *>(pointer);
+}
+__device__ __forceinline__ uint4 load16_once(const void *pointer) { // read once: do not keep it in L1
+    return __ldcs(reinterpret_cast<const uint4 *>(pointer));
+}
+__device__ __forceinline__ void store16(void *pointer, const uint4 &value) {
+    *reinterpret_cast<uint4 *>(pointer) = value;
+}
+__device__ __forceinline__ void store16_once(void *pointer, const uint4 &value) { // not read again soon
+    __stcs(reinterpret_cast<uint4 *>(pointer), value);
+}
+
+// V elements at once, V * sizeof(T) in {2, 4, 8, 16, 32}; the pointer is aligned to that (or 16).
+template <int V> __device__ __forceinline__ void load_floats(float (&out)[V], const float *in) {
+    if constexpr (V % 4 == 0) {
+#pragma unroll
+        for (int i = 0; i < V; i += 4) {
+            float4 part = *reinterpret_cast<const float4 *>(in + i);
+            out[i] = part.x, out[i + 1] = part.y, out[i + 2] = part.z, out[i + 3] = part.w;
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < V; i++)
+            out[i] = in[i];
+    }
+}
+template <int V> __device__ __forceinline__ void load_floats(float (&out)[V], const __nv_bfloat16 *in) {
+    if constexpr (V == 8) {
+        vec_unpack(out, load16(in));
+    } else if constexpr (V == 4) {
+        uint2 raw = *reinterpret_cast<const uint2 *>(in);
+        out[0] = __uint_as_float(raw.x << 16), out[1] = __uint_as_float(raw.x & 0xffff0000u);
+        out[2] = __uint_as_float(raw.y << 16), out[3] = __uint_as_float(raw.y & 0xffff0000u);
+    } else {
+#pragma unroll
+        for (int i = 0; i < V; i++)
+            out[i] = to_float(in[i]);
+    }
+}
+template <int V> __device__ __forceinline__ void store_floats(float *out, const float (&in)[V]) {
+    if constexpr (V % 4 == 0) {
+#pragma unroll
+        for (int i = 0; i < V; i += 4)
+            *reinterpret_cast<float4 *>(out + i) = make_float4(in[i], in[i + 1], in[i + 2], in[i + 3]);
+    } else {
+#pragma unroll
+        for (int i = 0; i < V; i++)
+            out[i] = in[i];
+    }
+}
+template <int V> __device__ __forceinline__ void store_floats(__nv_bfloat16 *out, const float (&in)[V]) {
+    if constexpr (V == 8) {
+        store16(out, vec_pack(in));
+    } else if constexpr (V == 4) {
+        *reinterpret_cast<uint2 *>(out) = make_uint2(pack_bf16(in[0], in[1]), pack_bf16(in[2], in[3]));
+    } else {
+#pragma unroll
+        for (int i = 0; i < V; i++)
+            out[i] = from_float<__nv_bfloat16>(in[i]);
+    }
+}
+
+// Host side: whether all pointers (NULL allowed) are multiples of `bytes`.
+static inline bool all_aligned(size_t bytes, const void *a, const void *b = nullptr, const void *c = nullptr,
+                               const void *d = nullptr, const void *e = nullptr, const void *f = nullptr) {
+    return (((uintptr_t)a | (uintptr_t)b | (uintptr_t)c | (uintptr_t)d | (uintptr_t)e | (uintptr_t)f) % bytes) == 0;
+}
+
+// Runs the statement with T as the storage type of `dtype`.
+#define WITH_STORAGE(dtype, ...)     \
+    do {                             \
+        if ((dtype) == DTYPE_BF16) { \
+            using T = __nv_bfloat16; \
+            __VA_ARGS__;             \
+        } else {                     \
+            using T = float;         \
+            __VA_ARGS__;             \
+        }                            \
+    } while (0)

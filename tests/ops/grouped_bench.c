@@ -1,0 +1,328 @@
+// The grouped products of MoE on the GPU: every result element checked, then rates beside cuBLAS. Run by hand:
+//     build/tests/grouped_bench [500m|30b]     (all large shapes, or those whose name begins so)
+//
+// The reference is the table's own float version of the same op (plain multiply-adds, another kernel) on the same
+// values, and for the small shapes also float64 on the CPU, for a part of the elements. Outputs hold a pattern before
+// each run, so that an element that was not written, or written where it must not be, is seen. Two runs must give the
+// same bits.
+#include "base/rng.h"
+#include "ops/cuda/cuda.h"
+
+#include <cublas_v2.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+typedef enum Load { LOAD_BALANCED, LOAD_NATURAL, LOAD_SPARSE, LOAD_ONE, LOAD_COUNT } Load;
+typedef enum Product { FORWARD, INPUT, WEIGHT } Product;
+
+static const char *const product_names[] = {"forward", "input", "weight"};
+static const char *const load_names[] = {"balanced", "natural", "sparse", "one"};
+
+typedef struct Case {
+    const char *name;
+    int experts, in_dim, out_dim;
+    int64_t slots;
+} Case;
+
+typedef struct Problem {
+    const Case *shape;
+    int64_t rows, used;        // capacity, and what the experts fill
+    int32_t *counts, *offsets; // host
+    float *in, *dout, *weight; // host, exact in bf16; NULL for large shapes
+    int32_t *d_offsets;
+    void *d_in[2], *d_dout[2], *d_weight[2]; // by dtype: float, bf16
+} Problem;
+
+static Ops *ops;
+static int failures;
+
+static void fail_if(Status status) {
+    if (!status) return;
+    fprintf(stderr, "%s\n", status_message(status));
+    exit(1);
+}
+
+static void *device_memory(size_t bytes) {
+    void *memory = NULL;
+    fail_if(ops->alloc(ops, &memory, bytes, "the bench"));
+    return memory;
+}
+
+// ---- problems -----------------------------------------------------------------------------------------------------
+
+static void slots_deal(Problem *p, Load load) {
+    const int experts = p->shape->experts;
+    double *share = calloc((size_t)experts, sizeof *share), total = 0;
+    for (int e = 0; e < experts; e++) {
+        double spread = load == LOAD_NATURAL ? 0.3 : load == LOAD_SPARSE ? 1.5 : 0;
+        share[e] = exp(spread * rng_normal(1, RNG_STREAM_TEST, (uint64_t)e));
+        if (load == LOAD_SPARSE && e % 3 == 0 && experts > 1) share[e] = 0;
+        if (load == LOAD_ONE) share[e] = e == experts / 2;
+        total += share[e];
+    }
+    int64_t left = p->shape->slots;
+    for (int e = 0; e < experts; e++) {
+        int64_t count = e == experts - 1 ? left : (int64_t)llround((double)p->shape->slots * share[e] / total);
+        p->counts[e] = (int32_t)(count < left ? count : left);
+        left -= p->counts[e];
+        p->offsets[e + 1] = p->offsets[e] + (p->counts[e] + CUDA_ROW_ALIGN - 1) / CUDA_ROW_ALIGN * CUDA_ROW_ALIGN;
+    }
+    free(share);
+}
+
+// Values on the device in both dtypes; padding rows are zero and unused rows NaN. Buffers repeat one block of values.
+static void values_make(void *out[2], float **host, int64_t rows, int64_t width, const Problem *rows_of, int kind) {
+    enum { BLOCK_VALUES = 1 << 20 };
+    static float *blocks[4]; // by kind
+    const int64_t count = rows * width;
+    float *values = malloc(sizeof(float) * (size_t)count), *block = blocks[kind];
+    if (!block) {
+        block = blocks[kind] = malloc(sizeof(float) * BLOCK_VALUES);
+        for (uint64_t i = 0; i < BLOCK_VALUES; i++)
+            block[i] = bf16_to_f32(bf16_from_f32((float)(2 * rng_uniform((uint64_t)kind, RNG_STREAM_TEST, i) - 1)));
+    }
+    int expert = 0;
+    for (int64_t row = 0; row < rows; row++) {
+        float *to = values + row * width;
+        while (rows_of && expert < rows_of->shape->experts && rows_of->offsets[expert + 1] <= row)
+            expert++;
+        for (int64_t c = 0; c < width; c++)
+            to[c] = block[(row * (width + 4099) + c) % BLOCK_VALUES];
+        if (rows_of && row >= rows_of->used)
+            for (int64_t c = 0; c < width; c++)
+                to[c] = NAN;
+        else if (rows_of && row - rows_of->offsets[expert] >= rows_of->counts[expert])
+            memset(to, 0, sizeof(float) * (size_t)width);
+    }
+    out[0] = device_memory((size_t)count * 4), out[1] = device_memory((size_t)count * 2);
+    ops->upload(ops, out[0], values, (size_t)count * 4);
+    ops->cast(ops, out[1], DTYPE_BF16, out[0], DTYPE_F32, count);
+    fail_if(ops->sync(ops));
+    *host = values;
+}
+
+static void problem_make(Problem *p, const Case *shape, Load load) {
+    memset(p, 0, sizeof *p);
+    p->shape = shape;
+    p->counts = calloc((size_t)shape->experts, sizeof(int32_t));
+    p->offsets = calloc((size_t)shape->experts + 1, sizeof(int32_t));
+    slots_deal(p, load);
+    p->rows = moe_rows_capacity(shape->slots, 1, shape->experts, CUDA_ROW_ALIGN);
+    p->used = p->offsets[shape->experts];
+    values_make(p->d_in, &p->in, p->rows, shape->in_dim, p, 1);
+    values_make(p->d_dout, &p->dout, p->rows, shape->out_dim, p, 2);
+    values_make(p->d_weight, &p->weight, (int64_t)shape->experts * shape->out_dim, shape->in_dim, NULL, 3);
+    p->d_offsets = device_memory(sizeof(int32_t) * ((size_t)shape->experts + 1));
+    ops->upload(ops, p->d_offsets, p->offsets, sizeof(int32_t) * ((size_t)shape->experts + 1));
+}
+
+static void problem_free(Problem *p) {
+    fail_if(ops->sync(ops));
+    for (int i = 0; i < 2; i++)
+        ops->free(ops, p->d_in[i], 0), ops->free(ops, p->d_dout[i], 0), ops->free(ops, p->d_weight[i], 0);
+    ops->free(ops, p->d_offsets, 0);
+    free(p->counts), free(p->offsets), free(p->in), free(p->dout), free(p->weight);
+}
+
+static int64_t result_count(const Problem *p, Product product) {
+    const Case *s = p->shape;
+    if (product == WEIGHT) return (int64_t)s->experts * s->in_dim * s->out_dim;
+    return p->rows * (product == FORWARD ? s->out_dim : s->in_dim);
+}
+
+static void product_run(const Problem *p, Product product, void *out, DType dtype) {
+    const Case *s = p->shape;
+    const int i = dtype == DTYPE_BF16;
+    if (product == FORWARD)
+        ops->grouped_linear_forward(ops, out, p->d_in[i], p->d_weight[i], p->d_offsets, s->experts, p->rows, s->in_dim,
+                                    s->out_dim, dtype);
+    else if (product == INPUT)
+        ops->grouped_linear_backward_input(ops, out, p->d_dout[i], p->d_weight[i], p->d_offsets, s->experts, p->rows,
+                                           s->in_dim, s->out_dim, dtype);
+    else
+        ops->grouped_linear_backward_weight(ops, out, p->d_dout[i], p->d_in[i], p->d_offsets, s->experts, p->rows,
+                                            s->in_dim, s->out_dim, dtype);
+}
+
+// ---- checks -------------------------------------------------------------------------------------------------------
+
+static int expert_of_row(const Problem *p, int64_t row) {
+    int e = 0;
+    while (p->offsets[e + 1] <= row)
+        e++;
+    return e;
+}
+
+// One result in float64, without what was in memory before.
+static double result_exact(const Problem *p, Product product, int64_t at) {
+    const int in = p->shape->in_dim, out = p->shape->out_dim;
+    double sum = 0;
+    if (product == WEIGHT) {
+        const int64_t e = at / ((int64_t)in * out), o = at / in % out, i = at % in;
+        for (int64_t r = p->offsets[e]; r < p->offsets[e + 1]; r++)
+            sum += (double)p->dout[r * out + o] * p->in[r * in + i];
+    } else if (product == FORWARD) {
+        const int64_t row = at / out;
+        const float *w = p->weight + ((int64_t)expert_of_row(p, row) * out + at % out) * in;
+        for (int i = 0; i < in; i++)
+            sum += (double)p->in[row * in + i] * w[i];
+    } else {
+        const int64_t row = at / in;
+        const float *w = p->weight + (int64_t)expert_of_row(p, row) * in * out + at % in;
+        for (int o = 0; o < out; o++)
+            sum += (double)p->dout[row * out + o] * w[(int64_t)o * in];
+    }
+    return sum;
+}
+
+// Runs on memory that holds `pattern` bytes (as floats or bf16: NaN for 0xff) and brings the bits back.
+static void *product_bits(const Problem *p, Product product, DType dtype, int pattern) {
+    const size_t bytes = (size_t)result_count(p, product) * (product == WEIGHT || dtype == DTYPE_F32 ? 4 : 2);
+    void *out = device_memory(bytes), *host = malloc(bytes);
+    memset(host, pattern, bytes);
+    ops->upload(ops, out, host, bytes);
+    product_run(p, product, out, dtype);
+    ops->download(ops, host, out, bytes);
+    fail_if(ops->sync(ops));
+    ops->free(ops, out, bytes);
+    return host;
+}
+
+// Values are uniform in [-1, 1], so a result over n terms has deviation sqrt(n) / 3. Allowed: half a unit of bf16 where
+// the result is stored so (doubled, for a sum that rounds the other way), and 1e-3 of the deviation for the order of
+// the sums.
+static void product_check(const Problem *p, Product product, bool small, const char *load) {
+    const Case *s = p->shape;
+    const int pattern = product == WEIGHT ? 0x3e : 0xff; // 0x3e3e3e3e: 0.18578
+    const int64_t count = result_count(p, product), per = (int64_t)s->in_dim * s->out_dim;
+    const int64_t width = product == FORWARD ? s->out_dim : s->in_dim;
+    float *want = product_bits(p, product, DTYPE_F32, pattern), before;
+    void *got = product_bits(p, product, DTYPE_BF16, pattern), *again = product_bits(p, product, DTYPE_BF16, pattern);
+    memset(&before, pattern, sizeof before);
+    const size_t bytes = (size_t)count * (product == WEIGHT ? 4 : 2);
+    int64_t wrong = 0, touched = 0, inexact = 0;
+    double error = 0, norm = 0;
+    for (int64_t i = 0; i < count; i++) {
+        const bool untouched = product == WEIGHT ? p->counts[i / per] == 0 : i / width >= p->used;
+        const float value = product == WEIGHT ? ((float *)got)[i] : bf16_to_f32(((bf16 *)got)[i]);
+        if (untouched) {
+            touched += product == WEIGHT ? value != before : ((bf16 *)got)[i] != 0xffff;
+            continue;
+        }
+        const double terms = product == WEIGHT ? p->counts[i / per] : product == FORWARD ? s->in_dim : s->out_dim;
+        const double slack = 1e-3 * sqrt(terms) / 3 + fabs(want[i]) * (product == WEIGHT ? 1e-5 : 1.0 / 256);
+        wrong += !(fabs(value - want[i]) <= slack);
+        if (small && i % 61 == 0)
+            inexact += !(fabs(result_exact(p, product, i) + (product == WEIGHT ? before : 0) - want[i]) <= slack);
+        error += (value - want[i]) * (double)(value - want[i]), norm += want[i] * (double)want[i];
+    }
+    const bool same = memcmp(got, again, bytes) == 0, good = wrong + touched + inexact == 0 && same;
+    failures += !good;
+    if (!good || !small)
+        printf("%-12s %-8s %-8s %s: %lld wrong, %lld touched, %lld off float64, %s, relative error %.1e\n", s->name,
+               load, product_names[product], good ? "ok" : "WRONG", (long long)wrong, (long long)touched,
+               (long long)inexact, same ? "same bits twice" : "DIFFERENT BITS", sqrt(error / (norm + 1e-300)));
+    fflush(stdout);
+    free(want), free(got), free(again);
+}
+
+// ---- rates --------------------------------------------------------------------------------------------------------
+
+static void cublas_run(cublasHandle_t blas, const Problem *p, Product product, void *out) {
+    const int in = p->shape->in_dim, features = p->shape->out_dim, experts = p->shape->experts;
+    const int rows = (int)(p->shape->slots / experts);
+    const long long in_size = (long long)rows * in, out_size = (long long)rows * features;
+    const long long weight_size = (long long)in * features;
+    const float one = 1, zero = 0;
+    const void *x = p->d_in[1], *dy = p->d_dout[1], *w = p->d_weight[1];
+    if (product == FORWARD)
+        cublasGemmStridedBatchedEx(blas, CUBLAS_OP_T, CUBLAS_OP_N, features, rows, in, &one, w, CUDA_R_16BF, in,
+                                   weight_size, x, CUDA_R_16BF, in, in_size, &zero, out, CUDA_R_16BF, features,
+                                   out_size, experts, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
+    else if (product == INPUT)
+        cublasGemmStridedBatchedEx(blas, CUBLAS_OP_N, CUBLAS_OP_N, in, rows, features, &one, w, CUDA_R_16BF, in,
+                                   weight_size, dy, CUDA_R_16BF, features, out_size, &zero, out, CUDA_R_16BF, in,
+                                   in_size, experts, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
+    else
+        cublasGemmStridedBatchedEx(blas, CUBLAS_OP_N, CUBLAS_OP_T, in, features, rows, &one, x, CUDA_R_16BF, in,
+                                   in_size, dy, CUDA_R_16BF, features, out_size, &one, out, CUDA_R_32F, in, weight_size,
+                                   experts, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
+}
+
+static int compare_doubles(const void *a, const void *b) {
+    return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b);
+}
+
+// Median TFLOP/s of 7 times 4 runs, on useful work; blas NULL: hearth's own.
+static double product_rate(cublasHandle_t blas, const Problem *p, Product product, void *out) {
+    enum { TIMES = 7, RUNS = 4 };
+    double times[TIMES];
+    for (int t = -1; t < TIMES; t++) { // the first is for warming up
+        ops->mark(ops, 0);
+        for (int r = 0; r < RUNS; r++) {
+            if (blas)
+                cublas_run(blas, p, product, out);
+            else
+                product_run(p, product, out, DTYPE_BF16);
+        }
+        ops->mark(ops, 1);
+        const double elapsed = ops->mark_elapsed(ops, 0, 1) / RUNS;
+        if (t >= 0) times[t] = elapsed;
+    }
+    qsort(times, TIMES, sizeof *times, compare_doubles);
+    return 2.0 * (double)p->shape->slots * p->shape->in_dim * p->shape->out_dim / times[TIMES / 2] / 1e9;
+}
+
+static void rates_print(const Case *shape) {
+    Problem balanced, natural;
+    cublasHandle_t blas;
+    problem_make(&balanced, shape, LOAD_BALANCED);
+    problem_make(&natural, shape, LOAD_NATURAL);
+    cublasCreate(&blas);
+    cublasSetStream(blas, cuda_state(ops)->stream);
+    for (Product product = FORWARD; product <= WEIGHT; product++) {
+        product_check(&natural, product, false, load_names[LOAD_NATURAL]);
+        void *out = device_memory((size_t)result_count(&natural, product) * 4);
+        ops->zero(ops, out, (size_t)result_count(&natural, product) * 4);
+        const double own = product_rate(NULL, &balanced, product, out);
+        const double own_natural = product_rate(NULL, &natural, product, out);
+        const double library = product_rate(blas, &balanced, product, out);
+        printf("%-12s %-8s %6.0f TFLOP/s balanced, %6.0f natural; cuBLAS balanced %6.0f: %3.0f %%\n", shape->name,
+               product_names[product], own, own_natural, library, 100 * own / library);
+        fflush(stdout);
+        ops->free(ops, out, 0);
+    }
+    cublasDestroy(blas);
+    problem_free(&balanced), problem_free(&natural);
+}
+
+int main(int argc, char **argv) {
+    static const Case small[] = {
+        {"one tile", 1, 64, 64, 128}, {"one expert", 1, 256, 512, 2000}, {"odd", 4, 72, 136, 700},
+        {"narrow", 3, 8, 24, 300},    {"unaligned", 3, 30, 50, 300},     {"many", 128, 128, 264, 3000},
+        {"most", 256, 64, 136, 2000}, {"wide", 5, 1000, 712, 1111},      {"no slots", 3, 64, 64, 0},
+    };
+    static const Case large[] = {
+        {"500m gate-up", 16, 896, 1024, 65536},
+        {"500m down", 16, 512, 896, 65536},
+        {"30b gate-up", 128, 2048, 1536, 131072},
+        {"30b down", 128, 768, 2048, 131072},
+    };
+    fail_if(ops_cuda_create(&ops, 0, NULL));
+    for (size_t i = 0; i < sizeof small / sizeof *small; i++)
+        for (Load load = 0; load < LOAD_COUNT; load++) {
+            Problem problem;
+            problem_make(&problem, &small[i], load);
+            for (Product product = FORWARD; product <= WEIGHT; product++)
+                product_check(&problem, product, true, load_names[load]);
+            problem_free(&problem);
+        }
+    printf("small shapes: %d failures\n", failures);
+    fflush(stdout);
+    const char *wanted = argc > 1 ? argv[1] : "";
+    for (size_t i = 0; i < sizeof large / sizeof *large; i++)
+        if (!strncmp(large[i].name, wanted, strlen(wanted))) rates_print(&large[i]);
+    ops_destroy(ops);
+    return failures != 0;
+}

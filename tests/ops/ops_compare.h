@@ -1,0 +1,67 @@
+// What the parts of ops_compare share: random values, and cases that run on both tables.
+#pragma once
+
+#include "ops/calls.h"
+
+uint64_t random_next(uint64_t *state);
+float random_float(uint64_t *state); // mean 0, deviation 1
+void random_fill(void *out, DType dtype, int64_t count, float scale, uint64_t seed);
+
+// ---- a case: one call with its buffers, run on both tables ----
+
+enum { BUFFERS = 24 };
+
+typedef enum Role { ROLE_IN, ROLE_OUT, ROLE_INOUT, ROLE_NULL } Role;
+
+typedef struct Buffer {
+    Role role;
+    DType dtype;
+    int64_t count;
+    double reduction, inner;
+    void *start; // on the host: the content before the call
+} Buffer;
+
+typedef struct Case {
+    CallSizes sizes;
+    Buffer buffers[BUFFERS];
+    int count;
+    bool master; // buffers 0 and 1 are the two halves of a float weight
+} Case;
+
+typedef struct Compare { // of one op
+    Ops *cpu, *cuda;
+    const char *name;
+    int cases, failures;
+    int every, skipped;                   // run each every-th case
+    double worst, worst_error, worst_rms; // error as a share of the tolerance, and in units of the output's rms
+    uint64_t seed;
+} Compare;
+
+void *add(Compare *run, Case *c, Role role, DType dtype, int64_t count, double reduction, double inner);
+void *add_in(Compare *run, Case *c, DType dtype, int64_t count);
+void *add_out(Compare *run, Case *c, DType dtype, int64_t count, double reduction);
+void *add_inout(Compare *run, Case *c, DType dtype, int64_t count, double reduction);
+void add_null(Compare *run, Case *c);
+void positive(float *values, int64_t count); // makes them so
+
+// Runs the case on both tables (twice on CUDA), compares, and frees it.
+void check(Compare *run, Case *c, OpCall *call, const char *format, ...) __attribute__((format(printf, 4, 5)));
+
+#define EACH(variable, ...)                                                                                     \
+    for (size_t variable##_at = 0; variable##_at < sizeof((int[]){__VA_ARGS__}) / sizeof(int); variable##_at++) \
+        for (int variable = ((int[]){__VA_ARGS__})[variable##_at], variable##_once = 1; variable##_once;        \
+             variable##_once = 0)
+
+#define EACH_DTYPE(dtype)                                                                             \
+    for (int dtype##_at = 0; dtype##_at < 2; dtype##_at++)                                            \
+        for (DType dtype = dtype##_at ? DTYPE_BF16 : DTYPE_F32, *dtype##_once = &dtype; dtype##_once; \
+             dtype##_once = NULL)
+
+typedef void Sweep(Compare *run);
+Sweep sweep_fill_f32, sweep_cast, sweep_sum_f32, sweep_linear_forward, sweep_linear_backward_input,
+    sweep_linear_backward_weight, sweep_embedding_forward, sweep_embedding_backward, sweep_add_rmsnorm_forward,
+    sweep_add_rmsnorm_backward, sweep_qk_rope_forward, sweep_qk_rope_backward, sweep_attention_forward,
+    sweep_attention_backward, sweep_attention_cached, sweep_swiglu_forward, sweep_swiglu_backward, sweep_cross_entropy,
+    sweep_moe_router_forward, sweep_moe_router_backward, sweep_moe_route_forward, sweep_moe_route_backward,
+    sweep_moe_balance, sweep_moe_gather, sweep_moe_sum, sweep_grouped_linear_forward,
+    sweep_grouped_linear_backward_input, sweep_grouped_linear_backward_weight, sweep_norm_f32, sweep_guard, sweep_adamw;

@@ -1,0 +1,401 @@
+// The cases of ops_compare for all ops but those of MoE: shapes swept, odd ones included.
+#include "ops_compare.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+// ---- elements
+// -----------------------------------------------------------------------------------------------------------
+
+void sweep_fill_f32(Compare *run) {
+    EACH(n, 1, 257, 100000) {
+        Case c = {.sizes = {.count = n, .value = 0.3f}};
+        add_out(run, &c, DTYPE_F32, n, 0);
+        check(run, &c, call_fill_f32, "n %d", n);
+    }
+}
+
+void sweep_cast(Compare *run) {
+    EACH(n, 1, 8, 1003, 65536) EACH(down, 0, 1) {
+        Case c = {.sizes = {.count = n, .flag = down}};
+        add_out(run, &c, down ? DTYPE_BF16 : DTYPE_F32, n, 0);
+        add_in(run, &c, down ? DTYPE_F32 : DTYPE_BF16, n);
+        check(run, &c, call_cast, "n %d down %d", n, down);
+    }
+}
+
+void sweep_sum_f32(Compare *run) {
+    EACH(n, 1, 5, 4097, 1000003) EACH(accumulate, 0, 1) {
+        Case c = {.sizes = {.count = n, .flag = accumulate}};
+        add(run, &c, accumulate ? ROLE_INOUT : ROLE_OUT, DTYPE_F32, 1, n,
+            1e-4); // a sum near 0: its terms set the scale
+        float *in = add_in(run, &c, DTYPE_F32, n);
+        for (int i = 0; i < n; i++)
+            in[i] += 0.5f;
+        check(run, &c, call_sum_f32, "n %d accumulate %d", n, accumulate);
+    }
+}
+
+void sweep_norm_f32(Compare *run) {
+    EACH(n, 1, 5, 4097, 1000003, 5000000) {
+        Case c = {.sizes = {.count = n}};
+        add_out(run, &c, DTYPE_F32, 1, 64);
+        add_in(run, &c, DTYPE_F32, n);
+        check(run, &c, call_norm_f32, "n %d", n);
+    }
+}
+
+// ---- linear
+// -------------------------------------------------------------------------------------------------------------
+
+static void sweep_linear(Compare *run, OpCall *call) {
+    EACH_DTYPE(dtype) EACH(rows, 1, 65, 200) EACH(in_dim, 8, 56, 96, 257) EACH(out_dim, 16, 64, 136) {
+        Case c = {.sizes = {.dtype = dtype, .rows = rows, .in_dim = in_dim, .out_dim = out_dim}};
+        int64_t in = (int64_t)rows * in_dim, out = (int64_t)rows * out_dim, weight = (int64_t)in_dim * out_dim;
+        if (call == call_linear_forward) {
+            add_out(run, &c, dtype, out, in_dim);
+            add_in(run, &c, dtype, in);
+            add_in(run, &c, dtype, weight);
+        } else if (call == call_linear_backward_input) {
+            add_out(run, &c, dtype, in, out_dim);
+            add_in(run, &c, dtype, out);
+            add_in(run, &c, dtype, weight);
+        } else {
+            add_inout(run, &c, DTYPE_F32, weight, rows);
+            add_in(run, &c, dtype, out);
+            add_in(run, &c, dtype, in);
+        }
+        check(run, &c, call, "%s rows %d in %d out %d", dtype_name(dtype), rows, in_dim, out_dim);
+    }
+}
+void sweep_linear_forward(Compare *run) {
+    sweep_linear(run, call_linear_forward);
+}
+void sweep_linear_backward_input(Compare *run) {
+    sweep_linear(run, call_linear_backward_input);
+}
+void sweep_linear_backward_weight(Compare *run) {
+    sweep_linear(run, call_linear_backward_weight);
+}
+
+// ---- embedding
+// ----------------------------------------------------------------------------------------------------------
+
+// Half of the ids are one frequent id (all of them when `same`), the rest random.
+static void fill_ids(Compare *run, int32_t *ids, int count, int vocab, bool same) {
+    uint64_t state = run->seed++;
+    for (int i = 0; i < count; i++) {
+        uint64_t bits = random_next(&state);
+        ids[i] = same || bits % 2 ? vocab / 3 : (int32_t)((bits >> 8) % (uint64_t)vocab);
+    }
+}
+
+void sweep_embedding_forward(Compare *run) {
+    EACH_DTYPE(dtype) EACH(rows, 1, 65, 300) EACH(dim, 8, 57, 96, 1024) {
+        Case c = {.sizes = {.dtype = dtype, .rows = rows, .dim = dim}};
+        add_out(run, &c, dtype, (int64_t)rows * dim, 0);
+        fill_ids(run, add_in(run, &c, DTYPE_I32, rows), rows, 700, false);
+        add_in(run, &c, dtype, (int64_t)700 * dim);
+        check(run, &c, call_embedding_forward, "%s rows %d dim %d", dtype_name(dtype), rows, dim);
+    }
+}
+
+void sweep_embedding_backward(Compare *run) {
+    EACH_DTYPE(dtype) EACH(rows, 1, 65, 129, 3000) EACH(dim, 8, 57, 96) EACH(vocab, 3, 700, 70000) EACH(same, 0, 1) {
+        Case c = {.sizes = {.dtype = dtype, .rows = rows, .dim = dim, .vocab = vocab}};
+        // The frequent id's row sums up to `rows` terms and is sqrt(rows) larger than the rms of the output: hence
+        // squared.
+        add_inout(run, &c, DTYPE_F32, (int64_t)vocab * dim, (double)rows * rows);
+        add_in(run, &c, dtype, (int64_t)rows * dim);
+        fill_ids(run, add_in(run, &c, DTYPE_I32, rows), rows, vocab, same);
+        check(run, &c, call_embedding_backward, "%s rows %d dim %d vocab %d same %d", dtype_name(dtype), rows, dim,
+              vocab, same);
+    }
+}
+
+// ---- norms and rotary
+// ---------------------------------------------------------------------------------------------------
+
+void sweep_add_rmsnorm_forward(Compare *run) {
+    EACH_DTYPE(dtype)
+    EACH(rows, 1, 65, 129) EACH(dim, 8, 56, 64, 96, 257, 896, 960, 2048, 4096, 8192) EACH(branch, 0, 1) {
+        Case c = {.sizes = {.dtype = dtype, .rows = rows, .dim = dim}};
+        int64_t n = (int64_t)rows * dim;
+        add_out(run, &c, dtype, n, dim);
+        if (branch)
+            add_out(run, &c, dtype, n, 1);
+        else
+            add_null(run, &c);
+        add_out(run, &c, DTYPE_F32, rows, dim);
+        add_in(run, &c, dtype, n);
+        if (branch)
+            add_in(run, &c, dtype, n);
+        else
+            add_null(run, &c);
+        add_in(run, &c, dtype, dim);
+        check(run, &c, call_add_rmsnorm_forward, "%s rows %d dim %d branch %d", dtype_name(dtype), rows, dim, branch);
+    }
+}
+
+void sweep_add_rmsnorm_backward(Compare *run) {
+    EACH_DTYPE(dtype) EACH(rows, 1, 65, 900) EACH(dim, 8, 56, 96, 257, 960, 2048, 4096, 8192) EACH(first, 0, 1) {
+        if (rows == 900 && dim > 2048) continue; // the CPU side would take most of the time
+        Case c = {.sizes = {.dtype = dtype, .rows = rows, .dim = dim, .flag = first}};
+        int64_t n = (int64_t)rows * dim;
+        if (first)
+            add_out(run, &c, dtype, n, dim);
+        else
+            add_inout(run, &c, dtype, n, dim);
+        if (dim % 3)
+            add_out(run, &c, dtype, n, 1);
+        else
+            add_null(run, &c);
+        add_inout(run, &c, DTYPE_F32, dim, rows);
+        add_in(run, &c, dtype, n);
+        add_in(run, &c, dtype, n);
+        positive(add_in(run, &c, DTYPE_F32, rows), rows);
+        add_in(run, &c, dtype, dim);
+        check(run, &c, call_add_rmsnorm_backward, "%s rows %d dim %d first %d", dtype_name(dtype), rows, dim, first);
+    }
+}
+
+static void add_rope_shape(Compare *run, Case *c, bool norm) {
+    const CallSizes *s = &c->sizes;
+    int half = s->head_dim / 2, positions = s->first + s->seq;
+    float *cosine = add_in(run, c, DTYPE_F32, (int64_t)positions * half);
+    float *sine = add_in(run, c, DTYPE_F32, (int64_t)positions * half);
+    for (int i = 0; i < positions * half; i++) {
+        double angle = (double)(i / half) * pow(10000.0, -(double)(i % half) / half);
+        cosine[i] = (float)cos(angle);
+        sine[i] = (float)sin(angle);
+    }
+    for (int i = 0; i < 2; i++) {
+        if (norm)
+            add_in(run, c, s->dtype, s->head_dim);
+        else
+            add_null(run, c);
+    }
+}
+
+static void sweep_qk_rope(Compare *run, bool backward) {
+    EACH_DTYPE(dtype) EACH(hd, 8, 16, 56, 64, 80, 96, 128) EACH(heads, 1, 9) EACH(norm, 0, 1) EACH(rows, 1, 65, 390) {
+        Case c = {.sizes = {.dtype = dtype,
+                            .rows = rows,
+                            .seq = rows < 130 ? rows : 130,
+                            .first = rows == 65 ? 7 : 0,
+                            .heads = heads,
+                            .kv_heads = heads == 9 ? 3 : 1,
+                            .head_dim = hd}};
+        int all = heads + c.sizes.kv_heads;
+        int64_t n = (int64_t)rows * (all + c.sizes.kv_heads) * hd;
+        if (backward) {
+            add_inout(run, &c, dtype, n, hd);
+            for (int i = 0; i < 2; i++) {
+                if (norm)
+                    add_inout(run, &c, DTYPE_F32, hd, (double)rows * heads);
+                else
+                    add_null(run, &c);
+            }
+            add_in(run, &c, dtype, n);
+            positive(add_in(run, &c, DTYPE_F32, (int64_t)rows * all), (int64_t)rows * all);
+        } else {
+            add_out(run, &c, dtype, n, hd);
+            if (norm)
+                add_out(run, &c, DTYPE_F32, (int64_t)rows * all, hd);
+            else
+                add_null(run, &c);
+            add_in(run, &c, dtype, n);
+        }
+        add_rope_shape(run, &c, norm);
+        check(run, &c, backward ? call_qk_rope_backward : call_qk_rope_forward, "%s rows %d heads %d+%d hd %d norm %d",
+              dtype_name(dtype), rows, heads, c.sizes.kv_heads, hd, norm);
+    }
+}
+void sweep_qk_rope_forward(Compare *run) {
+    sweep_qk_rope(run, false);
+}
+void sweep_qk_rope_backward(Compare *run) {
+    sweep_qk_rope(run, true);
+}
+
+// ---- attention
+// ----------------------------------------------------------------------------------------------------------
+
+static void add_documents(Compare *run, Case *c, bool packed) {
+    const CallSizes *s = &c->sizes;
+    if (!packed) {
+        add_null(run, c);
+        return;
+    }
+    int32_t *start = add_in(run, c, DTYPE_I32, (int64_t)s->batch * s->seq);
+    uint64_t state = run->seed++;
+    for (int b = 0; b < s->batch; b++)
+        for (int i = 0, first = 0; i < s->seq; i++) {
+            if (random_next(&state) % 23 == 0) first = i;
+            start[b * s->seq + i] = first;
+        }
+}
+
+static void sweep_attention(Compare *run, bool backward) {
+    EACH_DTYPE(dtype) EACH(hd, 8, 16, 56, 64, 80, 96, 128) EACH(seq, 1, 65, 129) EACH(heads, 2, 9) EACH(packed, 0, 1) {
+        if (packed && seq == 1) continue;
+        Case c = {.sizes = {.dtype = dtype,
+                            .batch = 2,
+                            .seq = seq,
+                            .heads = heads,
+                            .kv_heads = heads == 9 ? 1 : 2,
+                            .head_dim = hd}};
+        int64_t tokens = 2 * seq, n = tokens * heads * hd, all = tokens * (heads + 2 * c.sizes.kv_heads) * hd;
+        double rounding = dtype == DTYPE_BF16 ? 0x1p-6 : 0x1p-18; // of probabilities and their gradients
+        int queries = heads / c.sizes.kv_heads;                   // that add up in one key's gradient
+        if (backward) {
+            add(run, &c, ROLE_OUT, dtype, all, seq * queries, 2 * rounding * sqrt(queries));
+            add_in(run, &c, dtype, n);
+            void *out = add_in(run, &c, dtype, n), *lse = add_in(run, &c, DTYPE_F32, tokens * heads);
+            void *qkv = add_in(run, &c, dtype, all);
+            add_documents(run, &c, packed);
+            call_attention_forward(run->cpu, (void *[]){out, lse, qkv, c.buffers[5].start}, &c.sizes);
+        } else {
+            add(run, &c, ROLE_OUT, dtype, n, seq, rounding);
+            add(run, &c, ROLE_OUT, DTYPE_F32, tokens * heads, hd, 0x1p-18);
+            add_in(run, &c, dtype, all);
+            add_documents(run, &c, packed);
+        }
+        check(run, &c, backward ? call_attention_backward : call_attention_forward,
+              "%s seq %d heads %d+%d hd %d packed %d", dtype_name(dtype), seq, heads, c.sizes.kv_heads, hd, packed);
+    }
+}
+void sweep_attention_forward(Compare *run) {
+    sweep_attention(run, false);
+}
+void sweep_attention_backward(Compare *run) {
+    sweep_attention(run, true);
+}
+
+void sweep_attention_cached(Compare *run) {
+    EACH_DTYPE(dtype) EACH(hd, 8, 56, 64, 96, 128) EACH(n, 1, 7) EACH(first, 0, 1, 200) {
+        Case c = {.sizes = {.dtype = dtype, .rows = n, .first = first, .heads = 9, .kv_heads = 3, .head_dim = hd}};
+        add(run, &c, ROLE_OUT, dtype, (int64_t)n * 9 * hd, first + n, 0x1p-18);
+        add_in(run, &c, dtype, (int64_t)n * 9 * hd);
+        add_in(run, &c, dtype, (int64_t)(first + n) * 3 * hd);
+        add_in(run, &c, dtype, (int64_t)(first + n) * 3 * hd);
+        check(run, &c, call_attention_cached, "%s n %d first %d hd %d", dtype_name(dtype), n, first, hd);
+    }
+}
+
+// ---- SwiGLU and cross entropy
+// -------------------------------------------------------------------------------------------
+
+void sweep_swiglu_forward(Compare *run) {
+    EACH_DTYPE(dtype) EACH(rows, 1, 65, 129) EACH(dim, 8, 57, 96, 704) EACH(weighted, 0, 1) {
+        Case c = {.sizes = {.dtype = dtype, .rows = rows, .dim = dim}};
+        add(run, &c, ROLE_OUT, dtype, (int64_t)rows * dim, 1, 0x1p-20);
+        add_in(run, &c, dtype, (int64_t)rows * dim * 2);
+        if (weighted) {
+            add_in(run, &c, DTYPE_F32, rows);
+            *(int32_t *)add_in(run, &c, DTYPE_I32, 1) = rows * 2 / 3;
+        } else {
+            add_null(run, &c);
+            add_null(run, &c);
+        }
+        check(run, &c, call_swiglu_forward, "%s rows %d dim %d weighted %d", dtype_name(dtype), rows, dim, weighted);
+    }
+}
+
+void sweep_swiglu_backward(Compare *run) {
+    EACH_DTYPE(dtype) EACH(rows, 1, 65, 129) EACH(dim, 8, 57, 96, 704) EACH(weighted, 0, 1) EACH(in_place, 0, 1) {
+        Case c = {.sizes = {.dtype = dtype, .rows = rows, .dim = dim, .flag = in_place}};
+        int64_t n = (int64_t)rows * dim;
+        Role role = in_place ? ROLE_INOUT : ROLE_OUT;
+        add(run, &c, role, dtype, 2 * n, 1, 0x1p-20);
+        add(run, &c, role, dtype, n, 1, 0x1p-20);
+        if (weighted)
+            add(run, &c, ROLE_OUT, DTYPE_F32, rows, dim, 0x1p-20);
+        else
+            add_null(run, &c);
+        if (in_place) {
+            add_null(run, &c);
+            add_null(run, &c);
+        } else {
+            add_in(run, &c, dtype, 2 * n);
+            add_in(run, &c, dtype, n);
+        }
+        if (weighted) {
+            add_in(run, &c, DTYPE_F32, rows);
+            *(int32_t *)add_in(run, &c, DTYPE_I32, 1) = rows * 2 / 3;
+        } else {
+            add_null(run, &c);
+            add_null(run, &c);
+        }
+        check(run, &c, call_swiglu_backward, "%s rows %d dim %d weighted %d in place %d", dtype_name(dtype), rows, dim,
+              weighted, in_place);
+    }
+}
+
+void sweep_cross_entropy(Compare *run) {
+    EACH_DTYPE(dtype) EACH(rows, 1, 9) EACH(vocab, 8, 257, 1000, 49152, 128256, 200064) EACH(train, 0, 1) {
+        Case c = {.sizes = {.dtype = dtype, .rows = rows, .vocab = vocab}};
+        add(run, &c, ROLE_OUT, DTYPE_F32, rows, vocab, 0x1p-20);
+        random_fill(add(run, &c, train ? ROLE_INOUT : ROLE_IN, dtype, (int64_t)rows * vocab, vocab, 0x1p-20), dtype,
+                    (int64_t)rows * vocab, 3.0f, run->seed++);
+        int32_t *targets = add_in(run, &c, DTYPE_I32, rows);
+        for (int i = 0; i < rows; i++)
+            targets[i] = i % 4 == 3 ? -1 : (int32_t)((int64_t)(i + 1) * 7919 % vocab);
+        if (train)
+            *(float *)add_in(run, &c, DTYPE_F32, 1) = 0.125f;
+        else
+            add_null(run, &c);
+        check(run, &c, call_cross_entropy, "%s rows %d vocab %d train %d", dtype_name(dtype), rows, vocab, train);
+    }
+}
+
+// ---- optimizer
+// ----------------------------------------------------------------------------------------------------------
+
+void sweep_guard(Compare *run) {
+    const float values[] = {1.0f, 5.0f, INFINITY, -INFINITY, NAN};
+    for (int i = 0; i < 5; i++)
+        for (int j = 0; j < 5; j++) {
+            Case c = {.sizes.value = 2.0f};
+            add_out(run, &c, DTYPE_I32, 1, 0);
+            *(float *)add_in(run, &c, DTYPE_F32, 1) = values[i];
+            *(float *)add_in(run, &c, DTYPE_F32, 1) = values[j];
+            check(run, &c, call_guard, "loss %g norm %g", (double)values[i], (double)values[j]);
+        }
+}
+
+void sweep_adamw(Compare *run) {
+    EACH(kind, 0, 1, 2)
+    EACH(n, 1, 8, 1003, 40000) EACH(skip, 0, 1) EACH(clip, 0, 1) { // float, bf16 + master, bf16 alone
+        DType dtype = kind ? DTYPE_BF16 : DTYPE_F32;
+        Case c = {.sizes = {.dtype = dtype, .count = n}, .master = kind == 1};
+        c.sizes.adamw = (AdamwArgs){.lr = 1e-2f,
+                                    .beta1 = 0.9f,
+                                    .beta2 = 0.95f,
+                                    .eps = 1e-8f,
+                                    .weight_decay = 0.1f,
+                                    .bias1 = 0.19f,
+                                    .bias2 = 0.0975f,
+                                    .max_norm = clip ? 1.0f : 0.0f,
+                                    .seed = 42,
+                                    .first = 1000};
+        void *weight = add(run, &c, ROLE_INOUT, dtype, n, 4, 0);
+        if (kind == 1) {
+            for (int i = 0; i < n; i++)
+                if (((bf16 *)weight)[i] << 1 == 0) ((bf16 *)weight)[i] = 0x3c00; // a rest beside 0 would wrap around
+            int16_t *low = add(run, &c, ROLE_INOUT, DTYPE_U16, n, 0, 0);
+            uint64_t state = run->seed++;
+            for (int i = 0; i < n; i++)
+                low[i] = (int16_t)random_next(&state);
+        } else {
+            add_null(run, &c);
+        }
+        add_inout(run, &c, DTYPE_F32, n, 4);
+        positive(add_inout(run, &c, DTYPE_F32, n, 4), n);
+        add_inout(run, &c, DTYPE_F32, n, 0);
+        *(float *)add_in(run, &c, DTYPE_F32, 1) = 3.7f;
+        *(int32_t *)add_in(run, &c, DTYPE_I32, 1) = skip;
+        check(run, &c, call_adamw, "kind %d n %d skip %d clip %d", kind, n, skip, clip);
+    }
+}
