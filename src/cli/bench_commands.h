@@ -1,0 +1,13 @@
+// The parts of `hearth bench` that have files of their own.
+#pragma once
+
+#include "base/status.h"
+#include "model/config.h"
+
+Status bench_machine_command(int argc, char **argv);
+Status bench_ops_command(int argc, char **argv);
+
+// A preset by its name, or a config.json. layers > 0: only the first so many layers of it.
+Status bench_model_read(ModelConfig *config, const char *name, int64_t layers);
+// --seq and --micro-batch: at least 1, and so few tokens that their count is an int.
+Status bench_check_shape(int64_t seq, int64_t micro_batch);

@@ -1,0 +1,163 @@
+// hearth bench: what this machine can do.
+#include "base/file.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "base/threads.h"
+#include "cli/args.h"
+#include "cli/bench_commands.h"
+#include "cli/commands.h"
+#include "cli/range.h"
+#include "plan/flops.h"
+#include "train/bench_step.h"
+#include "train/prediction.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { ACCUM_MAX = 1 << 16, STEPS_MAX = 60 };
+
+static Status routing_parse(MoeForce *force, const char *name) {
+    static const char *const names[] = {"natural", "balanced", "worst"};
+    for (int i = 0; i < 3; i++) {
+        if (strcmp(name, names[i]) == 0) {
+            *force = (MoeForce)i;
+            return NULL;
+        }
+    }
+    return status_usage("--routing must be natural, balanced or worst, not \"%s\"", name);
+}
+
+Status bench_model_read(ModelConfig *config, const char *name, int64_t layers) {
+    TRY(file_exists(name) ? model_config_read(config, name) : model_preset(config, name));
+    if (layers > config->layers) return status_usage("the model has only %d layers", config->layers);
+    if (layers > 0) config->layers = (int)layers;
+    for (int i = config->layers; i < MODEL_LAYERS_MAX; i++)
+        config->sparse[i] = false;
+    return NULL;
+}
+
+Status bench_check_shape(int64_t seq, int64_t micro_batch) {
+    TRY(check_number("--seq", (double)seq, 1, INT32_MAX));
+    TRY(check_number("--micro-batch", (double)micro_batch, 1, INT32_MAX));
+    if (micro_batch > INT32_MAX / seq) return status_usage("--seq times --micro-batch must be below 2^31");
+    return NULL;
+}
+
+// The dense peak that the planner would take for this device, in TFLOP/s; 0 where nobody knows it. The peak of a CPU is
+// too loose a bound to call a share of it MFU.
+static double device_peak(Ops *ops, const BenchStep *bench) {
+    if (strcmp(ops->name, "cuda") != 0) return 0;
+    Prediction *prediction = xcalloc(1, sizeof *prediction);
+    Status status =
+        prediction_make(prediction, &bench->request, bench->accum, ops->device, (double)ops->memory_total(ops), 1);
+    double peak = status ? 0 : prediction->plan.step.peak / 1e12;
+    if (status) log_warn("no MFU, give the peak with --peak-tflops: %s", status_message(status));
+    status_free(status);
+    free(prediction);
+    return peak;
+}
+
+static void print_json(const BenchStep *bench, const BenchResult *result, const char *model, const char *routing,
+                       const Ops *ops, double peak_tflops) {
+    static const char *const categories[] = {"gemm", "attention", "moe", "elementwise", "optimizer", "copy"};
+    const LayoutRequest *request = &bench->request;
+    double flops[3];
+    bench_flops_per_token(&request->config, request->seq, flops);
+    json_t *split = json_object();
+    for (int i = 0; i < OP_CATEGORY_COUNT; i++)
+        json_object_set_new(split, categories[i], json_real(result->split_ms[i]));
+    json_object_set_new(split, "gaps", json_real(result->gaps_ms));
+    json_t *json = json_pack(
+        "{s:s, s:s, s:i, s:i, s:i, s:i, s:s, s:s, s:f, s:f, s:f}", "model", model, "device", ops->name, "layers",
+        request->config.layers, "seq", request->seq, "micro_batch", request->micro_batch, "accum", bench->accum,
+        "precision", precision_name(request->precision), "recompute", recompute_name(request->recompute), "tok_s",
+        result->tokens_per_second, "step_ms", 1e3 * result->step_seconds, "spread", result->spread);
+    if (request->config.experts) json_object_set_new(json, "routing", json_string(routing));
+    json_object_set_new(json, "tflops", json_real(flops[0] * result->tokens_per_second / 1e12));
+    if (peak_tflops > 0) {
+        static const char *const names[3] = {"mfu", "mfu_causal", "mfu_6n"};
+        for (int i = 0; i < 3; i++)
+            json_object_set_new(json, names[i],
+                                json_real(plan_mfu(flops[i], result->tokens_per_second, peak_tflops * 1e12, 1)));
+    }
+    json_object_set_new(json, "memory_predicted_gib", json_real((double)result->predicted_bytes / 0x1p30));
+    json_object_set_new(json, "memory_used_gib", json_real((double)result->used_bytes / 0x1p30));
+    json_object_set_new(json, "start_s", json_real(result->start_seconds));
+    json_object_set_new(json, "split_ms", split);
+    json_object_set_new(json, "loss", json_real(result->loss));
+    char *text = json_dumps(json, JSON_REAL_PRECISION(6));
+    printf("%s\n", text);
+    free(text);
+    json_decref(json);
+}
+
+static Status bench_step_command(int argc, char **argv) {
+    const char *model = NULL, *precision = "bf16", *recompute = "none", *routing = "natural", *device = "auto";
+    int64_t seq = 512, micro_batch = 8, accum = 1, layers = 0, steps = 8, logits_rows = 0;
+    double peak = 0, embedding_std = 0;
+    const Arg options[] = {
+        {"--model", ARG_TEXT, &model, "NAME", "preset, or a directory with a config.json"},
+        {"--seq", ARG_INT, &seq, "S", "sequence length (512)"},
+        {"--micro-batch", ARG_INT, &micro_batch, "B", "sequences in a micro-batch (8)"},
+        {"--accum", ARG_INT, &accum, "A", "micro-batches in a step (1)"},
+        {"--precision", ARG_TEXT, &precision, "P", "fp32, bf16 or bf16-pure (bf16)"},
+        {"--recompute", ARG_TEXT, &recompute, "R", "none, selective or full (none)"},
+        {"--layers", ARG_INT, &layers, "N", "only the first N layers of the model"},
+        {"--routing", ARG_TEXT, &routing, "HOW", "MoE: natural (the random router's), balanced or worst"},
+        {"--steps", ARG_INT, &steps, "N", "steps timed after the warm-up (8, at most 60)"},
+        {"--logits-rows", ARG_INT, &logits_rows, "N", "rows of one LM-head chunk (default: chosen)"},
+        {"--peak-tflops", ARG_DOUBLE, &peak, "P", "dense peak of this device for the MFU (default: the catalogue's)"},
+        {"--embedding-std", ARG_DOUBLE, &embedding_std, "S", "first values of the embedding (default: init_std)"},
+        {"--device", ARG_TEXT, &device, "D", "auto, cpu or cuda"},
+    };
+    const ArgCommand command = {
+        "hearth bench step --model NAME [options]",
+        "Times training steps on random tokens (forward, backward, clip, AdamW) and prints one "
+        "JSON line: median step,\ntok/s, MFU by three conventions, memory, and where the time goes.",
+        options,
+        ARG_COUNT(options),
+        0,
+        0};
+    ArgList words;
+    bool helped;
+    TRY(args_parse(&command, argc, argv, &words, &helped));
+    free(words.items);
+    if (helped) return NULL;
+    if (!model) return status_hint(status_usage("--model is needed"), "a preset such as smollm-360m");
+    TRY(bench_check_shape(seq, micro_batch));
+    TRY(check_number("--accum", (double)accum, 1, ACCUM_MAX));
+    TRY(check_number("--steps", (double)steps, 1, STEPS_MAX));
+    TRY(check_number("--layers", (double)layers, 0, MODEL_LAYERS_MAX));
+    TRY(check_number("--logits-rows", (double)logits_rows, 0, INT32_MAX));
+    TRY(check_number("--peak-tflops", peak, 0, 1e7));
+    TRY(check_number("--embedding-std", embedding_std, 0, 1e3));
+    BenchStep bench = {.accum = (int)accum, .steps = (int)steps, .embedding_std = embedding_std};
+    LayoutRequest *request = &bench.request;
+    *request = (LayoutRequest){.mesh = MESH_SINGLE,
+                               .seq = (int)seq,
+                               .micro_batch = (int)micro_batch,
+                               .logits_rows = logits_rows,
+                               .threads = threads_count()};
+    TRY(bench_model_read(&request->config, model, layers));
+    TRY(precision_parse(&request->precision, precision));
+    TRY(recompute_parse(&request->recompute, recompute));
+    TRY(routing_parse(&bench.force, routing));
+    Ops *ops;
+    TRY(ops_create(&ops, device));
+    bool cuda = strcmp(ops->name, "cuda") == 0;
+    request->device = cuda ? LAYOUT_CUDA : LAYOUT_CPU;
+    if (peak == 0) peak = device_peak(ops, &bench);
+    BenchResult result;
+    Status status = bench_step(ops, &bench, &result);
+    if (!status) print_json(&bench, &result, model, routing, ops, peak);
+    ops_destroy(ops);
+    return status;
+}
+
+Status cmd_bench(int argc, char **argv) {
+    static const Command table[] = {
+        {"step", "whole training steps of a model: tok/s, MFU, memory, time split", bench_step_command},
+        {"ops", "each op at a model's shapes, against its floor", bench_ops_command},
+        {"machine", "a profile of this machine for the planner", bench_machine_command}};
+    return commands_run("hearth bench", "hearth bench measures this machine.", table, 3, argc, argv);
+}

@@ -1,0 +1,121 @@
+// hearth sample: text from a trained model, streamed as it comes.
+#include "base/text.h"
+#include "cli/args.h"
+#include "cli/commands.h"
+#include "model/generate.h"
+#include "train/loaded.h"
+#include "train/sampler.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct SampleRequest {
+    const char *prompt;
+    int64_t tokens, count;
+    Sampler sampler;
+} SampleRequest;
+
+static Status encode_prompt(const Loaded *loaded, const char *prompt, TokenIds *ids) {
+    TokenizerState *state = tokenizer_state_new(loaded->tokenizer);
+    Status status =
+        tokenizer_encode(state, prompt, strlen(prompt), TOKENIZER_ADD_SPECIAL | TOKENIZER_MATCH_SPECIAL, ids);
+    tokenizer_state_free(state);
+    int64_t end = tokenizer_end_of_text(loaded->tokenizer);
+    if (status || ids->count) return status;
+    if (end < 0) return status_usage("the prompt is empty, and the tokenizer has no end-of-text to start from");
+    ids->ids = xrealloc(ids->ids, sizeof *ids->ids); // a document starts where the one before it ended
+    ids->ids[0] = (uint32_t)end;
+    ids->count = ids->capacity = 1;
+    return NULL;
+}
+
+static void write_token(const Loaded *loaded, int32_t id) {
+    size_t length;
+    const char *bytes = tokenizer_token_bytes(loaded->tokenizer, (uint32_t)id, &length);
+    if (bytes) fwrite(bytes, 1, length, stdout);
+    fflush(stdout);
+}
+
+static void stream_text(const Loaded *loaded, Generator *generator, const TokenIds *prompt,
+                        const SampleRequest *request, uint64_t number) {
+    int vocab = loaded->config.vocab;
+    float *logits = xmalloc((size_t)vocab * sizeof *logits);
+    int64_t end = tokenizer_end_of_text(loaded->tokenizer);
+    Sampler sampler = request->sampler;
+    sampler.seed += number;
+    generator_reset(generator);
+    printf("%s", request->prompt);
+    generator_feed(generator, (const int32_t *)prompt->ids, (int)prompt->count, logits);
+    for (int64_t i = 0; i < request->tokens; i++) {
+        int32_t id = sampler_pick(&sampler, logits, vocab, (uint64_t)i);
+        if (id == end) break;
+        write_token(loaded, id);
+        if (i + 1 < request->tokens) generator_feed(generator, &id, 1, logits);
+    }
+    printf("\n");
+    free(logits);
+}
+
+static Status sample(const LoadedRequest *model, const SampleRequest *request) {
+    Loaded loaded;
+    TRY(sampler_check(&request->sampler));
+    TRY(loaded_open(&loaded, model));
+    TokenIds prompt = {0};
+    Generator *generator = NULL;
+    Status status = NULL;
+    if (!loaded.tokenizer)
+        status = status_hint(status_usage("no tokenizer was found beside %s", loaded.source),
+                             "name the one its data was made with: --tokenizer PATH, or --tokenizer bytes");
+    if (!status) status = encode_prompt(&loaded, request->prompt, &prompt);
+    if (!status) status = generator_create(&generator, loaded.model, (int)((int64_t)prompt.count + request->tokens));
+    for (int64_t i = 0; i < request->count && !status; i++) {
+        if (i) printf("\n");
+        stream_text(&loaded, generator, &prompt, request, (uint64_t)i);
+        status = loaded.ops->sync(loaded.ops);
+    }
+    generator_free(generator);
+    free(prompt.ids);
+    loaded_close(&loaded);
+    return status;
+}
+
+Status cmd_sample(int argc, char **argv) {
+    LoadedRequest model = {.device = "auto"};
+    SampleRequest request = {"", 256, 1, {1.0, 0, 1.0, 0}};
+    int64_t top_k = 0, seed = 1;
+    ArgList words;
+    bool helped;
+    const Arg args[] = {
+        {"--prompt", ARG_TEXT, &request.prompt, "TEXT", "what to go on from (default: the start of a document)"},
+        {"--tokens", ARG_INT, &request.tokens, "N", "longest continuation (default 256); end-of-text ends it earlier"},
+        {"--count", ARG_INT, &request.count, "N", "how many (default 1), with seeds that count up"},
+        {"--temperature", ARG_DOUBLE, &request.sampler.temperature, "T", "default 1; 0 takes the most likely token"},
+        {"--top-k", ARG_INT, &top_k, "K", "draw from the K most likely tokens (default 0: all)"},
+        {"--top-p", ARG_DOUBLE, &request.sampler.top_p, "P",
+         "draw from the fewest tokens that hold P of the probability"},
+        {"--seed", ARG_INT, &seed, "N", "the same seed gives the same text (default 1)"},
+        {"--checkpoint", ARG_TEXT, &model.checkpoint, "WHICH", "newest (default), best or a step number"},
+        {"--tokenizer", ARG_TEXT, &model.tokenizer, "PATH", "default: the one beside the model"},
+        {"--device", ARG_TEXT, &model.device, "NAME", "auto (default), cpu, cuda"},
+        {"--precision", ARG_TEXT, &model.precision, "NAME", "fp32 or bf16 (default: fp32 on a CPU, bf16 on a GPU)"},
+    };
+    const ArgCommand command = {"hearth sample RUN|HF_DIR [--prompt TEXT] [options]",
+                                "Prints text from a trained model, token by token as it is drawn.",
+                                args,
+                                ARG_COUNT(args),
+                                1,
+                                1};
+    Status status = args_parse(&command, argc, argv, &words, &helped);
+    if (!status && !helped) {
+        model.path = words.items[0];
+        model.seq = 16; // the generator has its own buffers; the model's are not used
+        request.sampler.top_k = (int)top_k;
+        request.sampler.seed = (uint64_t)seed;
+        if (request.tokens < 1 || request.tokens > 1 << 20 || request.count < 1 || top_k < 0 || top_k > 1 << 24)
+            status = status_usage("--tokens takes 1 to 1048576, --count 1 or more, --top-k 0 or more");
+        else
+            status = sample(&model, &request);
+    }
+    free(words.items);
+    return status;
+}

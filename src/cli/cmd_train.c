@@ -1,0 +1,39 @@
+// hearth train: a run, from a config file or from where it stopped.
+#include "cli/args.h"
+#include "cli/commands.h"
+#include "train/run.h"
+
+#include <stdlib.h>
+
+Status cmd_train(int argc, char **argv) {
+    RunOptions options = {0};
+    ArgList sets = {0}, words;
+    bool helped;
+    const Arg args[] = {
+        {"--set", ARG_LIST, &sets, "SECTION.KEY=VALUE", "override one key; may be given many times"},
+        {"--run", ARG_TEXT, &options.directory, "DIR",
+         "the run directory (default: train.runs / the date and the config's name)"},
+        {"--resume", ARG_FLAG, &options.resume, NULL, "go on from the newest complete checkpoint"},
+    };
+    const ArgCommand command = {
+        "hearth train CONFIG.toml [--set SECTION.KEY=VALUE]... [--run DIR] | hearth train --resume --run DIR",
+        "Trains a model. `hearth config --help` explains every key. SIGINT and SIGTERM write a checkpoint first;\n"
+        "--resume continues at any time, also after a crash, with the same numbers.",
+        args,
+        ARG_COUNT(args),
+        0,
+        1};
+    Status status = args_parse(&command, argc, argv, &words, &helped);
+    if (!status && !helped) {
+        options.config = words.count ? words.items[0] : NULL;
+        options.sets = sets.items;
+        options.set_count = sets.count;
+        if (!options.config && !options.resume)
+            status = status_hint(status_usage("hearth train needs a config file"), "usage: %s", command.usage);
+        else
+            status = run_train(&options);
+    }
+    free(words.items);
+    free(sets.items);
+    return status;
+}

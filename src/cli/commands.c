@@ -1,0 +1,35 @@
+#include "cli/commands.h"
+
+#include "base/text.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static void print_table(const char *program, const char *summary, const Command *table, int count) {
+    printf("%s\n\nusage: %s COMMAND [arguments]   (%s COMMAND --help says more)\n\n", summary, program, program);
+    for (int i = 0; i < count; i++)
+        printf("  %-16s %s\n", table[i].name, table[i].summary);
+}
+
+Status commands_run(const char *program, const char *summary, const Command *table, int count, int argc, char **argv) {
+    if (argc < 2) {
+        print_table(program, summary, table, count);
+        return status_usage("%s needs a command", program);
+    }
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
+        print_table(program, summary, table, count);
+        return NULL;
+    }
+    const char **names = xmalloc((size_t)(count + 1) * sizeof *names);
+    const Command *found = NULL;
+    for (int i = 0; i < count; i++) {
+        names[i] = table[i].name;
+        if (strcmp(argv[1], table[i].name) == 0) found = &table[i];
+    }
+    const char *nearest = found ? NULL : text_nearest(argv[1], names, (size_t)count);
+    free(names);
+    if (found) return found->run(argc - 1, argv + 1);
+    Status status = status_usage("unknown command \"%s %s\"", program, argv[1]);
+    if (nearest) return status_hint(status, "did you mean \"%s %s\"?", program, nearest);
+    return status_hint(status, "%s --help lists the commands", program);
+}

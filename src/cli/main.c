@@ -1,0 +1,29 @@
+// hearth: pretrain language models on the hardware you have. This file only picks the command.
+#include "base/log.h"
+#include "cli/commands.h"
+
+#include <stdlib.h>
+
+static const Command commands[] = {
+    {"bench", "what this machine can do: training steps, single operations", cmd_bench},
+    {"plan", "what a run needs, how long it takes, what holds it back: before it starts", cmd_plan},
+    {"calc", "any number a training engineer derives by hand, with its formula", cmd_calc},
+    {"data", "text to token shards: prepare, estimate, inspect, mix, pull, synth", cmd_data},
+    {"config", "every configuration key, or what a config file resolves to", cmd_config},
+    {"preflight", "a short real run: micro-batch search, predicted against measured", cmd_preflight},
+    {"train", "train a model, or go on where a run stopped", cmd_train},
+    {"sample", "text from a trained model", cmd_sample},
+    {"eval", "loss, perplexity and bits per byte on token shards", cmd_eval},
+    {"export", "a run as a Hugging Face directory", cmd_export},
+};
+
+int main(int argc, char **argv) {
+    Status status = commands_run("hearth", "hearth pretrains language models: plan, prepare, train, explain.", commands,
+                                 (int)(sizeof commands / sizeof commands[0]), argc, argv);
+    if (!status) return 0;
+    fflush(stdout);
+    status_print(status, stderr);
+    int code = (int)status_code(status);
+    status_free(status);
+    return code;
+}

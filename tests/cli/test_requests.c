@@ -1,0 +1,71 @@
+// What commands refuse before any work is done: numbers without sense, names that nothing has.
+#include "cli/commands.h"
+#include "testing.h"
+
+typedef Status CommandCall(int argc, char **argv);
+
+static Status call(CommandCall *command, const char *const *words) {
+    char *argv[20] = {"command"};
+    int argc = 1;
+    for (; words[argc - 1]; argc++)
+        argv[argc] = (char *)words[argc - 1];
+    return command(argc, argv);
+}
+#define CALL(command, ...) call(command, (const char *const[]){__VA_ARGS__, NULL})
+#define BENCH_STEP(...)    CALL(cmd_bench, "step", "--model", "demo-llama", "--device", "cpu", __VA_ARGS__)
+
+static void preflight_needs_tokens_and_seconds(void **state) {
+    (void)state;
+    assert_error(CALL(cmd_preflight, "x.toml", "--tokens", "0"), "--tokens must be at least 1");
+    assert_error(CALL(cmd_preflight, "x.toml", "--tokens", "-5"), "--tokens takes a count");
+    assert_error(CALL(cmd_preflight, "x.toml", "--tokens", "nan"), "--tokens takes a count");
+    assert_error(CALL(cmd_preflight, "x.toml", "--seconds", "0"), "--seconds must be more than 0");
+    assert_error(CALL(cmd_preflight, "x.toml", "--seconds", "nan"), "--seconds must be more than 0");
+    assert_error(CALL(cmd_preflight, "x.toml", "--seconds", "inf"), "--seconds must be more than 0");
+}
+
+static void preflight_takes_tokens_with_a_suffix(void **state) {
+    (void)state;
+    assert_error(CALL(cmd_preflight, "/nowhere.toml", "--tokens", "10M"), "/nowhere.toml"); // past the numbers
+}
+
+static void preflight_is_for_one_rank(void **state) {
+    (void)state;
+    char path[] = "/tmp/hearth-requests-XXXXXX";
+    FILE *file = fdopen(mkstemp(path), "w");
+    assert_non_null(file);
+    fputs("[model]\npreset = \"demo-llama\"\n[data]\ntrain = [\"/nowhere\"]\n[train]\nsteps = 4\ndevice = \"cpu\"\n"
+          "[parallelism]\ntensor = 2\n",
+          file);
+    fclose(file);
+    assert_error(CALL(cmd_preflight, path), "parallelism.tensor = 2 needs more ranks");
+    remove(path);
+}
+
+static void bench_step_checks_its_numbers(void **state) {
+    (void)state;
+    assert_error(BENCH_STEP("--micro-batch", "4294967298"), "--micro-batch must be between");
+    assert_error(BENCH_STEP("--seq", "0"), "--seq must be between");
+    assert_error(BENCH_STEP("--seq", "1048576", "--micro-batch", "1048576"), "must be below 2^31");
+    assert_error(BENCH_STEP("--layers", "-1"), "--layers must be between");
+    assert_error(BENCH_STEP("--accum", "4294967297"), "--accum must be between");
+    assert_error(BENCH_STEP("--steps", "61"), "--steps must be between");
+    assert_error(BENCH_STEP("--logits-rows", "-1"), "--logits-rows must be between");
+    assert_error(BENCH_STEP("--peak-tflops", "nan"), "--peak-tflops must be between");
+}
+
+static void config_help_knows_its_sections(void **state) {
+    (void)state;
+    assert_error(CALL(cmd_config, "--help", "nosuch"), "there is no section \"nosuch\"");
+    assert_error(CALL(cmd_config, "--help", "optimzer"), "did you mean optimizer?");
+    assert_ok(CALL(cmd_config, "--help", "optimizer"));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(preflight_needs_tokens_and_seconds), cmocka_unit_test(preflight_takes_tokens_with_a_suffix),
+        cmocka_unit_test(preflight_is_for_one_rank),          cmocka_unit_test(bench_step_checks_its_numbers),
+        cmocka_unit_test(config_help_knows_its_sections),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
