@@ -79,10 +79,6 @@ void generator_free(Generator *generator) {
     free(generator);
 }
 
-int generator_position(const Generator *generator) {
-    return generator->used;
-}
-
 void generator_reset(Generator *generator) {
     generator->used = 0;
 }
@@ -121,7 +117,7 @@ static void cached_attention(Generator *generator, int layer, int n) {
         ops->copy(ops, keys + place, qk + (size_t)(i * qk_stride + q_dim) * size, row_bytes);
         ops->copy(ops, values + place, qkv + (size_t)(i * stride + qk_dim) * size, row_bytes);
     }
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < n; i++) // one by one: the queries stand apart by the stride of qkv, the op takes adjacent ones
         ops->attention_cached(ops, attention + (size_t)(i * q_dim) * size, qk + (size_t)(i * qk_stride) * size, keys,
                               values, 1, generator->used + i, c->heads, c->kv_heads, c->head_dim,
                               1.0f / __builtin_sqrtf((float)c->head_dim), dtype);

@@ -11,5 +11,4 @@ void generator_free(Generator *generator);
 
 // Appends n tokens (n <= positions left) and gives the logits after the last one: host array [vocab].
 void generator_feed(Generator *generator, const int32_t *ids, int n, float *logits);
-int generator_position(const Generator *generator); // tokens so far
 void generator_reset(Generator *generator);

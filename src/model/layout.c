@@ -524,18 +524,6 @@ const LayoutActivation *layout_activation(const Layout *layout, ActId id, int la
 
 // ---- names ----------------------------------------------------------------------------------------------------------
 
-static const char *const param_names[PARAM_ID_COUNT] = {
-    "embedding",       "head",         "qkv",        "o",         "gate_up",  "down",   "router",
-    "experts.gate_up", "experts.down", "final_norm", "attn_norm", "mlp_norm", "q_norm", "k_norm",
-};
-
-void layout_param_name(const LayoutParam *param, char *out, size_t size) {
-    if (param->layer < 0)
-        snprintf(out, size, "%s", param_names[param->id]);
-    else
-        snprintf(out, size, "layers.%d.%s", param->layer, param_names[param->id]);
-}
-
 int layout_hf_part_count(const Layout *layout, const LayoutParam *param) {
     switch (param->id) {
     case PARAM_QKV: return 3;

@@ -220,8 +220,6 @@ const LayoutActivation *layout_activation(const Layout *layout, ActId id, int la
 
 int layout_hf_part_count(const Layout *layout, const LayoutParam *param);
 HfPart layout_hf_part(const Layout *layout, const LayoutParam *param, int index);
-// "layers.3.qkv": hearth's own name, for messages.
-void layout_param_name(const LayoutParam *param, char *out, size_t size);
 
 // Workspace that the ops of the request's device need.
 size_t layout_workspace_bytes(const LayoutRequest *request);
