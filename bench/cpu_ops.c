@@ -61,7 +61,7 @@ static void backward_input(Bench *b) {
     b->ops->linear_backward_input(b->ops, b->c, b->a, b->b, b->rows, b->in_dim, b->out_dim, b->dtype);
 }
 static void backward_weight(Bench *b) {
-    b->ops->linear_backward_weight(b->ops, b->f, b->a, b->b, b->rows, b->in_dim, b->out_dim, b->dtype);
+    b->ops->linear_backward_weight(b->ops, b->f, b->a, b->b, b->rows, b->in_dim, b->out_dim, true, b->dtype);
 }
 
 static AttentionShape attention_shape(void) {

@@ -50,6 +50,15 @@ static int64_t align_up(int64_t value, int64_t to) {
     return (value + to - 1) / to * to;
 }
 
+double layout_adamw_traffic(Precision precision) {
+    double weight = precision == PRECISION_BF16_PURE ? 2 : 4; // bf16 with its master part is as long as a float
+    return sizeof(float) + 2 * (2 * sizeof(float) + weight);
+}
+
+double layout_gradient_traffic(double added) {
+    return sizeof(float) * (1 + added);
+}
+
 void layout_stage_layers(int layers, int stages, int stage, int *first, int *count) {
     // Extra layers go to the middle stages first: stage 1, 2, ..., then 0, then the last.
     int base = layers / stages, extra = layers % stages, start = 0;
@@ -441,6 +450,7 @@ static void build_constants(Layout *layout) {
     layout->const_bytes[CONST_COS] = layout->const_bytes[CONST_SIN] = table;
     layout->const_bytes[CONST_SCALARS] = MODEL_SCALARS * 4;
     layout->const_bytes[CONST_ROUTER_BIAS] = (int64_t)model_sparse_layers(c) * c->experts * 4;
+    layout->const_bytes[CONST_EXPERT_LOAD] = (int64_t)model_sparse_layers(c) * MOE_LOAD_STATS * 4;
     int64_t offset = 0;
     for (int i = 0; i < CONST_ID_COUNT; i++) {
         layout->const_offset[i] = offset;

@@ -190,6 +190,7 @@ typedef enum ConstId {
     CONST_SIN,
     CONST_SCALARS,     // [MODEL_SCALARS] float
     CONST_ROUTER_BIAS, // [sparse layers, experts] float
+    CONST_EXPERT_LOAD, // [sparse layers, MOE_LOAD_STATS] float
     CONST_ID_COUNT,
 } ConstId;
 
@@ -223,6 +224,11 @@ HfPart layout_hf_part(const Layout *layout, const LayoutParam *param, int index)
 
 // Workspace that the ops of the request's device need.
 size_t layout_workspace_bytes(const LayoutRequest *request);
+// Memory traffic of one parameter in bytes. AdamW reads its gradient, and reads and writes both moments and the weight
+// with its master part. A weight gradient is written in float; `added` is the share of the times that it is read first,
+// to be added to: 0 for the first micro-batch of a step, 1 for the others.
+double layout_adamw_traffic(Precision precision);
+double layout_gradient_traffic(double added);
 // Layers [first, first + count) of a pipeline stage; the first and last stages, which also hold embedding and head,
 // take the smaller shares when layers do not divide.
 void layout_stage_layers(int layers, int stages, int stage, int *first, int *count);

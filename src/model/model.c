@@ -43,7 +43,8 @@ Status model_create(Model **out, Ops *ops, const LayoutRequest *request) {
     }
     ops->bind_workspace(ops, model->memory[LAYOUT_WORKSPACE], (size_t)model->layout.bytes[LAYOUT_WORKSPACE]);
     ops->zero(ops, model->memory[LAYOUT_CONSTANTS], (size_t)model->layout.bytes[LAYOUT_CONSTANTS]);
-    // Padding between parameters takes part in the optimizer's ranges: it must hold numbers.
+    // Padding between parameters takes part in the optimizer's ranges and in the gradient norm: it must hold numbers,
+    // and zeros in the gradients. Nothing writes it later.
     ops->zero(ops, model->memory[LAYOUT_WEIGHTS], (size_t)model->layout.bytes[LAYOUT_WEIGHTS]);
     if (model->memory[LAYOUT_MASTER])
         ops->zero(ops, model->memory[LAYOUT_MASTER], (size_t)model->layout.bytes[LAYOUT_MASTER]);
@@ -55,7 +56,8 @@ Status model_create(Model **out, Ops *ops, const LayoutRequest *request) {
 
 void model_destroy(Model *model) {
     if (!model) return;
-    if (model->graph) model->ops->graph_free(model->ops, model->graph);
+    for (int i = 0; i < 2; i++)
+        if (model->recorded[i].graph) model->ops->graph_free(model->ops, model->recorded[i].graph);
     for (int kind = 0; kind < LAYOUT_KIND_COUNT; kind++)
         if (model->memory[kind]) model->ops->free(model->ops, model->memory[kind], (size_t)model->layout.bytes[kind]);
     layout_free(&model->layout);
@@ -226,6 +228,7 @@ void model_step_begin(Model *model, int64_t valid, int micro_batches) {
             (float)((double)model->z_loss_coef / ((double)model->layout.tokens * sparse * micro_batches));
     model->step_valid = valid;
     model->step_micro_batches = micro_batches;
+    model->accumulate = false;
     model->ops->upload(model->ops, model_const(model, CONST_SCALARS), scalars, sizeof scalars);
 }
 
@@ -249,20 +252,20 @@ static void run_micro_step(Model *model) {
 void model_micro_step(Model *model, const int32_t *ids, const int32_t *targets, const int32_t *doc_start) {
     Ops *ops = model->ops;
     upload_inputs(model, ids, targets, doc_start);
-    if (model->graph && !model->direct) {
-        ops->graph_launch(ops, model->graph);
-        return;
-    }
-    // The first micro-step runs directly: libraries set themselves up and choose algorithms. The second is recorded.
-    if (model->warm_runs++ != 1) {
+    void **graph = &model->recorded[model->accumulate].graph;
+    if (*graph && !model->direct) {
+        ops->graph_launch(ops, *graph);
+    } else if (model->direct || model->recorded[model->accumulate].runs++ != 1) {
+        // The first micro-step of its kind runs directly: libraries set themselves up and choose algorithms.
         run_micro_step(model);
-        return;
+    } else {
+        ops->graph_begin(ops);
+        run_micro_step(model);
+        Status status = ops->graph_end(ops, graph);
+        status_free(status); // a failure is kept for sync(), which ends the run with it
+        if (*graph) ops->graph_launch(ops, *graph);
     }
-    ops->graph_begin(ops);
-    run_micro_step(model);
-    Status status = ops->graph_end(ops, &model->graph);
-    status_free(status); // a failure is kept for sync(), which ends the run with it
-    if (model->graph) ops->graph_launch(ops, model->graph);
+    model->accumulate = true;
 }
 
 void model_eval_step(Model *model, const int32_t *ids, const int32_t *targets, const int32_t *doc_start) {
@@ -307,10 +310,22 @@ void model_optimizer_step(Model *model, const OptimizerStep *step) {
     }
 }
 
-enum { RESULT_SLOT = 0 };
+enum { RESULT_SLOT = 0, LOAD_SLOT = 1 };
+
+static int32_t *expert_counts(Model *model) { // of the last micro-batch: [sparse layers, experts]
+    model->pass = 0;
+    return transformer_activation(model, ACT_COUNTS, -1);
+}
 
 void model_result_start(Model *model) {
-    model->ops->fetch_start(model->ops, RESULT_SLOT, model_const(model, CONST_SCALARS), MODEL_SCALARS * sizeof(float));
+    Ops *ops = model->ops;
+    const ModelConfig *config = &model->layout.request.config;
+    ops->fetch_start(ops, RESULT_SLOT, model_const(model, CONST_SCALARS), MODEL_SCALARS * sizeof(float));
+    int sparse = model_sparse_layers(config);
+    if (!sparse) return;
+    float *load = model_const(model, CONST_EXPERT_LOAD);
+    ops->moe_load_stats(ops, load, expert_counts(model), sparse, config->experts);
+    ops->fetch_start(ops, LOAD_SLOT, load, (size_t)model->layout.const_bytes[CONST_EXPERT_LOAD]);
 }
 
 void model_result_wait(Model *model, StepResult *result) {
@@ -333,24 +348,13 @@ void model_step_result(Model *model, StepResult *result) {
 
 // ---- expert load ----------------------------------------------------------------------------------------------------
 
-void model_expert_counts(Model *model, int32_t *counts) {
-    const LayoutActivation *act = layout_activation(&model->layout, ACT_COUNTS, -1, 0);
-    assert(act);
-    model->ops->download(model->ops, counts, (char *)model->memory[LAYOUT_ACTIVATIONS] + act->offset,
-                         (size_t)(act->rows * act->cols) * sizeof(int32_t));
+void model_expert_load(Model *model, float *stats) {
+    model->ops->fetch_wait(model->ops, LOAD_SLOT, stats, (size_t)model->layout.const_bytes[CONST_EXPERT_LOAD]);
 }
 
 void model_update_router_bias(Model *model, float rate) {
     const ModelConfig *config = &model->layout.request.config;
-    size_t layers = (size_t)model_sparse_layers(config), experts = (size_t)config->experts, count = layers * experts;
-    int32_t *counts = xmalloc(count * sizeof *counts);
-    float *bias = xmalloc(count * sizeof *bias);
-    model_expert_counts(model, counts);
-    model->ops->download(model->ops, bias, model_const(model, CONST_ROUTER_BIAS), count * sizeof *bias);
-    double mean = (double)model->layout.tokens * config->top_k / config->experts;
-    for (size_t i = 0; i < count; i++)
-        bias[i] += counts[i] < mean ? rate : counts[i] > mean ? -rate : 0;
-    model->ops->upload(model->ops, model_const(model, CONST_ROUTER_BIAS), bias, count * sizeof *bias);
-    free(counts);
-    free(bias);
+    model->ops->moe_bias_update(model->ops, model_const(model, CONST_ROUTER_BIAS), expert_counts(model),
+                                (int32_t *)model_scalar(model, SCALAR_SKIP), rate, model_sparse_layers(config),
+                                config->experts);
 }

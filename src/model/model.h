@@ -16,8 +16,11 @@ typedef struct Model {
     Ops *ops; // not owned
     Layout layout;
     void *memory[LAYOUT_KIND_COUNT];
-    void *graph; // the recorded micro-step, where the ops record
-    int warm_runs;
+    bool accumulate; // the micro-step adds to the gradients; false for the first one of a step, which overwrites them
+    struct {
+        void *graph;    // where the ops record
+        int runs;       // up to the recording
+    } recorded[2];      // the micro-step that overwrites, the one that adds
     bool direct;        // run micro-steps op by op instead of replaying the graph (for a profile by category)
     int64_t step_valid; // valid targets of the step under way
     int step_micro_batches;
@@ -57,7 +60,8 @@ void model_zero_optimizer(Model *model); // gradients and moments
 
 // ---- training -------------------------------------------------------------------------------------------------------
 
-// valid: targets >= 0 in the whole step (all micro-batches, all ranks): the loss is their mean.
+// valid: targets >= 0 in the whole step (all micro-batches, all ranks): the loss is their mean. The gradients of the
+// step before stay until the next micro-step.
 void model_step_begin(Model *model, int64_t valid, int micro_batches);
 // Host arrays [micro_batch * seq]; doc_start may be NULL unless the layout has documents.
 void model_micro_step(Model *model, const int32_t *ids, const int32_t *targets, const int32_t *doc_start);
@@ -83,9 +87,11 @@ void model_result_start(Model *model); // begins reading the result back
 void model_result_wait(Model *model, StepResult *result);
 void model_step_result(Model *model, StepResult *result); // both
 
-// Expert load of the last micro-batch: counts [sparse layers, experts], host array.
-void model_expert_counts(Model *model, int32_t *counts);
-// Aux-free balancing: bias += rate * sign(mean load - load) from the last micro-batch's counts (host round trip).
+// Expert load of the last micro-batch before model_result_start, after model_result_wait: [sparse layers,
+// MOE_LOAD_STATS], host array.
+void model_expert_load(Model *model, float *stats);
+// Aux-free balancing: bias += rate * sign(mean load - load) from the last micro-batch's counts, unless the guard
+// refused the step. After model_optimizer_step.
 void model_update_router_bias(Model *model, float rate);
 
 // ---- for the rest of the room ---------------------------------------------------------------------------------------

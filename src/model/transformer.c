@@ -237,6 +237,18 @@ ParamId transformer_head_param(const Model *model) {
     return model->layout.request.config.tied ? PARAM_EMBEDDING : PARAM_HEAD;
 }
 
+// Before the first gradients of a step: what no product overwrites. The vectors stand together behind the matrices; the
+// embedding is overwritten only as the LM head.
+static void zero_added_gradients(Model *model) {
+    Ops *ops = model->ops;
+    const Layout *layout = &model->layout;
+    size_t vectors = (size_t)(layout->element_count - layout->decay_count);
+    ops->zero(ops, (float *)model->memory[LAYOUT_GRADIENTS] + layout->decay_count, vectors * sizeof(float));
+    const LayoutParam *embedding = layout_param(layout, PARAM_EMBEDDING, -1);
+    if (transformer_head_param(model) != PARAM_EMBEDDING)
+        ops->zero(ops, grad(model, PARAM_EMBEDDING, -1), (size_t)embedding->count * sizeof(float));
+}
+
 void transformer_head(Model *model, bool backward) {
     Ops *ops = model->ops;
     const Layout *layout = &model->layout;
@@ -244,6 +256,7 @@ void transformer_head(Model *model, bool backward) {
     DType dtype = layout->dtype;
     size_t row_bytes = (size_t)c->hidden * dtype_size(dtype);
     model->pass = 0;
+    if (backward && !model->accumulate) zero_added_gradients(model);
     transformer_final_norm(model);
     char *normed = act(model, ACT_NORMED, -1), *dnormed = act(model, ACT_DNORMED, -1);
     void *logits = act(model, ACT_LOGITS, -1), *head = weight(model, transformer_head_param(model), -1);
@@ -260,7 +273,7 @@ void transformer_head(Model *model, bool backward) {
         ops->linear_backward_input(ops, dnormed + (size_t)first * row_bytes, logits, head, rows, c->hidden, c->vocab,
                                    dtype);
         ops->linear_backward_weight(ops, grad(model, transformer_head_param(model), -1), logits, chunk, rows, c->hidden,
-                                    c->vocab, dtype);
+                                    c->vocab, model->accumulate || first > 0, dtype);
     }
     ops->sum_f32(ops, model_scalar(model, SCALAR_LOSS_SUM), losses, layout->tokens, true);
     int sparse = model_sparse_layers(c);
@@ -312,12 +325,13 @@ static void dense_backward(Model *model, int layer) {
     void *gate_up = act(model, ACT_GATE_UP, layer);
     ops->linear_backward_input(ops, dhidden, dresidual, weight(model, PARAM_DOWN, layer), T, c->ffn, c->hidden, dtype);
     ops->swiglu_backward(ops, gate_up, dhidden, NULL, gate_up, dhidden, NULL, NULL, T, c->ffn, dtype);
-    ops->linear_backward_weight(ops, grad(model, PARAM_DOWN, layer), dresidual, dhidden, T, c->ffn, c->hidden, dtype);
+    ops->linear_backward_weight(ops, grad(model, PARAM_DOWN, layer), dresidual, dhidden, T, c->ffn, c->hidden,
+                                model->accumulate, dtype);
     ops->linear_backward_input(ops, act(model, ACT_DNORMED, -1), gate_up, weight(model, PARAM_GATE_UP, layer), T,
                                c->hidden, 2 * c->ffn, dtype);
     norm_backward(model, layer, PARAM_MLP_NORM, ACT_RESIDUAL_MID, ACT_MLP_RSTD);
     ops->linear_backward_weight(ops, grad(model, PARAM_GATE_UP, layer), gate_up, act(model, ACT_NORMED, layer), T,
-                                c->hidden, 2 * c->ffn, dtype);
+                                c->hidden, 2 * c->ffn, model->accumulate, dtype);
 }
 
 static void moe_backward(Model *model, int layer) {
@@ -339,22 +353,23 @@ static void moe_backward(Model *model, int layer) {
     ops->swiglu_backward(ops, gate_up, dhidden, drow_weight, gate_up, dhidden, routing.row_weight, row_count, R,
                          c->moe_ffn, dtype);
     ops->grouped_linear_backward_weight(ops, grad(model, PARAM_EXPERT_DOWN, layer), drows, dhidden, routing.offsets,
-                                        c->experts, R, c->moe_ffn, c->hidden, dtype);
+                                        c->experts, R, c->moe_ffn, c->hidden, model->accumulate, dtype);
     ops->grouped_linear_backward_input(ops, drows, gate_up, weight(model, PARAM_EXPERT_GATE_UP, layer), routing.offsets,
                                        c->experts, R, c->hidden, 2 * c->moe_ffn, dtype);
     ops->moe_sum(ops, dnormed, drows, &routing, &shape, c->hidden, false, dtype);
     ops->moe_route_backward(ops, dlogits, drow_weight, act(model, ACT_DPROB, -1),
                             model->z_loss_coef != 0 ? model_scalar(model, SCALAR_Z_COEF) : NULL, &routing, &shape);
-    ops->moe_router_backward(ops, dnormed, NULL, dlogits, NULL, router, T, c->hidden, c->experts, dtype);
+    ops->moe_router_backward(ops, dnormed, NULL, dlogits, NULL, router, T, c->hidden, c->experts, false, dtype);
     norm_backward(model, layer, PARAM_MLP_NORM, ACT_RESIDUAL_MID, ACT_MLP_RSTD);
     const void *normed = act(model, ACT_NORMED, layer);
     ops->moe_router_backward(ops, NULL, grad(model, PARAM_ROUTER, layer), dlogits, normed, router, T, c->hidden,
-                             c->experts, dtype);
+                             c->experts, model->accumulate, dtype);
     void *gathered = act(model, ACT_GATHERED, layer);
     if (model->layout.request.recompute == RECOMPUTE_SELECTIVE)
         ops->moe_gather(ops, gathered, normed, &routing, &shape, c->hidden, dtype);
     ops->grouped_linear_backward_weight(ops, grad(model, PARAM_EXPERT_GATE_UP, layer), gate_up, gathered,
-                                        routing.offsets, c->experts, R, c->hidden, 2 * c->moe_ffn, dtype);
+                                        routing.offsets, c->experts, R, c->hidden, 2 * c->moe_ffn, model->accumulate,
+                                        dtype);
 }
 
 // Lends attention the larger workspace that is free in its backward phase, where there is one, and takes it back.
@@ -377,7 +392,8 @@ static void attention_backward(Model *model, int layer) {
     const void *attn_out = act(model, ACT_ATTN_OUT, layer);
     char *dqkv = act(model, ACT_DQKV, layer);
     ops->linear_backward_input(ops, dattn, dresidual, weight(model, PARAM_O, layer), T, (int)q_dim, c->hidden, dtype);
-    ops->linear_backward_weight(ops, grad(model, PARAM_O, layer), dresidual, attn_out, T, (int)q_dim, c->hidden, dtype);
+    ops->linear_backward_weight(ops, grad(model, PARAM_O, layer), dresidual, attn_out, T, (int)q_dim, c->hidden,
+                                model->accumulate, dtype);
     if (model_qk_norm(c) && model->layout.request.recompute == RECOMPUTE_SELECTIVE) qk_rope(model, layer);
     QkvView view = qkv_view(model, layer);
     bind_scratch(model, true);
@@ -392,7 +408,7 @@ static void attention_backward(Model *model, int layer) {
                                (int)qkv_dim, dtype);
     norm_backward(model, layer, PARAM_ATTN_NORM, ACT_RESIDUAL_IN, ACT_ATTN_RSTD);
     ops->linear_backward_weight(ops, grad(model, PARAM_QKV, layer), dqkv, act(model, ACT_NORMED, layer), T, c->hidden,
-                                (int)qkv_dim, dtype);
+                                (int)qkv_dim, model->accumulate, dtype);
 }
 
 void transformer_backward(Model *model) {

@@ -36,7 +36,7 @@ void call_linear_backward_input(Ops *ops, void **p, const CallSizes *s) {
 }
 
 void call_linear_backward_weight(Ops *ops, void **p, const CallSizes *s) {
-    ops->linear_backward_weight(ops, p[0], p[1], p[2], s->rows, s->in_dim, s->out_dim, s->dtype);
+    ops->linear_backward_weight(ops, p[0], p[1], p[2], s->rows, s->in_dim, s->out_dim, s->flag, s->dtype);
 }
 
 void call_embedding_forward(Ops *ops, void **p, const CallSizes *s) {
@@ -137,7 +137,7 @@ void call_moe_router_forward(Ops *ops, void **p, const CallSizes *s) {
 }
 
 void call_moe_router_backward(Ops *ops, void **p, const CallSizes *s) { // din dweight dlogits in weight
-    ops->moe_router_backward(ops, p[0], p[1], p[2], p[3], p[4], s->rows, s->dim, s->moe.experts, s->dtype);
+    ops->moe_router_backward(ops, p[0], p[1], p[2], p[3], p[4], s->rows, s->dim, s->moe.experts, s->flag, s->dtype);
 }
 
 void call_moe_route_forward(Ops *ops, void **p, const CallSizes *s) {
@@ -153,6 +153,14 @@ void call_moe_route_backward(Ops *ops, void **p, const CallSizes *s) { // routin
 
 void call_moe_balance(Ops *ops, void **p, const CallSizes *s) { // loss dprob scale counts prob_sum
     ops->moe_balance(ops, p[0], p[1], p[2], p[3], p[4], s->layers, s->moe.tokens, s->moe.experts);
+}
+
+void call_moe_load_stats(Ops *ops, void **p, const CallSizes *s) { // stats counts
+    ops->moe_load_stats(ops, p[0], p[1], s->layers, s->moe.experts);
+}
+
+void call_moe_bias_update(Ops *ops, void **p, const CallSizes *s) { // bias counts skip
+    ops->moe_bias_update(ops, p[0], p[1], p[2], s->value, s->layers, s->moe.experts);
 }
 
 void call_moe_gather(Ops *ops, void **p, const CallSizes *s) { // routing out in
@@ -183,7 +191,7 @@ void call_grouped_linear_backward_weight(Ops *ops, void **p, const CallSizes *s)
     MoeRouting r = routing_of(p);
     void **rest = p + ROUTING_BUFFERS;
     ops->grouped_linear_backward_weight(ops, rest[0], rest[1], rest[2], r.offsets, s->moe.experts, s->moe.rows,
-                                        s->in_dim, s->out_dim, s->dtype);
+                                        s->in_dim, s->out_dim, s->flag, s->dtype);
 }
 
 void call_guard(Ops *ops, void **p, const CallSizes *s) {

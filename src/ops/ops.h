@@ -9,7 +9,8 @@
 //    Weight gradients, optimizer state, log-sum-exp, reciprocal deviations and everything of the MoE router are float.
 //  - Weights are [out_dim, in_dim], row-major, as PyTorch and HF store them. Rows are tokens: row = batch * seq +
 //  position.
-//  - Weight gradients are accumulated (+=); all other outputs are overwritten unless the comment says +=.
+//  - Weight gradients are accumulated (+=), or overwritten where the op is told so (accumulate false): a step's first
+//    micro-batch. All other outputs are overwritten unless the comment says +=.
 //  - Outputs do not overlap inputs unless the comment allows it ("may be").
 //  - Every op is deterministic: the same inputs give the same bits, run after run.
 //  - An op may use the bound workspace as scratch; its content does not survive the call.
@@ -81,6 +82,14 @@ static inline int64_t moe_rows_capacity(int64_t tokens, int top_k, int experts, 
     return (rows + row_align - 1) / row_align * row_align;
 }
 
+// How evenly a layer's tokens fall on its experts: the figures of moe_load_stats, in their order.
+typedef enum MoeLoad {
+    MOE_LOAD_MAX,     // busiest expert over the mean; 1 is balanced, experts / top_k the worst
+    MOE_LOAD_ENTROPY, // of the shares, over its maximum: 1 is balanced, 0 is one expert for all
+    MOE_LOAD_DEAD,    // experts that no token chose
+    MOE_LOAD_STATS,
+} MoeLoad;
+
 // One contiguous range of parameters that share their decay.
 typedef struct AdamwArgs {
     int64_t count;
@@ -88,13 +97,13 @@ typedef struct AdamwArgs {
     int16_t *master_low; // [count] with bf16 weights: what the float master weight has beyond the rounded bf16 weight,
                          // as bf16_split (base/dtype.h) defines it. NULL: the weight itself is the master
     float *m, *v;        // [count] moments
-    float *grad;         // [count] zeroed in the same pass
+    const float *grad;   // [count]
     DType dtype;
     float lr, beta1, beta2, eps, weight_decay;
     float bias1, bias2;   // 1 - beta1^step, 1 - beta2^step
     float max_norm;       // gradients are scaled by min(1, max_norm / (norm + 1e-6)); 0: no clipping
     const float *norm;    // [1] global gradient norm
-    const int32_t *skip;  // [1] nonzero: leave weights and moments alone, only zero the gradient
+    const int32_t *skip;  // [1] nonzero: leave weights and moments alone
     uint64_t seed, first; // bf16 without master_low: stochastic rounding keyed by (seed, element first + i)
 } AdamwArgs;
 
@@ -156,7 +165,7 @@ struct Ops {
     void (*linear_backward_input)(Ops *ops, void *din, const void *dout, const void *weight, int64_t rows, int in_dim,
                                   int out_dim, DType dtype);
     void (*linear_backward_weight)(Ops *ops, float *dweight, const void *dout, const void *in, int64_t rows, int in_dim,
-                                   int out_dim, DType dtype);
+                                   int out_dim, bool accumulate, DType dtype);
 
     // -- embedding. ids outside [0, vocab) are a bug of the caller. --
     void (*embedding_forward)(Ops *ops, void *out, const int32_t *ids, const void *weight, int64_t rows, int dim,
@@ -218,8 +227,8 @@ struct Ops {
     void (*moe_router_forward)(Ops *ops, float *logits, const void *in, const void *weight, int64_t rows, int dim,
                                int experts, DType dtype);
     void (*moe_router_backward)(Ops *ops, void *din, float *dweight, const float *dlogits, const void *in,
-                                const void *weight, int64_t rows, int dim, int experts,
-                                DType dtype); // din +=, dweight +=; either may be NULL, to do only the other half
+                                const void *weight, int64_t rows, int dim, int experts, bool accumulate,
+                                DType dtype); // din +=, dweight (+)=; either may be NULL, to do only the other half
     // Softmax, choice, weights, counts, offsets and the permutation: everything of MoeRouting from its logits.
     void (*moe_route_forward)(Ops *ops, const MoeRouting *routing, const MoeShape *shape);
     // dlogits from drow_weight (gradient of row_weight), from the balancing loss (dprob: [experts] gradient of each
@@ -232,13 +241,20 @@ struct Ops {
     // counts, prob_sum: [layers, experts].
     void (*moe_balance)(Ops *ops, float *loss, float *dprob, const float *scale, const int32_t *counts,
                         const float *prob_sum, int layers, int64_t tokens, int experts);
+    // stats: [layers, MOE_LOAD_STATS] from counts: [layers, experts]; a layer without tokens has MAX and ENTROPY 0.
+    void (*moe_load_stats)(Ops *ops, float *stats, const int32_t *counts, int layers, int experts);
+    // Aux-free balancing: bias[l, e] += rate where the expert has less than its layer's mean, -= rate where it has
+    // more. *skip nonzero: nothing.
+    void (*moe_bias_update)(Ops *ops, float *bias, const int32_t *counts, const int32_t *skip, float rate, int layers,
+                            int experts);
     void (*moe_gather)(Ops *ops, void *rows_out, const void *in, const MoeRouting *routing, const MoeShape *shape,
                        int dim,
                        DType dtype); // row = in[token of its slot]; padding rows (not unused ones) become 0
     void (*moe_sum)(Ops *ops, void *out, const void *rows_in, const MoeRouting *routing, const MoeShape *shape, int dim,
                     bool accumulate, DType dtype); // out[t] (+)= sum over its slots of their rows
     // Grouped linear: rows of expert e meet weight[e]: [experts, out_dim, in_dim]. offsets as in MoeRouting (on the
-    // device: nothing here waits for the host). Rows from offsets[experts] on are left alone.
+    // device: nothing here waits for the host). Rows from offsets[experts] on are left alone. A weight gradient that is
+    // not accumulated becomes zero for an expert without rows.
     void (*grouped_linear_forward)(Ops *ops, void *out, const void *in, const void *weight, const int32_t *offsets,
                                    int experts, int64_t rows, int in_dim, int out_dim, DType dtype);
     void (*grouped_linear_backward_input)(Ops *ops, void *din, const void *dout, const void *weight,
@@ -246,7 +262,7 @@ struct Ops {
                                           DType dtype);
     void (*grouped_linear_backward_weight)(Ops *ops, float *dweight, const void *dout, const void *in,
                                            const int32_t *offsets, int experts, int64_t rows, int in_dim, int out_dim,
-                                           DType dtype);
+                                           bool accumulate, DType dtype);
 
     // -- optimizer --
     void (*norm_f32)(Ops *ops, float *out, const float *in, int64_t count); // *out = sqrt(sum of squares), fixed order

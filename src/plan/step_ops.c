@@ -11,6 +11,7 @@ typedef struct Builder {
     double width;                         // bytes of an activation
     double compute_factor, memory_factor; // of the software
     double layers;                        // how often the op runs in a micro-step
+    double grad_accum;
 } Builder;
 
 static void add(Builder *b, const char *name, StepPart part, StepPass pass, double flops, double rate, double bytes) {
@@ -41,15 +42,15 @@ static void product(Builder *b, const char *name, StepPass pass, double rows, do
         (rows * (in + out) + groups * in * out) * b->width);
 }
 
+// chunks: how often a micro-step adds to the same weight gradient.
 static void product_backward(Builder *b, const char *input_name, const char *weight_name, double rows, double in,
-                             double out, double groups) {
+                             double out, double groups, double chunks) {
     bool grouped = groups > 1;
     double each = rows / groups;
     product(b, input_name, STEP_BACKWARD, rows, out, in, groups);
-    // The weight gradient is read and written in float.
     add(b, weight_name, grouped ? STEP_GROUPED_GEMM : STEP_GEMM, STEP_BACKWARD, 2 * rows * in * out,
         hardware_gemm_rate(&b->machine->gpu, b->dtype, grouped, out, in, each),
-        rows * (in + out) * b->width + groups * in * out * 8);
+        rows * (in + out) * b->width + groups * in * out * layout_gradient_traffic(1 - 1 / (b->grad_accum * chunks)));
 }
 
 static void pass_over(Builder *b, const char *name, StepPass pass, double bytes) {
@@ -138,9 +139,9 @@ static void moe_forward(Builder *b, const Shapes *s, StepPass pass) {
 
 static void dense_backward(Builder *b, const Shapes *s) {
     double T = s->tokens, w = b->width;
-    product_backward(b, "down, input gradient", "down, weight gradient", T, s->ffn, s->hidden, 1);
+    product_backward(b, "down, input gradient", "down, weight gradient", T, s->ffn, s->hidden, 1, 1);
     pass_over(b, "SwiGLU backward", STEP_BACKWARD, 6 * T * s->ffn * w);
-    product_backward(b, "gate_up, input gradient", "gate_up, weight gradient", T, s->hidden, 2 * s->ffn, 1);
+    product_backward(b, "gate_up, input gradient", "gate_up, weight gradient", T, s->hidden, 2 * s->ffn, 1, 1);
     pass_over(b, "norm backward (MLP)", STEP_BACKWARD, 5 * T * s->hidden * w);
 }
 
@@ -148,10 +149,10 @@ static void moe_backward(Builder *b, const Shapes *s, bool selective) {
     double T = s->tokens, R = s->rows, w = b->width;
     pass_over(b, "gather gradient rows", STEP_BACKWARD, 2 * R * s->hidden * w);
     product_backward(b, "experts down, input gradient", "experts down, weight gradient", R, s->expert_ffn, s->hidden,
-                     s->groups);
+                     s->groups, 1);
     pass_over(b, "SwiGLU backward (experts)", STEP_BACKWARD, 6 * R * s->expert_ffn * w);
     product_backward(b, "experts gate_up, input gradient", "experts gate_up, weight gradient", R, s->hidden,
-                     2 * s->expert_ffn, s->groups);
+                     2 * s->expert_ffn, s->groups, 1);
     pass_over(b, "sum gradient rows", STEP_BACKWARD, (R + T) * s->hidden * w);
     pass_over(b, "router backward", STEP_BACKWARD, 4 * T * s->hidden * w + 6 * T * s->experts * 4);
     pass_over(b, "norm backward (MLP)", STEP_BACKWARD, 5 * T * s->hidden * w);
@@ -160,11 +161,11 @@ static void moe_backward(Builder *b, const Shapes *s, bool selective) {
 
 static void attention_backward(Builder *b, const Shapes *s, bool selective) {
     double T = s->tokens, w = b->width;
-    product_backward(b, "o, input gradient", "o, weight gradient", T, s->attention, s->hidden, 1);
+    product_backward(b, "o, input gradient", "o, weight gradient", T, s->attention, s->hidden, 1, 1);
     if (selective && s->qk_norm) pass_over(b, "QK-norm + RoPE again", STEP_RECOMPUTE, 2 * T * s->qk * w);
     attention(b, s, STEP_BACKWARD);
     pass_over(b, "RoPE backward", STEP_BACKWARD, (s->qk_norm ? 3 : 2) * T * s->qk * w);
-    product_backward(b, "qkv, input gradient", "qkv, weight gradient", T, s->hidden, s->qkv, 1);
+    product_backward(b, "qkv, input gradient", "qkv, weight gradient", T, s->hidden, s->qkv, 1, 1);
     pass_over(b, "norm backward (attention)", STEP_BACKWARD, 5 * T * s->hidden * w);
 }
 
@@ -176,12 +177,11 @@ static void head(Builder *b, const Shapes *s, const Layout *layout) {
     b->layers = chunks;
     product(b, "LM head", STEP_FORWARD, rows, s->hidden, s->vocab, 1);
     pass_over(b, "cross entropy", STEP_FORWARD, 3 * rows * s->vocab * b->width);
-    product_backward(b, "LM head, input gradient", "LM head, weight gradient", rows, s->hidden, s->vocab, 1);
+    product_backward(b, "LM head, input gradient", "LM head, weight gradient", rows, s->hidden, s->vocab, 1, chunks);
 }
 
 // The optimizer's elements on this rank, after ZeRO.
 static void optimizer(Builder *b, const Layout *layout) {
-    static const double bytes[] = {[PRECISION_FP32] = 32, [PRECISION_BF16] = 32, [PRECISION_BF16_PURE] = 28};
     const Mesh *mesh = &layout->request.mesh;
     double dense_ranks = (double)mesh->dp * mesh->cp, expert_ranks = dense_ranks * mesh->tp / (mesh->ep * mesh->etp);
     double elements = 0;
@@ -189,9 +189,12 @@ static void optimizer(Builder *b, const Layout *layout) {
         elements += (double)layout->params[i].count /
                     (mesh->zero ? (layout->params[i].expert ? expert_ranks : dense_ranks) : 1);
     b->layers = 1;
+    // What is looked up is added row by row; only a gradient that is also the LM head's is overwritten by a product.
+    const LayoutParam *embedding = layout_param(layout, PARAM_EMBEDDING, -1);
+    if (layout->request.stage == 0 && embedding && !layout->request.config.tied)
+        add(b, "clear embedding gradient", STEP_OPTIMIZER, STEP_ONCE, 0, 1, 4 * (double)embedding->count);
     add(b, "gradient norm", STEP_OPTIMIZER, STEP_ONCE, 0, 1, 4 * elements);
-    // Reads gradient, both moments and the weight with its master part; writes all but the gradient, which is cleared.
-    add(b, "AdamW", STEP_OPTIMIZER, STEP_ONCE, 0, 1, bytes[layout->request.precision] * elements);
+    add(b, "AdamW", STEP_OPTIMIZER, STEP_ONCE, 0, 1, layout_adamw_traffic(layout->request.precision) * elements);
 }
 
 void stage_cost(StageCost *cost, const PlanMachine *machine, const PlanRun *run, const Layout *layout,
@@ -205,7 +208,8 @@ void stage_cost(StageCost *cost, const PlanMachine *machine, const PlanRun *run,
                  .dtype = step_dtype(machine, r->precision),
                  .width = (double)dtype_size(layout->dtype),
                  .compute_factor = machine->software.compute_factor * eager,
-                 .memory_factor = machine->software.memory_factor * eager};
+                 .memory_factor = machine->software.memory_factor * eager,
+                 .grad_accum = run->grad_accum};
     Shapes s = stage_shapes(layout, imbalance);
     double sparse = 0, all = layout->layer_count;
     for (int i = layout->first_layer; i < layout->first_layer + layout->layer_count; i++)

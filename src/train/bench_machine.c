@@ -123,7 +123,8 @@ static void run_linear(Bench *b) {
     if (s->experts == 1) {
         if (b->direction == 0) ops->linear_forward(ops, out, in, weight, s->rows, s->in, s->out, b->dtype);
         if (b->direction == 1) ops->linear_backward_input(ops, in, out, weight, s->rows, s->in, s->out, b->dtype);
-        if (b->direction == 2) ops->linear_backward_weight(ops, dweight, out, in, s->rows, s->in, s->out, b->dtype);
+        if (b->direction == 2)
+            ops->linear_backward_weight(ops, dweight, out, in, s->rows, s->in, s->out, true, b->dtype);
         return;
     }
     if (b->direction == 0)
@@ -131,7 +132,7 @@ static void run_linear(Bench *b) {
     if (b->direction == 1)
         ops->grouped_linear_backward_input(ops, in, out, weight, offsets, s->experts, s->rows, s->in, s->out, b->dtype);
     if (b->direction == 2)
-        ops->grouped_linear_backward_weight(ops, dweight, out, in, offsets, s->experts, s->rows, s->in, s->out,
+        ops->grouped_linear_backward_weight(ops, dweight, out, in, offsets, s->experts, s->rows, s->in, s->out, true,
                                             b->dtype);
 }
 

@@ -230,9 +230,11 @@ static void bench_linear_layer(Bench *b, const char *layer, int64_t rows, int in
         random_of(b, b->dtype, in), random_of(b, b->dtype, out), random_of(b, b->dtype, weight);
         report(b, call_linear_backward_input, &s, activations + (double)weight * b->size, flops, "%s", shape);
     }
-    if (wanted(b, "linear_backward_weight")) { // the gradient is read and written in float
+    for (int add = 0; add < 2 && wanted(b, "linear_backward_weight"); add++) {
+        s.flag = add;
         random_of(b, DTYPE_F32, weight), random_of(b, b->dtype, out), random_of(b, b->dtype, in);
-        report(b, call_linear_backward_weight, &s, activations + 8.0 * (double)weight, flops, "%s", shape);
+        report(b, call_linear_backward_weight, &s, activations + layout_gradient_traffic(add) * (double)weight, flops,
+               "%s%s", shape, add ? ", add" : "");
     }
     free(shape);
 }
@@ -440,6 +442,15 @@ static void bench_moe_route(Bench *b) {
         ids_of(b, counts, 64), random_of(b, DTYPE_F32, counts);
         report(b, call_moe_balance, &s, 8.0 * (double)counts, 0, "%d layers, %d experts", s.layers, s.moe.experts);
     }
+    if (wanted(b, "moe_load_stats")) {
+        space(b, (size_t)s.layers * MOE_LOAD_STATS * sizeof(float)), ids_of(b, counts, 64);
+        report(b, call_moe_load_stats, &s, 4.0 * (double)counts, 0, "%d layers, %d experts", s.layers, s.moe.experts);
+    }
+    if (wanted(b, "moe_bias_update")) {
+        const int32_t skip = 0;
+        random_of(b, DTYPE_F32, counts), ids_of(b, counts, 64), uploaded(b, &skip, sizeof skip);
+        report(b, call_moe_bias_update, &s, 12.0 * (double)counts, 0, "%d layers, %d experts", s.layers, s.moe.experts);
+    }
     free(shape);
 }
 
@@ -478,10 +489,12 @@ static void bench_grouped_layer(Bench *b, const char *layer, int in_dim, int out
         random_of(b, b->dtype, in), random_of(b, b->dtype, out), random_of(b, b->dtype, weight);
         report(b, call_grouped_linear_backward_input, &s, activations + weights, flops, "%s", shape);
     }
-    if (wanted(b, "grouped_linear_backward_weight")) {
+    for (int add = 0; add < 2 && wanted(b, "grouped_linear_backward_weight"); add++) {
+        s.flag = add;
         add_routing(b, &s);
         random_of(b, DTYPE_F32, weight), random_of(b, b->dtype, out), random_of(b, b->dtype, in);
-        report(b, call_grouped_linear_backward_weight, &s, activations + 8.0 * (double)weight, flops, "%s", shape);
+        report(b, call_grouped_linear_backward_weight, &s, activations + layout_gradient_traffic(add) * (double)weight,
+               flops, "%s%s", shape, add ? ", add" : "");
     }
     free(shape);
 }
@@ -530,8 +543,7 @@ static void bench_optimizer(Bench *b) {
             random_of(b, DTYPE_F32, n);
         uploaded(b, &norm, sizeof norm), uploaded(b, &skip, sizeof skip);
         if (b->p[3]) b->ops->zero(b->ops, b->p[3], (size_t)n * sizeof(float)); // second moments are never negative
-        double bytes = 2 * b->size + (master ? 4 : 0) + 24; // both moments and the gradient are read and written
-        report(b, call_adamw, &s, bytes * (double)n, 0, "%s", shape);
+        report(b, call_adamw, &s, layout_adamw_traffic(b->layout.request.precision) * (double)n, 0, "%s", shape);
     }
 }
 

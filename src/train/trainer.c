@@ -71,11 +71,9 @@ static Status open_model(Trainer *trainer) {
     TRY(config_blame(config, "train.micro_batch", model_create(&trainer->model, trainer->ops, &request)));
     trainer->model->z_loss_coef = (float)config->model.z_coef;
     trainer->model->router_bias = config->model.router_bias_rate > 0;
-    size_t sparse = (size_t)model_sparse_layers(&trainer->model_config),
-           experts = (size_t)trainer->model_config.experts;
-    trainer->expert_load = xcalloc(sparse + 1, sizeof *trainer->expert_load);
-    trainer->expert_counts = xcalloc(sparse * experts + 1, sizeof *trainer->expert_counts);
-    if (!config->train.graph) trainer->model->warm_runs = 2; // past the micro-step that would be recorded
+    trainer->expert_load =
+        xcalloc((size_t)model_sparse_layers(&trainer->model_config) + 1, sizeof *trainer->expert_load);
+    trainer->model->direct = !config->train.graph;
     if (config->model.init[0])
         return config_blame(config, "model.init", hf_load_weights(trainer->model, config->model.init));
     model_init_weights(trainer->model, (uint64_t)config->train.seed, config->model.scale_residual);
@@ -139,15 +137,12 @@ void trainer_close(Trainer *trainer) {
     free(trainer->tokenizer);
     free(trainer->prediction);
     free(trainer->expert_load);
-    free(trainer->expert_counts);
     *trainer = (Trainer){0};
 }
 
 // ---- one step ------------------------------------------------------------------------------------------------------
 
 static void drop_step(Trainer *trainer) {
-    Model *model = trainer->model;
-    model->ops->zero(model->ops, model->memory[LAYOUT_GRADIENTS], (size_t)model->layout.bytes[LAYOUT_GRADIENTS]);
     loader_stop(trainer->loader); // it is ahead of the position; the next step starts a new one
     trainer->loader = NULL;
 }
@@ -170,15 +165,19 @@ static void split_stop(Trainer *trainer, MetricsStep *metrics) {
     }
 }
 
-// Taken as often as a line is printed: reading the counts back waits for the device.
+// Taken as often as a line is printed.
 static void take_expert_load(Trainer *trainer, MetricsStep *metrics) {
     int64_t every = trainer->config->watch.print_every;
-    int sparse = model_sparse_layers(&trainer->model_config), experts = trainer->model_config.experts;
+    int sparse = model_sparse_layers(&trainer->model_config);
     bool wanted = trainer->step % every == 0 || trainer->step == 1 || trainer->step == trainer->total_steps;
     if (!sparse || !wanted) return;
-    model_expert_counts(trainer->model, trainer->expert_counts);
-    for (int i = 0; i < sparse; i++)
-        trainer->expert_load[i] = expert_load(trainer->expert_counts + (size_t)i * (size_t)experts, experts);
+    float *stats = xmalloc((size_t)sparse * MOE_LOAD_STATS * sizeof *stats);
+    model_expert_load(trainer->model, stats);
+    for (int i = 0; i < sparse; i++) {
+        const float *layer = stats + (size_t)i * MOE_LOAD_STATS;
+        trainer->expert_load[i] = (ExpertLoad){layer[MOE_LOAD_MAX], layer[MOE_LOAD_ENTROPY], (int)layer[MOE_LOAD_DEAD]};
+    }
+    free(stats);
     metrics->moe = trainer->expert_load;
     metrics->moe_count = sparse;
 }
@@ -244,6 +243,7 @@ Status trainer_step(Trainer *trainer, MetricsStep *metrics, const volatile sig_a
                                .seed = (uint64_t)config->train.seed};
     StepResult result;
     model_optimizer_step(model, &optimizer);
+    if (config->model.router_bias_rate > 0) model_update_router_bias(model, (float)config->model.router_bias_rate);
     model_step_result(model, &result);
     if (profiled) split_stop(trainer, metrics);
     TRY(trainer->ops->sync(trainer->ops));
@@ -253,12 +253,10 @@ Status trainer_step(Trainer *trainer, MetricsStep *metrics, const volatile sig_a
     trainer->sample += samples;
     trainer->applied += !result.skipped;
     guard_note(&trainer->guard, result.loss, result.skipped);
-    double bias_rate = config->model.router_bias_rate;
-    if (bias_rate > 0 && !result.skipped) model_update_router_bias(model, (float)bias_rate);
     metrics->lr = optimizer.lr;
     metrics->grad_accum = accum;
     fill_metrics(trainer, metrics, &result, clock_seconds() - start, waited, step_tokens);
-    take_expert_load(trainer, metrics); // watching is not part of the step's time
+    take_expert_load(trainer, metrics);
     return NULL;
 }
 

@@ -28,7 +28,6 @@ typedef struct Trainer {
     double flops_per_token, peak_flops; // peak 0: not known
     Prediction *prediction;             // NULL: the catalogue does not know the device
     ExpertLoad *expert_load;            // [sparse layers] as last taken
-    int32_t *expert_counts;             // [sparse layers, experts] scratch
     double started;
 
     // Where the run is; together with weights and moments this is all of its state.

@@ -219,6 +219,71 @@ static void test_accumulation_does_not_change_the_step(void **state) {
     }
 }
 
+typedef struct TwoSteps {
+    float *weights; // [element_count]
+    float norms[2];
+} TwoSteps;
+
+// Two optimizer steps of two micro-batches each; with `poison`, every gradient is NaN before each step.
+static TwoSteps two_steps(const LayoutRequest *request, bool poison) {
+    Ops *ops;
+    Model *model;
+    assert_ok(ops_create(&ops, "cpu"));
+    assert_ok(model_create(&model, ops, request));
+    model_init_weights(model, 7, false);
+    const Layout *layout = &model->layout;
+    TwoSteps result = {.weights = xmalloc((size_t)layout->element_count * sizeof(float))};
+    for (int step = 1; step <= 2; step++) {
+        for (int i = 0; i < layout->param_count && poison; i++) {
+            float *nan = xmalloc((size_t)layout->params[i].count * sizeof *nan);
+            for (int64_t k = 0; k < layout->params[i].count; k++)
+                nan[k] = NAN;
+            model_write_param(model, &layout->params[i], MODEL_GRADIENTS, nan);
+            free(nan);
+        }
+        int32_t ids[2][64], targets[2][64];
+        int64_t valid = small_batch(layout, ids[0], targets[0], (uint64_t)step);
+        valid += small_batch(layout, ids[1], targets[1], (uint64_t)step + 9);
+        model_step_begin(model, valid, 2);
+        for (int i = 0; i < 2; i++)
+            model_micro_step(model, ids[i], targets[i], NULL);
+        model_optimizer_step(model, &(OptimizerStep){.step = step,
+                                                     .lr = 1e-3f,
+                                                     .beta1 = 0.9f,
+                                                     .beta2 = 0.95f,
+                                                     .eps = 1e-8f,
+                                                     .max_norm = 1,
+                                                     .loss_limit = INFINITY,
+                                                     .norm_limit = INFINITY});
+        StepResult done;
+        model_step_result(model, &done);
+        assert_true(isfinite(done.grad_norm) && !done.skipped);
+        result.norms[step - 1] = (float)done.grad_norm;
+    }
+    ops->download(ops, result.weights, model->memory[LAYOUT_WEIGHTS], (size_t)layout->element_count * sizeof(float));
+    model_destroy(model);
+    ops_destroy(ops);
+    return result;
+}
+
+static void test_gradients_of_the_step_before_do_not_matter(void **state) {
+    (void)state;
+    for (int which = 0; which < SMALL_COUNT; which++) {
+        for (int few = 0; few < 2; few++) { // few: 4 choices of 5 experts, so that one has no rows
+            LayoutRequest request = small_request((SmallModel)which);
+            if (few) request.micro_batch = 1, request.seq = 2;
+            Layout layout;
+            assert_ok(layout_build(&layout, &request));
+            TwoSteps clean = two_steps(&request, false), poisoned = two_steps(&request, true);
+            assert_memory_equal(clean.norms, poisoned.norms, sizeof clean.norms);
+            assert_memory_equal(clean.weights, poisoned.weights, (size_t)layout.element_count * sizeof(float));
+            free(clean.weights);
+            free(poisoned.weights);
+            layout_free(&layout);
+        }
+    }
+}
+
 // Two documents packed into one row with masks give the losses of each alone. Positions differ, but rotary attention
 // only sees distances.
 static void test_packed_documents_do_not_see_each_other(void **state) {
@@ -329,6 +394,7 @@ int main(void) {
         cmocka_unit_test(test_every_preset_asks_for_the_predicted_bytes),
         cmocka_unit_test(test_any_number_of_threads_gives_the_same_bits),
         cmocka_unit_test(test_accumulation_does_not_change_the_step),
+        cmocka_unit_test(test_gradients_of_the_step_before_do_not_matter),
         cmocka_unit_test(test_packed_documents_do_not_see_each_other),
         cmocka_unit_test(test_generation_gives_the_logits_of_the_full_forward_pass),
         cmocka_unit_test(test_master_weights_survive_writing_and_reading),

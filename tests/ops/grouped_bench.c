@@ -14,9 +14,9 @@
 #include <stdlib.h>
 
 typedef enum Load { LOAD_BALANCED, LOAD_NATURAL, LOAD_SPARSE, LOAD_ONE, LOAD_COUNT } Load;
-typedef enum Product { FORWARD, INPUT, WEIGHT } Product;
+typedef enum Product { FORWARD, INPUT, WEIGHT, ADD_WEIGHT } Product; // the last adds to what is there
 
-static const char *const product_names[] = {"forward", "input", "weight"};
+static const char *const product_names[] = {"forward", "input", "weight", "add weight"};
 static const char *const load_names[] = {"balanced", "natural", "sparse", "one"};
 
 typedef struct Case {
@@ -127,7 +127,7 @@ static void problem_free(Problem *p) {
 
 static int64_t result_count(const Problem *p, Product product) {
     const Case *s = p->shape;
-    if (product == WEIGHT) return (int64_t)s->experts * s->in_dim * s->out_dim;
+    if (product >= WEIGHT) return (int64_t)s->experts * s->in_dim * s->out_dim;
     return p->rows * (product == FORWARD ? s->out_dim : s->in_dim);
 }
 
@@ -142,7 +142,7 @@ static void product_run(const Problem *p, Product product, void *out, DType dtyp
                                            s->in_dim, s->out_dim, dtype);
     else
         ops->grouped_linear_backward_weight(ops, out, p->d_dout[i], p->d_in[i], p->d_offsets, s->experts, p->rows,
-                                            s->in_dim, s->out_dim, dtype);
+                                            s->in_dim, s->out_dim, product == ADD_WEIGHT, dtype);
 }
 
 // ---- checks -------------------------------------------------------------------------------------------------------
@@ -158,7 +158,7 @@ static int expert_of_row(const Problem *p, int64_t row) {
 static double result_exact(const Problem *p, Product product, int64_t at) {
     const int in = p->shape->in_dim, out = p->shape->out_dim;
     double sum = 0;
-    if (product == WEIGHT) {
+    if (product >= WEIGHT) {
         const int64_t e = at / ((int64_t)in * out), o = at / in % out, i = at % in;
         for (int64_t r = p->offsets[e]; r < p->offsets[e + 1]; r++)
             sum += (double)p->dout[r * out + o] * p->in[r * in + i];
@@ -178,7 +178,7 @@ static double result_exact(const Problem *p, Product product, int64_t at) {
 
 // Runs on memory that holds `pattern` bytes (as floats or bf16: NaN for 0xff) and brings the bits back.
 static void *product_bits(const Problem *p, Product product, DType dtype, int pattern) {
-    const size_t bytes = (size_t)result_count(p, product) * (product == WEIGHT || dtype == DTYPE_F32 ? 4 : 2);
+    const size_t bytes = (size_t)result_count(p, product) * (product >= WEIGHT || dtype == DTYPE_F32 ? 4 : 2);
     void *out = device_memory(bytes), *host = malloc(bytes);
     memset(host, pattern, bytes);
     ops->upload(ops, out, host, bytes);
@@ -194,27 +194,27 @@ static void *product_bits(const Problem *p, Product product, DType dtype, int pa
 // the sums.
 static void product_check(const Problem *p, Product product, bool small, const char *load) {
     const Case *s = p->shape;
-    const int pattern = product == WEIGHT ? 0x3e : 0xff; // 0x3e3e3e3e: 0.18578
+    const int pattern = product == ADD_WEIGHT ? 0x3e : 0xff; // 0x3e3e3e3e: 0.18578
     const int64_t count = result_count(p, product), per = (int64_t)s->in_dim * s->out_dim;
     const int64_t width = product == FORWARD ? s->out_dim : s->in_dim;
     float *want = product_bits(p, product, DTYPE_F32, pattern), before;
     void *got = product_bits(p, product, DTYPE_BF16, pattern), *again = product_bits(p, product, DTYPE_BF16, pattern);
-    memset(&before, pattern, sizeof before);
-    const size_t bytes = (size_t)count * (product == WEIGHT ? 4 : 2);
+    memset(&before, product == WEIGHT ? 0 : pattern, sizeof before); // an expert without rows has a gradient of zero
+    const size_t bytes = (size_t)count * (product >= WEIGHT ? 4 : 2);
     int64_t wrong = 0, touched = 0, inexact = 0;
     double error = 0, norm = 0;
     for (int64_t i = 0; i < count; i++) {
-        const bool untouched = product == WEIGHT ? p->counts[i / per] == 0 : i / width >= p->used;
-        const float value = product == WEIGHT ? ((float *)got)[i] : bf16_to_f32(((bf16 *)got)[i]);
+        const bool untouched = product >= WEIGHT ? p->counts[i / per] == 0 : i / width >= p->used;
+        const float value = product >= WEIGHT ? ((float *)got)[i] : bf16_to_f32(((bf16 *)got)[i]);
         if (untouched) {
-            touched += product == WEIGHT ? value != before : ((bf16 *)got)[i] != 0xffff;
+            touched += product >= WEIGHT ? value != before : ((bf16 *)got)[i] != 0xffff;
             continue;
         }
-        const double terms = product == WEIGHT ? p->counts[i / per] : product == FORWARD ? s->in_dim : s->out_dim;
-        const double slack = 1e-3 * sqrt(terms) / 3 + fabs(want[i]) * (product == WEIGHT ? 1e-5 : 1.0 / 256);
+        const double terms = product >= WEIGHT ? p->counts[i / per] : product == FORWARD ? s->in_dim : s->out_dim;
+        const double slack = 1e-3 * sqrt(terms) / 3 + fabs(want[i]) * (product >= WEIGHT ? 1e-5 : 1.0 / 256);
         wrong += !(fabs(value - want[i]) <= slack);
         if (small && i % 61 == 0)
-            inexact += !(fabs(result_exact(p, product, i) + (product == WEIGHT ? before : 0) - want[i]) <= slack);
+            inexact += !(fabs(result_exact(p, product, i) + (product == ADD_WEIGHT ? before : 0) - want[i]) <= slack);
         error += (value - want[i]) * (double)(value - want[i]), norm += want[i] * (double)want[i];
     }
     const bool same = memcmp(got, again, bytes) == 0, good = wrong + touched + inexact == 0 && same;
@@ -234,7 +234,7 @@ static void cublas_run(cublasHandle_t blas, const Problem *p, Product product, v
     const int rows = (int)(p->shape->slots / experts);
     const long long in_size = (long long)rows * in, out_size = (long long)rows * features;
     const long long weight_size = (long long)in * features;
-    const float one = 1, zero = 0;
+    const float one = 1, zero = 0, beta = product == ADD_WEIGHT;
     const void *x = p->d_in[1], *dy = p->d_dout[1], *w = p->d_weight[1];
     if (product == FORWARD)
         cublasGemmStridedBatchedEx(blas, CUBLAS_OP_T, CUBLAS_OP_N, features, rows, in, &one, w, CUDA_R_16BF, in,
@@ -246,8 +246,8 @@ static void cublas_run(cublasHandle_t blas, const Problem *p, Product product, v
                                    in_size, experts, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
     else
         cublasGemmStridedBatchedEx(blas, CUBLAS_OP_N, CUBLAS_OP_T, in, features, rows, &one, x, CUDA_R_16BF, in,
-                                   in_size, dy, CUDA_R_16BF, features, out_size, &one, out, CUDA_R_32F, in, weight_size,
-                                   experts, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
+                                   in_size, dy, CUDA_R_16BF, features, out_size, &beta, out, CUDA_R_32F, in,
+                                   weight_size, experts, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
 }
 
 static int compare_doubles(const void *a, const void *b) {
@@ -281,7 +281,7 @@ static void rates_print(const Case *shape) {
     problem_make(&natural, shape, LOAD_NATURAL);
     cublasCreate(&blas);
     cublasSetStream(blas, cuda_state(ops)->stream);
-    for (Product product = FORWARD; product <= WEIGHT; product++) {
+    for (Product product = FORWARD; product <= ADD_WEIGHT; product++) {
         product_check(&natural, product, false, load_names[LOAD_NATURAL]);
         void *out = device_memory((size_t)result_count(&natural, product) * 4);
         ops->zero(ops, out, (size_t)result_count(&natural, product) * 4);
@@ -314,7 +314,7 @@ int main(int argc, char **argv) {
         for (Load load = 0; load < LOAD_COUNT; load++) {
             Problem problem;
             problem_make(&problem, &small[i], load);
-            for (Product product = FORWARD; product <= WEIGHT; product++)
+            for (Product product = FORWARD; product <= ADD_WEIGHT; product++)
                 product_check(&problem, product, true, load_names[load]);
             problem_free(&problem);
         }

@@ -233,6 +233,8 @@ static const struct {
     OP(moe_route_forward),
     OP(moe_route_backward),
     OP(moe_balance),
+    OP(moe_load_stats),
+    OP(moe_bias_update),
     OP(moe_gather),
     OP(moe_sum),
     OP(grouped_linear_forward),

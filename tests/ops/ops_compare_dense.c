@@ -49,9 +49,9 @@ void sweep_norm_f32(Compare *run) {
 // ---- linear
 // -------------------------------------------------------------------------------------------------------------
 
-static void sweep_linear(Compare *run, OpCall *call) {
+static void sweep_linear(Compare *run, OpCall *call, bool accumulate) {
     EACH_DTYPE(dtype) EACH(rows, 1, 65, 200) EACH(in_dim, 8, 56, 96, 257) EACH(out_dim, 16, 64, 136) {
-        Case c = {.sizes = {.dtype = dtype, .rows = rows, .in_dim = in_dim, .out_dim = out_dim}};
+        Case c = {.sizes = {.dtype = dtype, .rows = rows, .in_dim = in_dim, .out_dim = out_dim, .flag = accumulate}};
         int64_t in = (int64_t)rows * in_dim, out = (int64_t)rows * out_dim, weight = (int64_t)in_dim * out_dim;
         if (call == call_linear_forward) {
             add_out(run, &c, dtype, out, in_dim);
@@ -62,21 +62,22 @@ static void sweep_linear(Compare *run, OpCall *call) {
             add_in(run, &c, dtype, out);
             add_in(run, &c, dtype, weight);
         } else {
-            add_inout(run, &c, DTYPE_F32, weight, rows);
+            add(run, &c, accumulate ? ROLE_INOUT : ROLE_OUT, DTYPE_F32, weight, rows, 0);
             add_in(run, &c, dtype, out);
             add_in(run, &c, dtype, in);
         }
-        check(run, &c, call, "%s rows %d in %d out %d", dtype_name(dtype), rows, in_dim, out_dim);
+        check(run, &c, call, "%s rows %d in %d out %d add %d", dtype_name(dtype), rows, in_dim, out_dim, accumulate);
     }
 }
 void sweep_linear_forward(Compare *run) {
-    sweep_linear(run, call_linear_forward);
+    sweep_linear(run, call_linear_forward, false);
 }
 void sweep_linear_backward_input(Compare *run) {
-    sweep_linear(run, call_linear_backward_input);
+    sweep_linear(run, call_linear_backward_input, false);
 }
 void sweep_linear_backward_weight(Compare *run) {
-    sweep_linear(run, call_linear_backward_weight);
+    sweep_linear(run, call_linear_backward_weight, false);
+    sweep_linear(run, call_linear_backward_weight, true);
 }
 
 // ---- embedding
@@ -393,7 +394,7 @@ void sweep_adamw(Compare *run) {
         }
         add_inout(run, &c, DTYPE_F32, n, 4);
         positive(add_inout(run, &c, DTYPE_F32, n, 4), n);
-        add_inout(run, &c, DTYPE_F32, n, 0);
+        add_in(run, &c, DTYPE_F32, n);
         *(float *)add_in(run, &c, DTYPE_F32, 1) = 3.7f;
         *(int32_t *)add_in(run, &c, DTYPE_I32, 1) = skip;
         check(run, &c, call_adamw, "kind %d n %d skip %d clip %d", kind, n, skip, clip);

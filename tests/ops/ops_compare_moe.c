@@ -19,15 +19,17 @@ void sweep_moe_router_forward(Compare *run) {
 }
 
 void sweep_moe_router_backward(Compare *run) {
-    EACH_DTYPE(dtype) EACH(rows, 1, 65, 700) EACH(dim, 8, 56, 257, 896) EACH(experts, 4, 16, 30, 60, 128, 256) {
-        Case c = {.sizes = {.dtype = dtype, .rows = rows, .dim = dim, .moe = {.experts = experts}}};
+    EACH_DTYPE(dtype)
+    EACH(rows, 1, 65, 700) EACH(dim, 8, 56, 257, 896) EACH(experts, 4, 16, 30, 60, 128, 256) EACH(accumulate, 0, 1) {
+        Case c = {.sizes = {.dtype = dtype, .rows = rows, .dim = dim, .flag = accumulate, .moe = {.experts = experts}}};
         double split = dtype == DTYPE_BF16 ? 0x1p-14 : 0;
         add(run, &c, ROLE_INOUT, dtype, (int64_t)rows * dim, experts, split);
-        add(run, &c, ROLE_INOUT, DTYPE_F32, (int64_t)experts * dim, rows, split);
+        add(run, &c, accumulate ? ROLE_INOUT : ROLE_OUT, DTYPE_F32, (int64_t)experts * dim, rows, split);
         add_in(run, &c, DTYPE_F32, (int64_t)rows * experts);
         add_in(run, &c, dtype, (int64_t)rows * dim);
         add_in(run, &c, dtype, (int64_t)experts * dim);
-        check(run, &c, call_moe_router_backward, "%s rows %d dim %d experts %d", dtype_name(dtype), rows, dim, experts);
+        check(run, &c, call_moe_router_backward, "%s rows %d dim %d experts %d add %d", dtype_name(dtype), rows, dim,
+              experts, accumulate);
     }
 }
 
@@ -125,6 +127,31 @@ void sweep_moe_balance(Compare *run) {
     }
 }
 
+// Layer 0 has no tokens, layer 1 one busy expert, the others uneven counts.
+static void fill_counts(int32_t *counts, int layers, int experts) {
+    for (int i = 0; i < layers * experts; i++)
+        counts[i] = i < experts ? 0 : i < 2 * experts ? (i == experts) * 4000 : i * 37 % 501;
+}
+
+void sweep_moe_load_stats(Compare *run) {
+    EACH(layers, 1, 2, 12) EACH(experts, 1, 4, 60, 256, 300) {
+        Case c = {.sizes = {.layers = layers, .moe = {.experts = experts}}};
+        add_out(run, &c, DTYPE_F32, (int64_t)layers * MOE_LOAD_STATS, 4);
+        fill_counts(add_in(run, &c, DTYPE_I32, (int64_t)layers * experts), layers, experts);
+        check(run, &c, call_moe_load_stats, "layers %d experts %d", layers, experts);
+    }
+}
+
+void sweep_moe_bias_update(Compare *run) {
+    EACH(layers, 1, 2, 12) EACH(experts, 1, 4, 60, 256, 300) EACH(skip, 0, 1) {
+        Case c = {.sizes = {.layers = layers, .value = 1e-3f, .moe = {.experts = experts}}};
+        add_inout(run, &c, DTYPE_F32, (int64_t)layers * experts, 0);
+        fill_counts(add_in(run, &c, DTYPE_I32, (int64_t)layers * experts), layers, experts);
+        *(int32_t *)add_in(run, &c, DTYPE_I32, 1) = skip;
+        check(run, &c, call_moe_bias_update, "layers %d experts %d skip %d", layers, experts, skip);
+    }
+}
+
 static void sweep_moe_rows(Compare *run, bool sum) {
     EACH_DTYPE(dtype) EACH(dim, 8, 57, 96, 896) EACH(experts, 4, 16) EACH(top_k, 1, 2, 4) EACH(scene, 0, 1, 2) {
         Case c = {.sizes = {.dtype = dtype,
@@ -154,11 +181,12 @@ void sweep_moe_sum(Compare *run) {
     sweep_moe_rows(run, true);
 }
 
-static void sweep_grouped(Compare *run, OpCall *call) {
+static void sweep_grouped(Compare *run, OpCall *call, bool accumulate) {
     EACH_DTYPE(dtype) EACH(in_dim, 8, 96, 200) EACH(out_dim, 64, 136) EACH(experts, 4, 16) EACH(scene, 0, 1, 2) {
         Case c = {.sizes = {.dtype = dtype,
                             .in_dim = in_dim,
                             .out_dim = out_dim,
+                            .flag = accumulate,
                             .moe = moe_shape(run, 300, experts, 2, true, MOE_NATURAL)}};
         add_routing(run, &c, (Scene)scene, false, true);
         int64_t rows = c.sizes.moe.rows, weight = (int64_t)experts * in_dim * out_dim;
@@ -166,7 +194,7 @@ static void sweep_grouped(Compare *run, OpCall *call) {
         bool weights = call == call_grouped_linear_backward_weight, forward = call == call_grouped_linear_forward;
         int64_t out_count = rows * (forward ? out_dim : in_dim), in_count = rows * (forward ? in_dim : out_dim);
         if (weights)
-            add_inout(run, &c, DTYPE_F32, weight, 300);
+            add(run, &c, accumulate ? ROLE_INOUT : ROLE_OUT, DTYPE_F32, weight, 300, 0);
         else
             add_out(run, &c, dtype, out_count, forward ? in_dim : out_dim);
         // Rows of padding are zero, as moe_gather leaves them.
@@ -178,16 +206,17 @@ static void sweep_grouped(Compare *run, OpCall *call) {
                 if (slot_of_row[row] < 0) memset(in + (size_t)row * bytes, 0, bytes);
         }
         if (!weights) add_in(run, &c, dtype, weight);
-        check(run, &c, call, "%s in %d out %d experts %d %s", dtype_name(dtype), in_dim, out_dim, experts,
-              SCENE_NAMES[scene]);
+        check(run, &c, call, "%s in %d out %d experts %d %s add %d", dtype_name(dtype), in_dim, out_dim, experts,
+              SCENE_NAMES[scene], accumulate);
     }
 }
 void sweep_grouped_linear_forward(Compare *run) {
-    sweep_grouped(run, call_grouped_linear_forward);
+    sweep_grouped(run, call_grouped_linear_forward, false);
 }
 void sweep_grouped_linear_backward_input(Compare *run) {
-    sweep_grouped(run, call_grouped_linear_backward_input);
+    sweep_grouped(run, call_grouped_linear_backward_input, false);
 }
 void sweep_grouped_linear_backward_weight(Compare *run) {
-    sweep_grouped(run, call_grouped_linear_backward_weight);
+    sweep_grouped(run, call_grouped_linear_backward_weight, false);
+    sweep_grouped(run, call_grouped_linear_backward_weight, true);
 }

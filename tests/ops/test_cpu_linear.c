@@ -47,19 +47,32 @@ static void linear_backward_input_matches_float64(void **state) {
     oracle_ops_free(ops);
 }
 
-static void linear_backward_weight_adds_what_float64_adds(void **state) {
+// A weight gradient before the op: numbers to add to, or poison to overwrite.
+static Tensor gradient_before(int64_t count, bool accumulate) {
+    return accumulate ? tensor_normal(DTYPE_F32, count, 1, 0) : tensor_poison(DTYPE_F32, count);
+}
+
+// What it must be after: what was there plus what the caller adds here.
+static double *gradient_wanted(const Tensor *before, bool accumulate) {
+    double *want = doubles(before->count);
+    if (accumulate) memcpy(want, before->value, (size_t)before->count * sizeof *want);
+    return want;
+}
+
+static void linear_backward_weight_adds_or_overwrites_as_float64(void **state) {
     (void)state;
     Ops *ops = oracle_ops(1, 1, 0, 1, 8, 0);
-    for (int i = 0; i < 2 * SHAPES; i++) {
+    for (int i = 0; i < 4 * SHAPES; i++) {
         DType dtype = i % 2 ? DTYPE_BF16 : DTYPE_F32;
-        Shape s = shapes[i / 2];
+        bool accumulate = i / 2 % 2;
+        Shape s = shapes[i / 4];
         Tensor dout = tensor_normal(dtype, (int64_t)s.rows * s.out_dim, 1, 0);
         Tensor in = tensor_normal(dtype, (int64_t)s.rows * s.in_dim, 1, 0);
-        Tensor dweight = tensor_normal(DTYPE_F32, (int64_t)s.out_dim * s.in_dim, 1, 0);
-        oracle_matmul(dweight.value, dout.value, 1, s.out_dim, in.value, s.in_dim, 1, s.out_dim, s.in_dim, s.rows);
-        double *want = dweight.value;
-        dweight.value = doubles(dweight.count);
-        ops->linear_backward_weight(ops, dweight.data, dout.data, in.data, s.rows, s.in_dim, s.out_dim, dtype);
+        Tensor dweight = gradient_before((int64_t)s.out_dim * s.in_dim, accumulate);
+        double *want = gradient_wanted(&dweight, accumulate);
+        oracle_matmul(want, dout.value, 1, s.out_dim, in.value, s.in_dim, 1, s.out_dim, s.in_dim, s.rows);
+        ops->linear_backward_weight(ops, dweight.data, dout.data, in.data, s.rows, s.in_dim, s.out_dim, accumulate,
+                                    dtype);
         tensor_check("linear dweight", &dweight, want, s.rows);
         tensors_free(&dout, &in, &dweight);
         free(want);
@@ -119,22 +132,23 @@ static void grouped_forward_and_input_match_float64_and_leave_unused_rows(void *
     oracle_ops_free(ops);
 }
 
-static void grouped_backward_weight_adds_what_float64_adds(void **state) {
+// Experts without rows among them: an overwritten gradient of theirs is zero.
+static void grouped_backward_weight_adds_or_overwrites_as_float64(void **state) {
     (void)state;
     Ops *ops = oracle_ops(1, 1, 0, 1, 8, 0);
-    for (int i = 0; i < 2 * GROUPS; i++) {
+    for (int i = 0; i < 4 * GROUPS; i++) {
         DType dtype = i % 2 ? DTYPE_BF16 : DTYPE_F32;
-        const Groups *g = &groups[i / 2];
+        bool accumulate = i / 2 % 2;
+        const Groups *g = &groups[i / 4];
         int64_t n = g->in_dim, m = g->out_dim;
         Tensor in = tensor_normal(dtype, g->rows * n, 1, 0), dout = tensor_normal(dtype, g->rows * m, 1, 0);
-        Tensor dweight = tensor_normal(DTYPE_F32, g->experts * n * m, 1, 0);
-        double *want = dweight.value;
-        dweight.value = doubles(dweight.count);
+        Tensor dweight = gradient_before(g->experts * n * m, accumulate);
+        double *want = gradient_wanted(&dweight, accumulate);
         for (int e = 0; e < g->experts; e++)
             oracle_matmul(want + e * n * m, dout.value + g->offsets[e] * m, 1, m, in.value + g->offsets[e] * n, n, 1, m,
                           n, g->offsets[e + 1] - g->offsets[e]);
         ops->grouped_linear_backward_weight(ops, dweight.data, dout.data, in.data, g->offsets, g->experts, g->rows,
-                                            g->in_dim, g->out_dim, dtype);
+                                            g->in_dim, g->out_dim, accumulate, dtype);
         tensor_check("grouped dweight", &dweight, want, g->rows);
         tensors_free(&in, &dout, &dweight);
         free(want);
@@ -146,22 +160,24 @@ static void router_products_match_float64(void **state) {
     (void)state;
     Ops *ops = oracle_ops(1, 1, 0, 1, 8, 0);
     const Shape router[] = {{1, 8, 2}, {65, 56, 7}, {300, 130, 128}};
-    for (int i = 0; i < 6; i++) {
+    for (int i = 0; i < 12; i++) {
         DType dtype = i % 2 ? DTYPE_BF16 : DTYPE_F32;
-        Shape s = router[i / 2];
+        bool accumulate = i / 2 % 2;
+        Shape s = router[i / 4];
         Tensor in = tensor_normal(dtype, (int64_t)s.rows * s.in_dim, 1, 0);
         Tensor weight = tensor_normal(dtype, (int64_t)s.out_dim * s.in_dim, 1, 0);
         Tensor logits = tensor_poison(DTYPE_F32, (int64_t)s.rows * s.out_dim);
         Tensor dlogits = tensor_normal(DTYPE_F32, logits.count, 1, 0);
-        Tensor din = tensor_normal(dtype, in.count, 1, 0), dweight = tensor_normal(DTYPE_F32, weight.count, 1, 0);
-        double *want = doubles(logits.count), *din_want = din.value, *dweight_want = dweight.value;
-        din.value = doubles(din.count), dweight.value = doubles(dweight.count);
+        Tensor din = tensor_normal(dtype, in.count, 1, 0), dweight = gradient_before(weight.count, accumulate);
+        double *want = doubles(logits.count), *din_want = din.value;
+        double *dweight_want = gradient_wanted(&dweight, accumulate);
+        din.value = doubles(din.count);
         oracle_matmul(want, in.value, s.in_dim, 1, weight.value, 1, s.in_dim, s.rows, s.out_dim, s.in_dim);
         oracle_matmul(din_want, dlogits.value, s.out_dim, 1, weight.value, s.in_dim, 1, s.rows, s.in_dim, s.out_dim);
         oracle_matmul(dweight_want, dlogits.value, 1, s.out_dim, in.value, s.in_dim, 1, s.out_dim, s.in_dim, s.rows);
         ops->moe_router_forward(ops, logits.data, in.data, weight.data, s.rows, s.in_dim, s.out_dim, dtype);
         ops->moe_router_backward(ops, din.data, dweight.data, dlogits.data, in.data, weight.data, s.rows, s.in_dim,
-                                 s.out_dim, dtype);
+                                 s.out_dim, accumulate, dtype);
         tensor_check("router logits", &logits, want, s.in_dim);
         tensor_check("router din", &din, din_want, s.out_dim);
         tensor_check("router dweight", &dweight, dweight_want, s.rows);
@@ -175,9 +191,9 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(linear_forward_matches_float64),
         cmocka_unit_test(linear_backward_input_matches_float64),
-        cmocka_unit_test(linear_backward_weight_adds_what_float64_adds),
+        cmocka_unit_test(linear_backward_weight_adds_or_overwrites_as_float64),
         cmocka_unit_test(grouped_forward_and_input_match_float64_and_leave_unused_rows),
-        cmocka_unit_test(grouped_backward_weight_adds_what_float64_adds),
+        cmocka_unit_test(grouped_backward_weight_adds_or_overwrites_as_float64),
         cmocka_unit_test(router_products_match_float64),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

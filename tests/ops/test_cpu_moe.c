@@ -226,6 +226,54 @@ static void balance_loss_is_what_hf_defines(void **state) {
     oracle_ops_free(ops);
 }
 
+static void load_is(const int32_t *counts, int experts, double most, double entropy, int dead) {
+    Ops *ops = oracle_ops(1, 8, 0, 1, 8, experts);
+    float stats[2][MOE_LOAD_STATS] = {{NAN, NAN, NAN}, {NAN, NAN, NAN}};
+    int32_t layers[2][5]; // the same twice
+    memcpy(layers, counts, (size_t)experts * sizeof *counts);
+    memcpy((int32_t *)layers + experts, counts, (size_t)experts * sizeof *counts);
+    ops->moe_load_stats(ops, stats[0], layers[0], 2, experts);
+    for (int layer = 0; layer < 2; layer++) {
+        assert_true((double)stats[layer][MOE_LOAD_MAX] == most);
+        assert_true(fabs((double)stats[layer][MOE_LOAD_ENTROPY] - entropy) <= 0x1p-24);
+        assert_true(stats[layer][MOE_LOAD_DEAD] == (float)dead);
+    }
+    oracle_ops_free(ops);
+}
+
+static void load_of_equal_counts_is_balanced(void **state) {
+    (void)state;
+    load_is((int32_t[]){7, 7, 7, 7, 7}, 5, 1, 1, 0);
+    load_is((int32_t[]){INT32_MAX, INT32_MAX, INT32_MAX, INT32_MAX}, 4, 1, 1, 0); // more than 32 bits in all
+}
+
+static void load_of_uneven_counts_has_the_entropy_of_their_shares(void **state) {
+    (void)state;
+    load_is((int32_t[]){2, 1, 1, 0}, 4, 2, 0.75, 1); // shares 1/2 1/4 1/4: 1.5 bits of 2
+    load_is((int32_t[]){0, 12, 0, 0}, 4, 4, 0, 3);
+}
+
+static void load_of_no_tokens_and_of_one_expert_has_an_answer(void **state) {
+    (void)state;
+    load_is((int32_t[]){0, 0, 0}, 3, 0, 0, 3);
+    load_is((int32_t[]){9}, 1, 1, 1, 0);
+}
+
+static void the_bias_moves_towards_idle_experts_unless_the_step_is_skipped(void **state) {
+    (void)state;
+    Ops *ops = oracle_ops(1, 8, 0, 1, 8, 3);
+    const int32_t counts[] = {5, 4, 2, 4, 4, 4}; // means 11/3 and 4
+    float bias[] = {0.5f, 0, -0.25f, 1, 2, 3};
+    const float before[] = {0.5f, 0, -0.25f, 1, 2, 3}, after[] = {0.375f, -0.125f, -0.125f, 1, 2, 3};
+    int32_t skip = 1;
+    ops->moe_bias_update(ops, bias, counts, &skip, 0.125f, 2, 3);
+    assert_memory_equal(bias, before, sizeof bias);
+    skip = 0;
+    ops->moe_bias_update(ops, bias, counts, &skip, 0.125f, 2, 3);
+    assert_memory_equal(bias, after, sizeof bias);
+    oracle_ops_free(ops);
+}
+
 static void gather_and_sum_move_rows_between_orders(void **state) {
     (void)state;
     for (int i = 0; i < 4 * CASES; i++) {
@@ -270,6 +318,10 @@ int main(void) {
         cmocka_unit_test(forced_routing_is_even_or_worst),
         cmocka_unit_test(route_backward_is_the_derivative_in_float64),
         cmocka_unit_test(balance_loss_is_what_hf_defines),
+        cmocka_unit_test(load_of_equal_counts_is_balanced),
+        cmocka_unit_test(load_of_uneven_counts_has_the_entropy_of_their_shares),
+        cmocka_unit_test(load_of_no_tokens_and_of_one_expert_has_an_answer),
+        cmocka_unit_test(the_bias_moves_towards_idle_experts_unless_the_step_is_skipped),
         cmocka_unit_test(gather_and_sum_move_rows_between_orders),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -69,12 +69,6 @@ static void adam_oracle(const Adam *a, double *w, double *m, double *v) {
     }
 }
 
-static void check_grad_is_zero(Adam *a) {
-    tensor_read(&a->grad);
-    for (int64_t i = 0; i < a->grad.count; i++)
-        assert_true(a->grad.value[i] == 0);
-}
-
 static void adamw_matches_float64(void **state) {
     (void)state;
     Ops *ops = oracle_ops(1, 8, 0, 1, 8, 0);
@@ -98,7 +92,6 @@ static void adamw_matches_float64(void **state) {
             // and the bf16 weight is the master rounded to nearest
             if (split) assert_true(fabs(a.weight.value[j] - got) <= ldexp(1, ilogb(got) - 8));
         }
-        check_grad_is_zero(&a);
         adam_free(&a);
         free(w), free(m), free(v);
     }
@@ -178,7 +171,7 @@ static void a_nan_stays_visible_in_every_kind_of_weight(void **state) {
     oracle_ops_free(ops);
 }
 
-static void a_skipped_step_only_zeroes_the_gradient(void **state) {
+static void a_skipped_step_changes_nothing(void **state) {
     (void)state;
     Ops *ops = oracle_ops(1, 8, 0, 1, 8, 0);
     Adam a = adam_make(1001, DTYPE_F32, false);
@@ -189,7 +182,6 @@ static void a_skipped_step_only_zeroes_the_gradient(void **state) {
     assert_memory_equal(a.weight.data, weight.data, 1001 * 4);
     assert_memory_equal(a.m.data, m.data, 1001 * 4);
     assert_memory_equal(a.v.data, v.data, 1001 * 4);
-    check_grad_is_zero(&a);
     tensors_free(&weight, &m, &v);
     adam_free(&a);
     oracle_ops_free(ops);
@@ -217,7 +209,7 @@ int main(void) {
         cmocka_unit_test(every_float_survives_the_split),
         cmocka_unit_test(stochastic_rounding_is_unbiased_and_keyed_by_element),
         cmocka_unit_test(a_nan_stays_visible_in_every_kind_of_weight),
-        cmocka_unit_test(a_skipped_step_only_zeroes_the_gradient),
+        cmocka_unit_test(a_skipped_step_changes_nothing),
         cmocka_unit_test(guard_refuses_what_is_not_finite_or_too_large),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -45,7 +45,7 @@ static void run_dense(Ops *ops, DType dtype) {
     ops->linear_forward(ops, logits.data, normed.data, weight.data, TOKENS, HIDDEN, VOCAB, dtype);
     ops->cross_entropy(ops, losses.data, logits.data, targets, &scale, TOKENS, VOCAB, dtype);
     ops->linear_backward_input(ops, din.data, logits.data, weight.data, TOKENS, HIDDEN, VOCAB, dtype);
-    ops->linear_backward_weight(ops, dweight.data, logits.data, normed.data, TOKENS, HIDDEN, VOCAB, dtype);
+    ops->linear_backward_weight(ops, dweight.data, logits.data, normed.data, TOKENS, HIDDEN, VOCAB, true, dtype);
     ops->embedding_backward(ops, dweight.data, din.data, targets, TOKENS, HIDDEN, VOCAB, dtype);
     ops->embedding_forward(ops, in.data, targets, weight.data, TOKENS, HIDDEN, dtype);
     Tensor gate_up = tensor_normal(dtype, TOKENS * 2 * FFN, 1, 0), dout = tensor_normal(dtype, TOKENS * FFN, 1, 0);
@@ -123,10 +123,10 @@ static void run_moe(Ops *ops, DType dtype) {
     ops->grouped_linear_backward_input(ops, drows.data, out.data, weight.data, r.offsets, EXPERTS, ROWS, HIDDEN, FFN,
                                        dtype);
     ops->grouped_linear_backward_weight(ops, dweight.data, out.data, rows.data, r.offsets, EXPERTS, ROWS, HIDDEN, FFN,
-                                        dtype);
+                                        true, dtype);
     ops->moe_sum(ops, in.data, drows.data, &r, &shape, HIDDEN, true, dtype);
     ops->moe_route_backward(ops, f[6].data, drow.data, r.prob_sum, NULL, &r, &shape);
-    ops->moe_router_backward(ops, in.data, f[7].data, f[6].data, rows.data, router.data, TOKENS, HIDDEN, EXPERTS,
+    ops->moe_router_backward(ops, in.data, f[7].data, f[6].data, rows.data, router.data, TOKENS, HIDDEN, EXPERTS, true,
                              dtype);
     for (int i = 0; i < 8; i++)
         mix(&f[i]);

@@ -28,6 +28,8 @@ static const char *const all_ops[] = {
     "moe_route_forward",
     "moe_route_backward",
     "moe_balance",
+    "moe_load_stats",
+    "moe_bias_update",
     "moe_gather",
     "moe_sum",
     "grouped_linear_forward",

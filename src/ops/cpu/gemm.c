@@ -74,7 +74,7 @@ static void cpu_linear_backward_input(Ops *ops, void *din, const void *dout, con
 }
 
 static void cpu_linear_backward_weight(Ops *ops, float *dweight, const void *dout, const void *in, int64_t rows,
-                                       int in_dim, int out_dim, DType dtype) {
+                                       int in_dim, int out_dim, bool accumulate, DType dtype) {
     CPU_TIMED(ops, OP_GEMM);
     cpu_gemm(cpu_of(ops), &(Gemm){.m = out_dim,
                                   .n = in_dim,
@@ -84,7 +84,7 @@ static void cpu_linear_backward_weight(Ops *ops, float *dweight, const void *dou
                                   .c = dweight,
                                   .c_stride = in_dim,
                                   .c_dtype = DTYPE_F32,
-                                  .accumulate = true});
+                                  .accumulate = accumulate});
 }
 
 // ---- the MoE router: float logits whatever the storage type ---------------------------------------------------------
@@ -103,7 +103,8 @@ static void cpu_moe_router_forward(Ops *ops, float *logits, const void *in, cons
 }
 
 static void cpu_moe_router_backward(Ops *ops, void *din, float *dweight, const float *dlogits, const void *in,
-                                    const void *weight, int64_t rows, int dim, int experts, DType dtype) {
+                                    const void *weight, int64_t rows, int dim, int experts, bool accumulate,
+                                    DType dtype) {
     CPU_TIMED(ops, OP_MOE);
     if (din)
         cpu_gemm(cpu_of(ops), &(Gemm){.m = rows,
@@ -124,7 +125,7 @@ static void cpu_moe_router_backward(Ops *ops, void *din, float *dweight, const f
                                       .c = dweight,
                                       .c_stride = dim,
                                       .c_dtype = DTYPE_F32,
-                                      .accumulate = true});
+                                      .accumulate = accumulate});
 }
 
 void cpu_install_gemm(Ops *ops) {

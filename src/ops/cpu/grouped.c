@@ -93,7 +93,7 @@ static void cpu_grouped_linear_backward_input(Ops *ops, void *din, const void *d
 
 static void cpu_grouped_linear_backward_weight(Ops *ops, float *dweight, const void *dout, const void *in,
                                                const int32_t *offsets, int experts, int64_t rows, int in_dim,
-                                               int out_dim, DType dtype) {
+                                               int out_dim, bool accumulate, DType dtype) {
     CPU_TIMED(ops, OP_MOE);
     (void)rows;
     grouped_run(ops, &(Grouped){.offsets = offsets,
@@ -106,7 +106,7 @@ static void cpu_grouped_linear_backward_weight(Ops *ops, float *dweight, const v
                                          .c = dweight,
                                          .c_stride = in_dim,
                                          .c_dtype = DTYPE_F32,
-                                         .accumulate = true},
+                                         .accumulate = accumulate},
                                 .c_step = (int64_t)in_dim * out_dim});
 }
 

@@ -190,6 +190,46 @@ static void cpu_moe_balance(Ops *ops, float *loss, float *dprob, const float *sc
     *loss = (float)((double)*loss + experts * sum);
 }
 
+// ---- load
+// ---------------------------------------------------------------------------------------------------------------
+
+static void load_of(float stats[MOE_LOAD_STATS], const int32_t *counts, int experts) {
+    double total = 0, most = 0, entropy = 0;
+    int dead = 0;
+    for (int e = 0; e < experts; e++) {
+        total += counts[e];
+        most = fmax(most, counts[e]);
+        dead += counts[e] == 0;
+    }
+    for (int e = 0; e < experts; e++)
+        if (counts[e] > 0) entropy -= counts[e] / total * log(counts[e] / total);
+    entropy = experts > 1 ? fmin(fmax(entropy / log(experts), 0), 1) : total > 0; // rounding may step over either end
+    stats[MOE_LOAD_MAX] = total > 0 ? (float)(most * experts / total) : 0;
+    stats[MOE_LOAD_ENTROPY] = (float)entropy;
+    stats[MOE_LOAD_DEAD] = (float)dead;
+}
+
+static void cpu_moe_load_stats(Ops *ops, float *stats, const int32_t *counts, int layers, int experts) {
+    CPU_TIMED(ops, OP_MOE);
+    for (int layer = 0; layer < layers; layer++)
+        load_of(stats + (int64_t)layer * MOE_LOAD_STATS, counts + (int64_t)layer * experts, experts);
+}
+
+static void cpu_moe_bias_update(Ops *ops, float *bias, const int32_t *counts, const int32_t *skip, float rate,
+                                int layers, int experts) {
+    CPU_TIMED(ops, OP_MOE);
+    if (*skip) return;
+    for (int layer = 0; layer < layers; layer++, bias += experts, counts += experts) {
+        int64_t total = 0;
+        for (int e = 0; e < experts; e++)
+            total += counts[e];
+        for (int e = 0; e < experts; e++) {
+            int64_t load = (int64_t)counts[e] * experts; // against the total: the mean may be a fraction
+            bias[e] += load < total ? rate : load > total ? -rate : 0;
+        }
+    }
+}
+
 // ---- rows
 // ---------------------------------------------------------------------------------------------------------------
 
@@ -258,6 +298,8 @@ void cpu_install_moe(Ops *ops) {
     ops->moe_route_forward = cpu_moe_route_forward;
     ops->moe_route_backward = cpu_moe_route_backward;
     ops->moe_balance = cpu_moe_balance;
+    ops->moe_load_stats = cpu_moe_load_stats;
+    ops->moe_bias_update = cpu_moe_bias_update;
     ops->moe_gather = cpu_moe_gather;
     ops->moe_sum = cpu_moe_sum;
 }

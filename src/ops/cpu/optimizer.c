@@ -44,7 +44,6 @@ VEC_INLINE Vec adamw_update(const Adamw *adamw, int64_t i, int64_t n, Vec weight
     v = v * args->beta2 + adamw->one_minus_beta2 * g * g;
     vec_put(args->m, i, n, DTYPE_F32, m);
     vec_put(args->v, i, n, DTYPE_F32, v);
-    vec_put(args->grad, i, n, DTYPE_F32, (Vec){0});
     Vec root;
     for (int lane = 0; lane < VEC_LANES; lane++)
         root[lane] = sqrtf(v[lane]);
@@ -79,18 +78,10 @@ static void adamw_task(void *context, int64_t begin, int64_t end, int worker) {
     }
 }
 
-static void zero_task(void *context, int64_t begin, int64_t end, int worker) {
-    (void)worker;
-    memset((float *)context + begin, 0, (size_t)(end - begin) * sizeof(float));
-}
-
 static void cpu_adamw(Ops *ops, const AdamwArgs *args) {
     CPU_TIMED(ops, OP_OPTIMIZER);
     enum { CHUNK = 1 << 14 };
-    if (args->skip && *args->skip) {
-        threads_for(args->count, CHUNK, zero_task, args->grad);
-        return;
-    }
+    if (args->skip && *args->skip) return;
     double clip = 1;
     if (args->max_norm > 0) clip = fmin(1.0, (double)args->max_norm / ((double)*args->norm + 1e-6));
     Adamw adamw = {

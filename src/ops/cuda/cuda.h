@@ -161,12 +161,15 @@ void cuda_attention_cached(Ops *ops, void *out, const void *q, const void *k_cac
 void cuda_moe_router_forward(Ops *ops, float *logits, const void *in, const void *weight, int64_t rows, int dim,
                              int experts, DType dtype);
 void cuda_moe_router_backward(Ops *ops, void *din, float *dweight, const float *dlogits, const void *in,
-                              const void *weight, int64_t rows, int dim, int experts, DType dtype);
+                              const void *weight, int64_t rows, int dim, int experts, bool accumulate, DType dtype);
 void cuda_moe_route_forward(Ops *ops, const MoeRouting *routing, const MoeShape *shape);
 void cuda_moe_route_backward(Ops *ops, float *dlogits, const float *drow_weight, const float *dprob,
                              const float *z_coef, const MoeRouting *routing, const MoeShape *shape);
 void cuda_moe_balance(Ops *ops, float *loss, float *dprob, const float *scale, const int32_t *counts,
                       const float *prob_sum, int layers, int64_t tokens, int experts);
+void cuda_moe_load_stats(Ops *ops, float *stats, const int32_t *counts, int layers, int experts);
+void cuda_moe_bias_update(Ops *ops, float *bias, const int32_t *counts, const int32_t *skip, float rate, int layers,
+                          int experts);
 void cuda_moe_gather(Ops *ops, void *rows_out, const void *in, const MoeRouting *routing, const MoeShape *shape,
                      int dim, DType dtype);
 void cuda_moe_sum(Ops *ops, void *out, const void *rows_in, const MoeRouting *routing, const MoeShape *shape, int dim,
@@ -183,7 +186,7 @@ void cuda_grouped_linear_backward_input(Ops *ops, void *din, const void *dout, c
                                         DType dtype);
 void cuda_grouped_linear_backward_weight(Ops *ops, float *dweight, const void *dout, const void *in,
                                          const int32_t *offsets, int experts, int64_t rows, int in_dim, int out_dim,
-                                         DType dtype);
+                                         bool accumulate, DType dtype);
 
 // gemm.c
 void cuda_linear_forward(Ops *ops, void *out, const void *in, const void *weight, int64_t rows, int in_dim, int out_dim,
@@ -191,7 +194,7 @@ void cuda_linear_forward(Ops *ops, void *out, const void *in, const void *weight
 void cuda_linear_backward_input(Ops *ops, void *din, const void *dout, const void *weight, int64_t rows, int in_dim,
                                 int out_dim, DType dtype);
 void cuda_linear_backward_weight(Ops *ops, float *dweight, const void *dout, const void *in, int64_t rows, int in_dim,
-                                 int out_dim, DType dtype);
+                                 int out_dim, bool accumulate, DType dtype);
 GemmCache *gemm_cache_create(void);
 void gemm_cache_free(GemmCache *cache);
 

@@ -150,7 +150,7 @@ extern "C" void cuda_norm_f32(Ops *ops, float *out, const float *in, int64_t cou
 
 // 32 columns a block: 32 warps take the parts in turn, then one warp adds their 32 sums in order.
 static __global__ __launch_bounds__(1024) void columns_kernel(float *out, const float *__restrict__ partials, int parts,
-                                                              int64_t columns) {
+                                                              int64_t columns, bool accumulate) {
     __shared__ float sums[32][33];
     int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
     int64_t column = (int64_t)blockIdx.x * 32 + lane;
@@ -164,23 +164,27 @@ static __global__ __launch_bounds__(1024) void columns_kernel(float *out, const 
     __syncthreads();
     sum = warp_sum(sums[lane][warp]);
     column = (int64_t)blockIdx.x * 32 + warp;
-    if (lane == 0 && column < columns) out[column] += sum;
+    if (lane == 0 && column < columns) out[column] = accumulate ? out[column] + sum : sum;
 }
 
 // Few parts and many columns: a thread adds up its own column.
-static __global__ void columns_flat_kernel(float *out, const float *__restrict__ partials, int parts, int64_t columns) {
+static __global__ void columns_flat_kernel(float *out, const float *__restrict__ partials, int parts, int64_t columns,
+                                           bool accumulate) {
     int64_t column = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (column >= columns) return;
     float sum = 0;
 #pragma unroll 8
     for (int part = 0; part < parts; part++)
         sum += partials[(int64_t)part * columns + column];
-    out[column] += sum;
+    out[column] = accumulate ? out[column] + sum : sum;
 }
 
-void columns_reduce(cudaStream_t stream, float *out, const float *partials, int parts, int64_t columns) {
+void columns_reduce(cudaStream_t stream, float *out, const float *partials, int parts, int64_t columns,
+                    bool accumulate) {
     if (columns >= 16384)
-        columns_flat_kernel<<<(unsigned)ceil_div64(columns, 128), 128, 0, stream>>>(out, partials, parts, columns);
+        columns_flat_kernel<<<(unsigned)ceil_div64(columns, 128), 128, 0, stream>>>(out, partials, parts, columns,
+                                                                                    accumulate);
     else
-        columns_kernel<<<(unsigned)ceil_div64(columns, 32), 1024, 0, stream>>>(out, partials, parts, columns);
+        columns_kernel<<<(unsigned)ceil_div64(columns, 32), 1024, 0, stream>>>(out, partials, parts, columns,
+                                                                               accumulate);
 }

@@ -1,7 +1,7 @@
 // The three products of a linear layer through cuBLASLt. A shape is tuned at its first use outside a graph: the
-// heuristic's candidates are timed on the real inputs and the fastest is kept, in memory and in the tuning cache. The
-// forward pass and the input gradient are timed into their own output, which the call overwrites anyway; the weight
-// gradient, which accumulates, is timed into borrowed memory that is given back before the call returns.
+// heuristic's candidates are timed on the real inputs and the fastest is kept, in memory and in the tuning cache. What
+// overwrites its output is timed into it; the weight gradient that accumulates is timed into borrowed memory that is
+// given back before the call returns.
 //
 // Deterministic: split-K only with the reduction in the workspace, never by atomic addition into the output.
 #include "ops/cuda/cuda.h"
@@ -12,8 +12,12 @@ enum { GEMM_CANDIDATES = 24, GEMM_FINALISTS = 6, GEMM_WORKSPACE = 64 << 20 };
 static const float GEMM_FINAL_MARGIN = 1.12f; // slower than this in the short race: not a finalist
 static const float GEMM_SMALL_MS = 0.03f;     // products too short to heat the GPU are raced as they are
 
-typedef enum GemmKind { GEMM_FORWARD, GEMM_BACKWARD_INPUT, GEMM_BACKWARD_WEIGHT } GemmKind;
-static const char *const kind_name[] = {"forward", "dgrad", "wgrad"};
+typedef enum GemmKind { GEMM_FORWARD, GEMM_BACKWARD_INPUT, GEMM_BACKWARD_WEIGHT, GEMM_ADD_WEIGHT } GemmKind;
+static const char *const kind_name[] = {"forward", "dgrad", "wgrad overwrite", "wgrad"};
+
+static bool is_weight(GemmKind kind) {
+    return kind == GEMM_BACKWARD_WEIGHT || kind == GEMM_ADD_WEIGHT;
+}
 
 // Column-major, as cuBLAS thinks: D[m, n] = op(A) op(B) + beta * D.
 typedef struct GemmShape {
@@ -66,9 +70,9 @@ static size_t gemm_workspace(const CudaState *state) {
 static void gemm_describe(CudaState *state, Gemm *gemm) {
     const GemmShape *s = &gemm->shape;
     cudaDataType_t type = s->dtype == DTYPE_BF16 ? CUDA_R_16BF : CUDA_R_32F;
-    cudaDataType_t out_type = s->kind == GEMM_BACKWARD_WEIGHT ? CUDA_R_32F : type;
+    cudaDataType_t out_type = is_weight(s->kind) ? CUDA_R_32F : type;
     cublasOperation_t op_a = s->kind == GEMM_FORWARD ? CUBLAS_OP_T : CUBLAS_OP_N;
-    cublasOperation_t op_b = s->kind == GEMM_BACKWARD_WEIGHT ? CUBLAS_OP_T : CUBLAS_OP_N;
+    cublasOperation_t op_b = is_weight(s->kind) ? CUBLAS_OP_T : CUBLAS_OP_N;
     CUBLAS_CHECK(state, cublasLtMatmulDescCreate(&gemm->operation, CUBLAS_COMPUTE_32F, CUDA_R_32F)); // never TF32
     CUBLAS_CHECK(state,
                  cublasLtMatmulDescSetAttribute(gemm->operation, CUBLASLT_MATMUL_DESC_TRANSA, &op_a, sizeof op_a));
@@ -85,7 +89,7 @@ static void gemm_describe(CudaState *state, Gemm *gemm) {
 
 static cublasStatus_t gemm_run(CudaState *state, const Gemm *gemm, const cublasLtMatmulAlgo_t *algorithm, const void *a,
                                const void *b, void *d) {
-    float alpha = 1, beta = gemm->shape.kind == GEMM_BACKWARD_WEIGHT ? 1.0f : 0.0f;
+    float alpha = 1, beta = gemm->shape.kind == GEMM_ADD_WEIGHT ? 1.0f : 0.0f;
     return cublasLtMatmul(state->cublas, gemm->operation, &alpha, a, gemm->a, b, gemm->b, &beta, d, gemm->d, d, gemm->d,
                           algorithm, state->workspace, gemm_workspace(state), state->stream);
 }
@@ -218,7 +222,7 @@ static void gemm_choose(CudaState *state, Gemm *gemm, const void *a, const void 
     if (!gemm->tuned && found > 0) {
         gemm->algorithm = results[0].algo;
         void *out = d, *borrowed = NULL;
-        if (!state->capturing && gemm->shape.kind == GEMM_BACKWARD_WEIGHT) {
+        if (!state->capturing && gemm->shape.kind == GEMM_ADD_WEIGHT) {
             size_t bytes = (size_t)gemm->shape.m * (size_t)gemm->shape.n * sizeof(float);
             if (cudaMalloc(&borrowed, bytes) != cudaSuccess) {
                 cudaGetLastError();
@@ -262,8 +266,14 @@ static Gemm *gemm_find(CudaState *state, const GemmShape *shape) {
 
 static void gemm(Ops *ops, GemmKind kind, void *d, const void *a, const void *b, int64_t m, int64_t n, int64_t k,
                  DType dtype) {
-    if (m == 0 || n == 0 || k == 0) return; // k == 0 happens only for a weight gradient, which then stays as it is
+    if (m == 0 || n == 0) return;
     CudaState *state = cuda_scope_begin(ops, OP_GEMM);
+    if (k == 0) { // happens only for a weight gradient
+        if (kind != GEMM_ADD_WEIGHT)
+            CUDA_CHECK(state, cudaMemsetAsync(d, 0, (size_t)(m * n) * sizeof(float), state->stream));
+        cuda_scope_end(state);
+        return;
+    }
     uintptr_t bits = (uintptr_t)a | (uintptr_t)b | (uintptr_t)d | 16;
     GemmShape shape = {kind, dtype, m, n, k, (int)(bits & -bits)};
     Gemm *item = gemm_find(state, &shape);
@@ -287,6 +297,6 @@ void cuda_linear_backward_input(Ops *ops, void *din, const void *dout, const voi
 }
 
 void cuda_linear_backward_weight(Ops *ops, float *dweight, const void *dout, const void *in, int64_t rows, int in_dim,
-                                 int out_dim, DType dtype) {
-    gemm(ops, GEMM_BACKWARD_WEIGHT, dweight, in, dout, in_dim, out_dim, rows, dtype);
+                                 int out_dim, bool accumulate, DType dtype) {
+    gemm(ops, accumulate ? GEMM_ADD_WEIGHT : GEMM_BACKWARD_WEIGHT, dweight, in, dout, in_dim, out_dim, rows, dtype);
 }

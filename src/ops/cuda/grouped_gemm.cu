@@ -54,26 +54,28 @@ static __global__ void __launch_bounds__(PLAIN_THREADS)
 
 template <typename T>
 static __global__ void __launch_bounds__(PLAIN_THREADS)
-    plain_weight_kernel(float *out, const T *a, const T *b, const int32_t *offsets, int m, int n) {
+    plain_weight_kernel(float *out, const T *a, const T *b, const int32_t *offsets, int m, int n, bool accumulate) {
     const int64_t expert = blockIdx.z, begin = offsets[expert], count = offsets[expert + 1] - begin;
     const int row0 = blockIdx.y * PLAIN_TILE, column0 = blockIdx.x * PLAIN_TILE;
-    if (count == 0) return;
+    if (count == 0 && accumulate) return;
     float acc[4][4] = {};
     block_multiply(acc, a + begin * m + row0, 1, m, m - row0, b + begin * n + column0, n, 1, n - column0, count);
     const int tx = threadIdx.x % 16, ty = threadIdx.x / 16;
     for (int i = 0; i < 4; i++)
         for (int j = 0; j < 4; j++)
-            if (row0 + ty * 4 + i < m && column0 + tx * 4 + j < n)
-                out[(expert * m + row0 + ty * 4 + i) * n + column0 + tx * 4 + j] += acc[i][j];
+            if (row0 + ty * 4 + i < m && column0 + tx * 4 + j < n) {
+                float *at = out + (expert * m + row0 + ty * 4 + i) * n + column0 + tx * 4 + j;
+                *at = accumulate ? *at + acc[i][j] : acc[i][j];
+            }
 }
 
 static void grouped_plain(CudaState *state, const GroupedCall *call, DType dtype) {
     const unsigned columns = (unsigned)ceil_div64(call->n, PLAIN_TILE);
     if (call->product == GROUPED_WEIGHT) {
         dim3 grid(columns, (unsigned)ceil_div64(call->m, PLAIN_TILE), (unsigned)call->experts);
-        WITH_STORAGE(dtype,
-                     plain_weight_kernel<<<grid, PLAIN_THREADS, 0, state->stream>>>(
-                         (float *)call->out, (const T *)call->a, (const T *)call->b, call->offsets, call->m, call->n));
+        WITH_STORAGE(dtype, plain_weight_kernel<<<grid, PLAIN_THREADS, 0, state->stream>>>(
+                                (float *)call->out, (const T *)call->a, (const T *)call->b, call->offsets, call->m,
+                                call->n, call->accumulate));
     } else {
         const bool forward = call->product == GROUPED_FORWARD;
         dim3 grid((unsigned)ceil_div64(call->rows, PLAIN_TILE), columns);
@@ -93,20 +95,20 @@ static void grouped_run(Ops *ops, const GroupedCall *call, DType dtype) {
 
 void cuda_grouped_linear_forward(Ops *ops, void *out, const void *in, const void *weight, const int32_t *offsets,
                                  int experts, int64_t rows, int in_dim, int out_dim, DType dtype) {
-    GroupedCall call = {GROUPED_FORWARD, out, in, weight, offsets, experts, rows, 0, out_dim, in_dim};
+    GroupedCall call = {GROUPED_FORWARD, out, in, weight, offsets, experts, rows, 0, out_dim, in_dim, false};
     grouped_run(ops, &call, dtype);
 }
 
 void cuda_grouped_linear_backward_input(Ops *ops, void *din, const void *dout, const void *weight,
                                         const int32_t *offsets, int experts, int64_t rows, int in_dim, int out_dim,
                                         DType dtype) {
-    GroupedCall call = {GROUPED_INPUT, din, dout, weight, offsets, experts, rows, 0, in_dim, out_dim};
+    GroupedCall call = {GROUPED_INPUT, din, dout, weight, offsets, experts, rows, 0, in_dim, out_dim, false};
     grouped_run(ops, &call, dtype);
 }
 
 void cuda_grouped_linear_backward_weight(Ops *ops, float *dweight, const void *dout, const void *in,
                                          const int32_t *offsets, int experts, int64_t rows, int in_dim, int out_dim,
-                                         DType dtype) {
-    GroupedCall call = {GROUPED_WEIGHT, dweight, dout, in, offsets, experts, rows, out_dim, in_dim, 0};
+                                         bool accumulate, DType dtype) {
+    GroupedCall call = {GROUPED_WEIGHT, dweight, dout, in, offsets, experts, rows, out_dim, in_dim, 0, accumulate};
     grouped_run(ops, &call, dtype);
 }

@@ -12,7 +12,7 @@
 typedef enum GroupedProduct {
     GROUPED_FORWARD, // out [rows, n] = a [rows, k] . b [experts, n, k]^T
     GROUPED_INPUT,   // out [rows, n] = a [rows, k] . b [experts, k, n]
-    GROUPED_WEIGHT,  // out [experts, m, n] += a [rows, m]^T . b [rows, n], over the rows of the expert; out is float
+    GROUPED_WEIGHT,  // out [experts, m, n] (+)= a [rows, m]^T . b [rows, n], over the rows of the expert; out is float
 } GroupedProduct;
 
 typedef struct GroupedCall {
@@ -21,8 +21,9 @@ typedef struct GroupedCall {
     const void *a, *b;
     const int32_t *offsets; // [experts + 1]
     int experts;
-    int64_t rows; // capacity of the row buffers
-    int m, n, k;  // m: GROUPED_WEIGHT only; k: the others
+    int64_t rows;    // capacity of the row buffers
+    int m, n, k;     // m: GROUPED_WEIGHT only; k: the others
+    bool accumulate; // GROUPED_WEIGHT: add to out; else it is overwritten, with zeros for experts without rows
 } GroupedCall;
 
 #ifdef __cplusplus

@@ -138,11 +138,11 @@ static __global__ void __launch_bounds__(MMA_THREADS, 2)
 }
 
 static __global__ void __launch_bounds__(MMA_THREADS, 2)
-    mma_weight_kernel(float *out, const __nv_bfloat16 *a, const __nv_bfloat16 *b, const int32_t *offsets, int m,
-                      int n) {
+    mma_weight_kernel(float *out, const __nv_bfloat16 *a, const __nv_bfloat16 *b, const int32_t *offsets, int m, int n,
+                      bool accumulate) {
     const int64_t expert = blockIdx.z, begin = offsets[expert], rows = offsets[expert + 1] - begin;
     const int m0 = blockIdx.y * TILE, n0 = blockIdx.x * TILE;
-    if (rows == 0) return;
+    if (rows == 0 && accumulate) return;
     float d[4][8][4] = {};
     tile_multiply<true, true>(d, {a + begin * m + m0, m, m - m0}, {b + begin * n + n0, n, n - n0}, rows);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -156,7 +156,7 @@ static __global__ void __launch_bounds__(MMA_THREADS, 2)
                 if (row + i * 16 + h * 8 < m && column + j * 8 < n) {
                     float2 *at =
                         reinterpret_cast<float2 *>(out + (expert * m + row + i * 16 + h * 8) * n + column + j * 8);
-                    float2 sum = *at;
+                    float2 sum = accumulate ? *at : make_float2(0, 0);
                     sum.x += d[i][j][2 * h], sum.y += d[i][j][2 * h + 1];
                     *at = sum;
                 }
@@ -171,7 +171,7 @@ bool grouped_mma(CudaState *state, const GroupedCall *call) {
     if (call->product == GROUPED_WEIGHT) {
         dim3 grid(n_tiles, (unsigned)ceil_div64(call->m, TILE), (unsigned)call->experts);
         mma_weight_kernel<<<grid, MMA_THREADS, 0, state->stream>>>((float *)call->out, a, b, call->offsets, call->m,
-                                                                   call->n);
+                                                                   call->n, call->accumulate);
     } else {
         const unsigned grid = (unsigned)(call->rows / TILE) * n_tiles;
         auto *kernel = call->product == GROUPED_FORWARD ? mma_rows_kernel<false> : mma_rows_kernel<true>;

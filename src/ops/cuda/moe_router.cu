@@ -374,7 +374,8 @@ static void router_dweight_launch(CudaState *state, float *partials, const Bf16 
 }
 
 extern "C" void cuda_moe_router_backward(Ops *ops, void *din, float *dweight, const float *dlogits, const void *in,
-                                         const void *weight, int64_t rows, int dim, int experts, DType dtype) {
+                                         const void *weight, int64_t rows, int dim, int experts, bool accumulate,
+                                         DType dtype) {
     if (rows == 0) return;
     CudaState *state = cuda_scope_begin(ops, OP_MOE);
     char *scratch = (char *)cuda_scratch(state, workspace_moe_router_backward(rows, dim, experts));
@@ -412,7 +413,7 @@ extern "C" void cuda_moe_router_backward(Ops *ops, void *din, float *dweight, co
         else
             router_dweight_launch<128>(state, partials, high, low, in16, rows, dim, experts, splits);
         LAUNCH_CHECK(state);
-        columns_reduce(state->stream, dweight, partials, splits, (int64_t)experts * dim);
+        columns_reduce(state->stream, dweight, partials, splits, (int64_t)experts * dim, accumulate);
         LAUNCH_CHECK(state);
     }
     cuda_scope_end(state);

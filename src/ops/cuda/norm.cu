@@ -302,7 +302,7 @@ extern "C" void cuda_add_rmsnorm_backward(Ops *ops, void *dsum, void *normed, fl
                      parts = backward_choose<T>(state, (T *)dsum, (T *)normed, partials, (const T *)dout,
                                                 (const T *)sum, rstd, (const T *)weight, rows, dim, dsum_is_zero));
         LAUNCH_CHECK(state);
-        columns_reduce(state->stream, dweight, partials, parts, dim);
+        columns_reduce(state->stream, dweight, partials, parts, dim, true);
         LAUNCH_CHECK(state);
     }
     cuda_scope_end(state);

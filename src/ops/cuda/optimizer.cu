@@ -1,5 +1,5 @@
-// AdamW in one pass over a parameter range: clip factor, moments, float master weight, bf16 write-out and gradient
-// zeroing; and the guard that decides on the device whether a step may be applied.
+// AdamW in one pass over a parameter range: clip factor, moments, float master weight and bf16 write-out; and the guard
+// that decides on the device whether a step may be applied.
 #include "ops/cuda/cuda.h"
 #include "ops/cuda/vector.cuh"
 
@@ -94,7 +94,7 @@ static __device__ __forceinline__ void adamw_one(const AdamwArgs &a, const Adamw
     float m = a.m[i], v = a.v[i];
     float master = adamw_element(master_join<MODE>(weight, low), m, v, a.grad[i], s);
     master_split<MODE>(weight, low, master, a.seed, a.first + (uint64_t)i);
-    a.m[i] = m, a.v[i] = v, a.grad[i] = 0;
+    a.m[i] = m, a.v[i] = v;
     if constexpr (MODE == ADAMW_F32)
         ((uint32_t *)a.weight)[i] = weight;
     else
@@ -137,7 +137,6 @@ static __device__ __forceinline__ void adamw_eight(const AdamwArgs &a, const Ada
     }
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        store16_once(a.grad + i + 4 * h, make_uint4(0, 0, 0, 0));
         store16_once(a.m + i + 4 * h, ms[h]);
         store16_once(a.v + i + 4 * h, vs[h]);
         if (MODE == ADAMW_F32) store16_once((float *)a.weight + i + 4 * h, weights[h]);
@@ -149,11 +148,7 @@ static __device__ __forceinline__ void adamw_eight(const AdamwArgs &a, const Ada
 template <int MODE, bool ALIGNED> static __global__ __launch_bounds__(256) void adamw_kernel(AdamwArgs a) {
     int64_t i = ((int64_t)blockIdx.x * 256 + threadIdx.x) * 8;
     int64_t end = i + 8 < a.count ? i + 8 : a.count;
-    if (a.skip && *a.skip) {
-        for (int64_t j = i; j < end; j++)
-            a.grad[j] = 0;
-        return;
-    }
+    if (a.skip && *a.skip) return;
     float clip = a.max_norm > 0 ? fminf(1.0f, a.max_norm / (*a.norm + 1e-6f)) : 1.0f;
     AdamwStep s = {clip, a.beta1, a.beta2, a.eps, 1.0f - a.lr * a.weight_decay, a.lr / a.bias1, sqrtf(a.bias2)};
     if (ALIGNED && end == i + 8) {

@@ -59,5 +59,6 @@ template <typename T> __device__ __forceinline__ T block_sum(T value, T *shared)
     return total;
 }
 
-// out[c] += sum over parts of partials[part * columns + c]; elementwise.cu.
-void columns_reduce(cudaStream_t stream, float *out, const float *partials, int parts, int64_t columns);
+// out[c] (+)= sum over parts of partials[part * columns + c]; elementwise.cu.
+void columns_reduce(cudaStream_t stream, float *out, const float *partials, int parts, int64_t columns,
+                    bool accumulate);

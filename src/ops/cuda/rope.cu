@@ -324,9 +324,10 @@ extern "C" void cuda_qk_rope_backward(Ops *ops, void *grad, int64_t grad_stride,
     if (partials) {
         WITH_STORAGE(dtype, (rope_backward_launch<T, true>(state, (T *)grad, (const T *)in, rstd, shape, partials,
                                                            (int)blocks, p, v)));
-        columns_reduce(state->stream, dq_weight, partials, (int)blocks, shape->head_dim);
+        columns_reduce(state->stream, dq_weight, partials, (int)blocks, shape->head_dim, true);
         LAUNCH_CHECK(state);
-        columns_reduce(state->stream, dk_weight, partials + blocks * shape->head_dim, (int)blocks, shape->head_dim);
+        columns_reduce(state->stream, dk_weight, partials + blocks * shape->head_dim, (int)blocks, shape->head_dim,
+                       true);
         LAUNCH_CHECK(state);
     }
     cuda_scope_end(state);

@@ -1,0 +1,30 @@
+// SwiGLU together with the product next to it, so that its inputs never make a second way through memory: forward it
+// takes the gate and up columns from the accumulators of the gate-up product; backward it takes its gradient from those
+// of the down projection's input gradient.
+#pragma once
+
+#include "ops/cuda/cuda.h"
+
+typedef struct SwigluCall {
+    void *gate_up;      // [rows, 2 * dim] forward: gate and up; backward: their gradients
+    void *hidden;       // [rows, dim] silu(gate) * up
+    const void *before; // backward: gate and up; may be gate_up
+    const void *in;     // [rows, inner] forward: input of gate-up; backward: gradient of the down projection's output
+    const void *weight; // forward: [2 * dim, inner]; backward: [inner, dim]
+    int64_t rows;
+    int dim, inner;
+} SwigluCall;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { SWIGLU_SM90_VARIANTS = 4 };
+
+// bf16. False when this GPU or shape cannot: then nothing was done.
+bool swiglu_sm90_forward(CudaState *state, const SwigluCall *call, int variant);
+bool swiglu_sm90_backward(CudaState *state, const SwigluCall *call, int variant);
+
+#ifdef __cplusplus
+}
+#endif

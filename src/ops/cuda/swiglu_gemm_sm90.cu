@@ -1,0 +1,257 @@
+// Products with SwiGLU in their epilogue on Hopper, on the pipeline of gemm_sm90.cuh; see swiglu_gemm.h.
+//
+// The warpgroups take turns, so one warpgroup's epilogue runs beside the other's products. A finished tile leaves in
+// rounds of 64 rows by COLUMNS through a second ring in shared memory, whose slots hold gate, up and hidden of a round:
+// backward a warp of the producers loads gate and up into it ahead of time, the consumers replace them by their
+// gradients and add hidden, and another warp stores all three. Forward the consumers fill the slots alone.
+#include "ops/cuda/gemm_sm90.cuh"
+#include "ops/cuda/swiglu_gemm.h"
+
+template <bool BACKWARD_, int TILE_N, int STAGES, Share SHARE>
+struct SwigluConfig : Config<BACKWARD_ ? GROUPED_INPUT : GROUPED_FORWARD, TILE_N, STAGES, true, SHARE, !BACKWARD_> {
+    using Base = Config<BACKWARD_ ? GROUPED_INPUT : GROUPED_FORWARD, TILE_N, STAGES, true, SHARE, !BACKWARD_>;
+    static constexpr bool BACKWARD = BACKWARD_;
+    static constexpr bool FINISH_IN_TURN = true;         // a slot's barrier, too, tells only two phases apart
+    static constexpr int COLUMNS = 32;                   // of a round
+    static constexpr int PIECE_BYTES = 64 * COLUMNS * 2; // gate, up or hidden of a round
+    static constexpr int SLOTS = 4, SLOT_BYTES = 3 * PIECE_BYTES;
+    static constexpr int GROUPS = Base::N_STEP / COLUMNS, ROUNDS = 2 * GROUPS; // of a tile
+    static constexpr int SHARED = STAGES * Base::STAGE_BYTES + SLOTS * SLOT_BYTES + 1024;
+    static_assert(Base::N_STEP % COLUMNS == 0 && ROUNDS % 2 == 0, "rounds of a tile");
+};
+
+// The ring of rounds. loaded: gate and up are there (backward). done: the consumers have filled the slot. empty: the
+// stores have read it.
+template <typename C> struct Rounds { uint32_t slots, loaded, done, empty; };
+
+template <typename C> HOPPER_CODE Rounds<C> rounds_make(uint32_t slots, uint64_t (&barriers)[3 * C::SLOTS]) {
+    const Rounds<C> rounds = {slots, shared_address(barriers), shared_address(barriers + C::SLOTS),
+                              shared_address(barriers + 2 * C::SLOTS)};
+    if (threadIdx.x == 0) {
+        for (int s = 0; s < C::SLOTS; s++) {
+            mbarrier_init(rounds.loaded + s * 8, 1);
+            mbarrier_init(rounds.done + s * 8, 4);
+            mbarrier_init(rounds.empty + s * 8, 1);
+        }
+        mbarrier_init_fence();
+    }
+    return rounds;
+}
+
+HOPPER_CODE void shared_load_matrices(uint32_t (&r)[4], uint32_t shared) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(shared)
+                 : "memory");
+}
+
+HOPPER_CODE float low_bf16(uint32_t pair) {
+    return __uint_as_float(pair << 16);
+}
+
+HOPPER_CODE float high_bf16(uint32_t pair) {
+    return __uint_as_float(pair & 0xffff0000u);
+}
+
+HOPPER_CODE float sigmoid(float x) { // good for some 21 bits: enough for bf16
+    return __fdividef(1.0f, 1.0f + __expf(-x));
+}
+
+// gate and up as they are stored, two of each, to hidden.
+HOPPER_CODE uint32_t swiglu_pair(uint32_t gate, uint32_t up) {
+    const float g0 = low_bf16(gate), g1 = high_bf16(gate);
+    return pack_bf16(g0 * sigmoid(g0) * low_bf16(up), g1 * sigmoid(g1) * high_bf16(up));
+}
+
+// gate and up become their gradients; d is the gradient of hidden, which comes back.
+HOPPER_CODE float swiglu_back(float &gate, float &up, float d) {
+    const float s = sigmoid(gate), silu = gate * s, hidden = silu * up;
+    gate = d * up * (s + silu * (1.0f - s));
+    up = d * silu;
+    return hidden;
+}
+
+HOPPER_CODE uint32_t swiglu_back_pair(uint32_t &gate, uint32_t &up, float d0, float d1) {
+    float g0 = low_bf16(gate), g1 = high_bf16(gate), u0 = low_bf16(up), u1 = high_bf16(up);
+    const float h0 = swiglu_back(g0, u0, d0), h1 = swiglu_back(g1, u1, d1);
+    gate = pack_bf16(g0, g1);
+    up = pack_bf16(u0, u1);
+    return pack_bf16(h0, h1);
+}
+
+// One round: 64 rows by COLUMNS of a tile from column `first` on, by one warpgroup.
+template <typename C, int COUNT>
+HOPPER_CODE void round_fill(const Rounds<C> &rounds, uint32_t round, const float (&d)[COUNT], int first) {
+    const int lane = threadIdx.x % 32, row = threadIdx.x % 128 / 32 * 16 + lane % 16;
+    const int exchange = row >> 1 & 3; // the swizzle of 64-byte rows
+    const uint32_t index = round % C::SLOTS, parity = round / C::SLOTS & 1;
+    const uint32_t slot = rounds.slots + index * C::SLOT_BYTES;
+    mbarrier_wait(C::BACKWARD ? rounds.loaded + index * 8 : rounds.empty + index * 8,
+                  C::BACKWARD ? parity : parity ^ 1);
+#pragma unroll
+    for (int j = 0; j < C::COLUMNS / 8; j += 2) { // two 8 x 8 matrices beside each other, two above each other
+        const int r = (first / 8 + j) * 4;
+        const uint32_t at = slot + row * C::COLUMNS * 2 + (((j + lane / 16) ^ exchange) * 16);
+        uint32_t gate[4], up[4], hidden[4];
+        if constexpr (C::BACKWARD) {
+            shared_load_matrices(gate, at);
+            shared_load_matrices(up, at + C::PIECE_BYTES);
+        }
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            if constexpr (C::BACKWARD) {
+                hidden[i] = swiglu_back_pair(gate[i], up[i], d[r + 2 * i], d[r + 2 * i + 1]);
+            } else {
+                gate[i] = pack_bf16(d[r + 2 * i], d[r + 2 * i + 1]);
+                up[i] = pack_bf16(d[COUNT / 2 + r + 2 * i], d[COUNT / 2 + r + 2 * i + 1]);
+                hidden[i] = swiglu_pair(gate[i], up[i]);
+            }
+        }
+        shared_store_matrices(at, gate[0], gate[1], gate[2], gate[3]);
+        shared_store_matrices(at + C::PIECE_BYTES, up[0], up[1], up[2], up[3]);
+        shared_store_matrices(at + 2 * C::PIECE_BYTES, hidden[0], hidden[1], hidden[2], hidden[3]);
+    }
+    shared_fence_async();
+    __syncwarp();
+    if (lane == 0) mbarrier_arrive(rounds.done + index * 8);
+}
+
+// Calls use(round, x, y) for every round of this block's tiles, in the order in which they are filled; (x, y) is the
+// round's first column and row.
+template <typename C, typename Use>
+HOPPER_CODE void rounds_walk(const Experts &experts, const GroupedArgs &args, int rank, Use use) {
+    Tile tile = {};
+    uint32_t round = 0;
+    for (int wave = 0; tile_find<C>(tile, wave, experts, args, rank); wave++)
+        for (int i = 0; i < (tile.real ? C::ROUNDS : 0); i++)
+            use(round++, tile.n * C::N_STEP + i % C::GROUPS * C::COLUMNS,
+                tile.row + tile.m * TILE_M + i / C::GROUPS * 64);
+}
+
+template <typename C>
+HOPPER_CODE void rounds_load(const Rounds<C> &rounds, const CUtensorMap *gate_up, const Experts &experts,
+                             const GroupedArgs &args, int rank) {
+    rounds_walk<C>(experts, args, rank, [&](uint32_t round, int x, int y) {
+        const uint32_t index = round % C::SLOTS, parity = round / C::SLOTS & 1;
+        const uint32_t slot = rounds.slots + index * C::SLOT_BYTES, barrier = rounds.loaded + index * 8;
+        mbarrier_wait(rounds.empty + index * 8, parity ^ 1);
+        mbarrier_expect(barrier, 2 * C::PIECE_BYTES);
+        tensor_load(slot, gate_up, barrier, x, y, 0);
+        tensor_load(slot + C::PIECE_BYTES, gate_up, barrier, x, y, 1);
+    });
+}
+
+template <typename C>
+HOPPER_CODE void rounds_store(const Rounds<C> &rounds, const CUtensorMap *gate_up, const CUtensorMap *hidden,
+                              const Experts &experts, const GroupedArgs &args, int rank) {
+    rounds_walk<C>(experts, args, rank, [&](uint32_t round, int x, int y) {
+        const uint32_t index = round % C::SLOTS, parity = round / C::SLOTS & 1;
+        const uint32_t slot = rounds.slots + index * C::SLOT_BYTES;
+        mbarrier_wait(rounds.done + index * 8, parity);
+        tensor_store(gate_up, slot, x, y, 0);
+        tensor_store(gate_up, slot + C::PIECE_BYTES, x, y, 1);
+        tensor_store(hidden, slot + 2 * C::PIECE_BYTES, x, y, 0);
+        tensor_store_commit();
+        tensor_store_wait_read<1>(); // those of the round before
+        if (round) mbarrier_arrive(rounds.empty + (round - 1) % C::SLOTS * 8);
+    });
+    tensor_store_wait_read<0>();
+}
+
+template <typename C>
+static __global__ void __launch_bounds__(BLOCK_THREADS, 1)
+    swiglu_kernel(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b,
+                  const __grid_constant__ CUtensorMap before, const __grid_constant__ CUtensorMap gate_up,
+                  const __grid_constant__ CUtensorMap hidden, const __grid_constant__ GroupedArgs args) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    extern __shared__ uint8_t dynamic[];
+    __shared__ uint64_t barriers[2 * C::STAGES + 4], round_barriers[3 * C::SLOTS];
+    __shared__ Experts experts;
+    const int rank = C::BLOCKS == 1 ? 0 : (int)cluster_rank(), warpgroup = threadIdx.x / 128;
+    const Ring<C> ring = ring_make<C>((shared_address(dynamic) + 1023) & ~1023u, barriers);
+    const Rounds<C> rounds = rounds_make<C>(ring.stages + C::STAGES * C::STAGE_BYTES, round_barriers);
+    experts_load<C::PRODUCT>(experts, args);
+    __syncthreads();
+    if (C::BLOCKS > 1) cluster_sync();
+
+    if (warpgroup == 2) {
+        registers_shrink<PRODUCER_REGISTERS>();
+        if (threadIdx.x == 256) {
+            tensor_prefetch(&a);
+            tensor_prefetch(&b);
+            produce<C>(ring, &a, &b, experts, args, rank);
+        } else if (C::BACKWARD && threadIdx.x == 288) {
+            rounds_load<C>(rounds, &before, experts, args, rank);
+        } else if (threadIdx.x == 320) {
+            rounds_store<C>(rounds, &gate_up, &hidden, experts, args, rank);
+        }
+    } else {
+        registers_grow<CONSUMER_REGISTERS>();
+        consume<C>(ring, experts, args, rank, warpgroup, [&](const Tile &, uint32_t number, auto &d) {
+#pragma unroll
+            for (int i = 0; i < C::ROUNDS; i++)
+                round_fill<C>(rounds, number * C::ROUNDS + i, d[i / C::GROUPS], i % C::GROUPS * C::COLUMNS);
+        });
+    }
+    // The other block may still write here, or signal.
+    if (C::BLOCKS > 1) {
+        __syncwarp();
+        cluster_sync();
+    }
+#endif
+}
+
+// ---- launch -------------------------------------------------------------------------------------------------------
+
+template <bool BACKWARD, int TILE_N, int STAGES, Share SHARE>
+static bool swiglu_launch(CudaState *state, const SwigluCall *call) {
+    using C = SwigluConfig<BACKWARD, TILE_N, STAGES, SHARE>;
+    const int64_t rows = call->rows;
+    const int dim = call->dim, inner = call->inner;
+    CUtensorMap a = map_make(state, call->in, DTYPE_BF16, 1, rows, inner, C::A_BOX, TILE_K);
+    CUtensorMap b = BACKWARD ? map_make(state, call->weight, DTYPE_BF16, 1, inner, dim, C::B_BOX, 64)
+                             : map_make(state, call->weight, DTYPE_BF16, 2, dim, inner, C::B_BOX, TILE_K);
+    // gate and up are two matrices whose rows lie in turn
+    CUtensorMap gate_up =
+        map_make_strided(state, call->gate_up, DTYPE_BF16, 2, rows, dim, dim, 2 * (int64_t)dim, 64, C::COLUMNS);
+    CUtensorMap before = gate_up; // read backward only
+    if (BACKWARD)
+        before = map_make_strided(state, call->before, DTYPE_BF16, 2, rows, dim, dim, 2 * (int64_t)dim, 64, C::COLUMNS);
+    CUtensorMap hidden = map_make(state, call->hidden, DTYPE_BF16, 1, rows, dim, 64, C::COLUMNS);
+    if (state->failure) return true;
+    GroupedArgs args = {
+        NULL, 1, (int)ceil_div64(rows, TILE_M), (int)ceil_div64(dim, C::N_STEP), (int)ceil_div64(inner, TILE_K), false,
+        NULL, 0};
+    persistent_launch<C>(state, swiglu_kernel<C>, C::SHARED, a, b, before, gate_up, hidden, args);
+    return true;
+}
+
+static bool call_fits(CudaState *state, const SwigluCall *call) {
+    const bool aligned = (((uintptr_t)call->before | (uintptr_t)call->gate_up | (uintptr_t)call->hidden |
+                           (uintptr_t)call->in | (uintptr_t)call->weight) &
+                          15) == 0;
+    return aligned && call->dim % 8 == 0 && call->inner % 8 == 0 && call->rows > 0 &&
+           kernel_is_there(state, swiglu_kernel<SwigluConfig<false, 192, 4, SHARE_NONE>>);
+}
+
+bool swiglu_sm90_forward(CudaState *state, const SwigluCall *call, int variant) {
+    if (!call_fits(state, call)) return false;
+    switch (variant) {
+    case 0: return swiglu_launch<false, 192, 4, SHARE_B>(state, call);
+    case 1: return swiglu_launch<false, 128, 5, SHARE_A>(state, call);
+    case 2: return swiglu_launch<false, 192, 4, SHARE_A>(state, call);
+    case 3: return swiglu_launch<false, 128, 5, SHARE_B>(state, call);
+    }
+    return false;
+}
+
+bool swiglu_sm90_backward(CudaState *state, const SwigluCall *call, int variant) {
+    if (!call_fits(state, call)) return false;
+    switch (variant) {
+    case 0: return swiglu_launch<true, 192, 4, SHARE_B>(state, call);
+    case 1: return swiglu_launch<true, 128, 5, SHARE_A>(state, call);
+    case 2: return swiglu_launch<true, 192, 4, SHARE_A>(state, call);
+    case 3: return swiglu_launch<true, 128, 5, SHARE_B>(state, call);
+    }
+    return false;
+}
