@@ -55,10 +55,10 @@ static void fill(Bench *b, void *memory, int64_t count) {
 typedef void Work(Bench *b);
 
 static void forward(Bench *b) {
-    b->ops->linear_forward(b->ops, b->c, b->a, b->b, b->rows, b->in_dim, b->out_dim, b->dtype);
+    b->ops->linear_forward(b->ops, b->c, b->a, b->b, NULL, b->rows, b->in_dim, b->out_dim, b->dtype);
 }
 static void backward_input(Bench *b) {
-    b->ops->linear_backward_input(b->ops, b->c, b->a, b->b, b->rows, b->in_dim, b->out_dim, b->dtype);
+    b->ops->linear_backward_input(b->ops, b->c, b->a, b->b, NULL, b->rows, b->in_dim, b->out_dim, b->dtype);
 }
 static void backward_weight(Bench *b) {
     b->ops->linear_backward_weight(b->ops, b->f, b->a, b->b, b->rows, b->in_dim, b->out_dim, true, b->dtype);

@@ -130,6 +130,22 @@ bool text_to_double(const char *text, double *value) {
     return true;
 }
 
+bool text_to_count(const char *text, double *value) {
+    static const struct {
+        const char *letters;
+        double factor;
+    } units[] = {{"Kk", 1e3}, {"Mm", 1e6}, {"BbGg", 1e9}, {"Tt", 1e12}};
+    size_t length = strlen(text);
+    double factor = 1;
+    for (size_t i = 0; length && i < sizeof units / sizeof units[0]; i++)
+        if (strchr(units[i].letters, text[length - 1])) factor = units[i].factor;
+    char *digits = text_copy_n(text, factor > 1 ? length - 1 : length);
+    bool read = text_to_double(digits, value);
+    free(digits);
+    if (read) *value *= factor;
+    return read;
+}
+
 char *text_count(char *out, double count) {
     static const char *const unit[] = {"", "K", "M", "B", "T", "Q"};
     int u = 0;

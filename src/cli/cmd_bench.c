@@ -59,13 +59,12 @@ static double device_peak(Ops *ops, const BenchStep *bench) {
 
 static void print_json(const BenchStep *bench, const BenchResult *result, const char *model, const char *routing,
                        const Ops *ops, double peak_tflops) {
-    static const char *const categories[] = {"gemm", "attention", "moe", "elementwise", "optimizer", "copy"};
     const LayoutRequest *request = &bench->request;
     double flops[3];
     bench_flops_per_token(&request->config, request->seq, flops);
     json_t *split = json_object();
     for (int i = 0; i < OP_CATEGORY_COUNT; i++)
-        json_object_set_new(split, categories[i], json_real(result->split_ms[i]));
+        json_object_set_new(split, op_category_name((OpCategory)i), json_real(result->split_ms[i]));
     json_object_set_new(split, "gaps", json_real(result->gaps_ms));
     json_t *json = json_pack(
         "{s:s, s:s, s:i, s:i, s:i, s:i, s:s, s:s, s:f, s:f, s:f}", "model", model, "device", ops->name, "layers",

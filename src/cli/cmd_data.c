@@ -3,9 +3,6 @@
 #include "cli/commands.h"
 #include "cli/data_commands.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 static const Command commands[] = {
     {"prepare", "text to token shards: filter, tokenize, split, shuffle", data_prepare},
     {"estimate", "tokens, documents, time and disk to expect, from a sample", data_estimate},
@@ -24,20 +21,9 @@ Status cmd_data(int argc, char **argv) {
 }
 
 Status data_parse_count(const char *option, const char *text, int64_t *count) {
-    static const char suffixes[] = "KMBT";
-    size_t length = strlen(text);
-    double scale = 1, value;
-    char last = length ? text[length - 1] : 0;
-    const char *suffix = last ? strchr(suffixes, last >= 'a' && last <= 'z' ? last - 'a' + 'A' : last) : NULL;
-    if (suffix) {
-        for (const char *at = suffixes; at <= suffix; at++)
-            scale *= 1000;
-        length--;
-    }
-    char *number = text_copy_n(text, length);
-    bool read = text_to_double(number, &value) && value >= 0 && value * scale < 9e18;
-    free(number);
-    if (!read) return status_usage("%s takes a count such as 20B, 100M or 250000, not \"%s\"", option, text);
-    *count = (int64_t)(value * scale + 0.5);
+    double value;
+    if (!text_to_count(text, &value) || !(value >= 0 && value < 9e18))
+        return status_usage("%s takes a count such as 20B, 100M or 250000, not \"%s\"", option, text);
+    *count = (int64_t)(value + 0.5);
     return NULL;
 }

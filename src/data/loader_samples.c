@@ -80,17 +80,6 @@ static Status open_path(Samples *samples, const SamplesRequest *request, const c
     return status;
 }
 
-// Shares as mix.h defines them: of dataset i among datasets i and later, in units of 2^-32.
-static void fill_shares(Mix *mix) {
-    mix->shares = xcalloc(mix->count, sizeof *mix->shares);
-    double left = 0;
-    for (size_t i = mix->count; i-- > 0;) {
-        left += mix->weights[i];
-        double share = i + 1 == mix->count ? 1 : mix->weights[i] / left;
-        mix->shares[i] = (uint64_t)llround(share * 4294967296.0);
-    }
-}
-
 static Status count_windows(Samples *samples) {
     Mix *mix = &samples->mix;
     samples->first_window = xcalloc(mix->count + 1, sizeof *samples->first_window);
@@ -125,7 +114,7 @@ Status samples_open(Samples *samples, const SamplesRequest *request) {
     for (int i = 0; i < request->path_count && !status; i++)
         status = open_path(samples, request, request->paths[i], request->weights ? request->weights[i] : 1);
     if (!status) status = count_windows(samples);
-    if (!status) fill_shares(&samples->mix);
+    if (!status) mix_set_shares(&samples->mix);
     if (status) samples_close(samples);
     return status;
 }

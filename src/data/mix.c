@@ -26,7 +26,8 @@ size_t mix_locate(const Mix *mix, uint64_t sample, uint64_t *index) {
     return mix->count - 1;
 }
 
-static void shares_fill(Mix *mix) {
+void mix_set_shares(Mix *mix) {
+    mix->shares = xrealloc(mix->shares, mix->count * sizeof *mix->shares);
     double left = 0;
     for (size_t i = mix->count; i-- > 0;) {
         left += mix->weights[i];
@@ -38,7 +39,6 @@ static void shares_fill(Mix *mix) {
 static Status mix_append(Mix *mix, const char *path, const char *split, double weight, bool deep) {
     mix->datasets = xrealloc(mix->datasets, (mix->count + 1) * sizeof *mix->datasets);
     mix->weights = xrealloc(mix->weights, (mix->count + 1) * sizeof *mix->weights);
-    mix->shares = xrealloc(mix->shares, (mix->count + 1) * sizeof *mix->shares);
     Dataset *dataset = &mix->datasets[mix->count];
     TRY(dataset_open(dataset, path, split, deep));
     mix->weights[mix->count++] = weight;
@@ -106,7 +106,7 @@ Status mix_open(Mix *mix, const char *path, const char *split, bool deep) {
         mix_close(mix);
         return status;
     }
-    shares_fill(mix);
+    mix_set_shares(mix);
     return NULL;
 }
 

@@ -18,6 +18,7 @@ typedef struct Mix {
 // path: a mix file, or anything that dataset_open takes (a mix of one).
 Status mix_open(Mix *mix, const char *path, const char *split, bool deep);
 void mix_close(Mix *mix);
+void mix_set_shares(Mix *mix);      // from the weights, for a mix that was put together by hand
 bool mix_is_file(const char *path); // a .json file with the mix format
 
 // Sample `sample` of the mix is sample *index of datasets[return value].

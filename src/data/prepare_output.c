@@ -134,16 +134,8 @@ Status output_clear(const PrepareOptions *options, const Tokenizer *tokenizer) {
 }
 
 Status output_keep_tokenizer(const PrepareOptions *options, const Tokenizer *tokenizer) {
-    const char *from = tokenizer_name(tokenizer);
-    if (strcmp(from, "bytes") == 0) return NULL; // needs no file
-    char *to = path_join(options->output, TOKENIZER_FILE), *text = NULL;
-    size_t size;
-    Status status = NULL;
-    if (!file_exists(to)) { // else the same one: output_check
-        status = file_read(&text, &size, from);
-        if (!status) status = file_write_atomic(to, text, size);
-    }
-    free(text);
-    free(to);
-    return status;
+    char *kept = path_join(options->output, TOKENIZER_FILE);
+    bool there = file_exists(kept); // the same one: output_check
+    free(kept);
+    return there ? NULL : tokenizer_copy_file(tokenizer_name(tokenizer), options->output);
 }

@@ -25,6 +25,8 @@ enum {
 Status tokenizer_load(Tokenizer **tokenizer, const char *path);
 Status tokenizer_load_text(Tokenizer **tokenizer, const char *json, size_t length, const char *name);
 void tokenizer_free(Tokenizer *tokenizer);
+// Copies the file of `path` (as for tokenizer_load) into a directory as tokenizer.json; "bytes" has none.
+Status tokenizer_copy_file(const char *path, const char *directory);
 
 int64_t tokenizer_vocab_size(const Tokenizer *tokenizer);  // largest id + 1, added tokens included
 int64_t tokenizer_end_of_text(const Tokenizer *tokenizer); // id that ends a document, or -1

@@ -434,12 +434,28 @@ static Tokenizer *load_raw_bytes(void) {
     return tokenizer;
 }
 
+static char *tokenizer_file(const char *path) {
+    return file_is_directory(path) ? path_join(path, "tokenizer.json") : text_copy(path);
+}
+
+Status tokenizer_copy_file(const char *path, const char *directory) {
+    if (strcmp(path, "bytes") == 0) return NULL;
+    char *from = tokenizer_file(path), *to = path_join(directory, "tokenizer.json"), *text = NULL;
+    size_t size;
+    Status status = file_read(&text, &size, from);
+    if (!status) status = file_write_atomic(to, text, size);
+    free(text);
+    free(from);
+    free(to);
+    return status;
+}
+
 Status tokenizer_load(Tokenizer **tokenizer, const char *path) {
     if (strcmp(path, "bytes") == 0) {
         *tokenizer = load_raw_bytes();
         return NULL;
     }
-    char *file = file_is_directory(path) ? path_join(path, "tokenizer.json") : text_copy(path);
+    char *file = tokenizer_file(path);
     char *text = NULL;
     size_t length;
     Status status = file_read(&text, &length, file);

@@ -83,7 +83,7 @@ void generator_reset(Generator *generator) {
     generator->used = 0;
 }
 
-// Attention of n new tokens: rotate, append keys and values to the cache, attend to all of it, project into ACT_BRANCH.
+// Attention of n new tokens: rotate, append keys and values to the cache, attend to all of it, join the residual.
 static void cached_attention(Generator *generator, int layer, int n) {
     Model *view = &generator->view;
     Ops *ops = view->ops;
@@ -121,8 +121,9 @@ static void cached_attention(Generator *generator, int layer, int n) {
         ops->attention_cached(ops, attention + (size_t)(i * q_dim) * size, qk + (size_t)(i * qk_stride) * size, keys,
                               values, 1, generator->used + i, c->heads, c->kv_heads, c->head_dim,
                               1.0f / __builtin_sqrtf((float)c->head_dim), dtype);
-    ops->linear_forward(ops, transformer_activation(view, ACT_BRANCH, layer), attention,
-                        model_param(view, LAYOUT_WEIGHTS, PARAM_O, layer), n, (int)q_dim, c->hidden, dtype);
+    ops->linear_forward(ops, transformer_activation(view, ACT_RESIDUAL_MID, layer), attention,
+                        model_param(view, LAYOUT_WEIGHTS, PARAM_O, layer),
+                        transformer_activation(view, ACT_RESIDUAL_IN, layer), n, (int)q_dim, c->hidden, dtype);
 }
 
 void generator_feed(Generator *generator, const int32_t *ids, int n, float *logits) {
@@ -139,11 +140,7 @@ void generator_feed(Generator *generator, const int32_t *ids, int n, float *logi
     ops->embedding_forward(ops, transformer_activation(view, ACT_RESIDUAL_IN, 0), model_const(view, CONST_IDS),
                            model_param(view, LAYOUT_WEIGHTS, PARAM_EMBEDDING, -1), n, c->hidden, dtype);
     for (int i = 0; i < c->layers; i++) {
-        if (i == 0)
-            transformer_qkv(view, 0, transformer_activation(view, ACT_RESIDUAL_IN, 0), NULL);
-        else
-            transformer_qkv(view, i, transformer_activation(view, ACT_RESIDUAL_MID, i - 1),
-                            transformer_activation(view, ACT_BRANCH, i));
+        transformer_qkv(view, i);
         cached_attention(generator, i, n);
         transformer_mlp(view, i);
     }
@@ -151,7 +148,7 @@ void generator_feed(Generator *generator, const int32_t *ids, int n, float *logi
     const char *last =
         (char *)transformer_activation(view, ACT_NORMED, -1) + (size_t)(n - 1) * (size_t)c->hidden * size;
     void *out = transformer_activation(view, ACT_LOGITS, -1);
-    ops->linear_forward(ops, out, last, model_param(view, LAYOUT_WEIGHTS, transformer_head_param(view), -1), 1,
+    ops->linear_forward(ops, out, last, model_param(view, LAYOUT_WEIGHTS, transformer_head_param(view), -1), NULL, 1,
                         c->hidden, c->vocab, dtype);
     if (dtype == DTYPE_F32) {
         ops->download(ops, logits, out, (size_t)c->vocab * size);

@@ -329,7 +329,6 @@ static void build_temporaries(Layout *layout, bool dense, bool sparse) {
     bool again = layout->request.recompute == RECOMPUTE_FULL; // the layer's forward also runs in the backward pass
 
     temporary(layout, ACT_NORMED, dtype, T, d, PHASE_ATTENTION, PHASE_HEAD);
-    temporary(layout, ACT_BRANCH, dtype, T, d, PHASE_ATTENTION, PHASE_HEAD);
     temporary(layout, ACT_HIDDEN, dtype, hidden, 1, PHASE_MLP, PHASE_MLP);
     temporary(layout, ACT_LOGITS, dtype, layout->logits_rows, c->vocab / tp + (c->vocab % tp > 0), PHASE_HEAD,
               PHASE_HEAD);
@@ -339,7 +338,6 @@ static void build_temporaries(Layout *layout, bool dense, bool sparse) {
     temporary(layout, ACT_DHIDDEN, dtype, hidden, 1, PHASE_MLP_BACKWARD, PHASE_MLP_BACKWARD);
     temporary(layout, ACT_DATTN, dtype, T, attention, PHASE_ATTENTION_BACKWARD, PHASE_ATTENTION_BACKWARD);
     temporary(layout, ACT_DQKV, dtype, T, qkv, PHASE_ATTENTION_BACKWARD, PHASE_ATTENTION_BACKWARD);
-    if (again) temporary(layout, ACT_BRANCH, dtype, T, d, PHASE_MLP_BACKWARD, PHASE_MLP_BACKWARD);
     if (!sparse) return;
     temporary(layout, ACT_ROUTER_LOGITS, DTYPE_F32, T, c->experts, PHASE_MLP, PHASE_MLP);
     temporary(layout, ACT_EXPERT_OUT, dtype, R, d, PHASE_MLP, PHASE_MLP);

@@ -143,7 +143,6 @@ typedef enum ActId {
     ACT_DPROB,          // [experts] float
     // temporary
     ACT_NORMED,        // [T, hidden] input of the next linear layer
-    ACT_BRANCH,        // [T, hidden] output of attention or MLP, before it joins the residual
     ACT_HIDDEN,        // [T, ffn] or [R, moe_ffn] after SwiGLU
     ACT_ROUTER_LOGITS, // [T, experts] float
     ACT_EXPERT_OUT,    // [R, hidden]

@@ -1,12 +1,12 @@
 // The heart of hearth: the forward and backward pass of one micro-batch, as calls of the op table.
 //
-//   tokens ─ embed ─▶ residual ─┬─▶ add + RMSNorm ─ QKV ─ (QK-norm) RoPE ─ attention ─ O ─▶ branch
-//                               └─▶ add + RMSNorm ─ gate·up ─ SwiGLU ─ down ─▶ branch          (dense)
-//                                   add + RMSNorm ─ router ─ gather ─ grouped products ─ sum   (MoE)
+//   tokens ─ embed ─▶ residual ─┬─▶ RMSNorm ─ QKV ─ (QK-norm) RoPE ─ attention ─ O ─▶ + residual
+//                               └─▶ RMSNorm ─ gate·up ─ SwiGLU ─ down ─▶ + residual             (dense)
+//                                   RMSNorm ─ router ─ gather ─ grouped products ─ sum, + residual (MoE)
 //
-// The branch of a sub-layer joins the residual in the add of the next norm. The backward pass keeps no normed input and
-// no SwiGLU output: the backward kernels of RMSNorm and SwiGLU give them again on their way, just before the weight
-// gradients that need them. What is kept per layer is in model/layout.h.
+// A sub-layer's last op adds the residual: it is summed in float and makes no way of its own through memory. The
+// backward pass keeps no normed input and no SwiGLU output: the backward kernels of RMSNorm and SwiGLU give them again
+// on their way, just before the weight gradients that need them. What is kept per layer is in model/layout.h.
 #include "model/transformer.h"
 
 #include <assert.h>
@@ -122,31 +122,38 @@ static void qk_rope(Model *model, int layer) {
                                 &shape, model->layout.dtype);
 }
 
-// residual + branch (NULL: the residual is already ACT_RESIDUAL_IN) through the norm and the QKV product.
-void transformer_qkv(Model *model, int layer, const void *residual, const void *branch) {
+// ACT_RESIDUAL_IN through the norm and the QKV product.
+void transformer_qkv(Model *model, int layer) {
     Ops *ops = model->ops;
     const ModelConfig *c = &model->layout.request.config;
     int64_t T = model->layout.tokens;
     DType dtype = model->layout.dtype;
     void *normed = act(model, ACT_NORMED, layer);
-    ops->add_rmsnorm_forward(ops, normed, act(model, ACT_RESIDUAL_IN, layer), act(model, ACT_ATTN_RSTD, layer),
-                             residual, branch, weight(model, PARAM_ATTN_NORM, layer), T, c->hidden, c->norm_eps, dtype);
-    ops->linear_forward(ops, act(model, ACT_QKV, layer), normed, weight(model, PARAM_QKV, layer), T, c->hidden,
+    ops->add_rmsnorm_forward(ops, normed, NULL, act(model, ACT_ATTN_RSTD, layer), act(model, ACT_RESIDUAL_IN, layer),
+                             NULL, weight(model, PARAM_ATTN_NORM, layer), T, c->hidden, c->norm_eps, dtype);
+    ops->linear_forward(ops, act(model, ACT_QKV, layer), normed, weight(model, PARAM_QKV, layer), NULL, T, c->hidden,
                         model_qkv_dim(c), dtype);
 }
 
-// The attention half of a layer; leaves O's output in ACT_BRANCH.
-static void attention_forward(Model *model, int layer, const void *residual, const void *branch) {
+// The attention half of a layer, into ACT_RESIDUAL_MID.
+static void attention_forward(Model *model, int layer) {
     Ops *ops = model->ops;
     const ModelConfig *c = &model->layout.request.config;
     DType dtype = model->layout.dtype;
-    transformer_qkv(model, layer, residual, branch);
+    transformer_qkv(model, layer);
     qk_rope(model, layer);
     QkvView view = qkv_view(model, layer);
     ops->attention_forward(ops, act(model, ACT_ATTN_OUT, layer), act(model, ACT_LSE, layer), view.q, view.k, view.v,
                            &view.shape, dtype);
-    ops->linear_forward(ops, act(model, ACT_BRANCH, layer), act(model, ACT_ATTN_OUT, layer),
-                        weight(model, PARAM_O, layer), model->layout.tokens, model_attention_dim(c), c->hidden, dtype);
+    ops->linear_forward(ops, act(model, ACT_RESIDUAL_MID, layer), act(model, ACT_ATTN_OUT, layer),
+                        weight(model, PARAM_O, layer), act(model, ACT_RESIDUAL_IN, layer), model->layout.tokens,
+                        model_attention_dim(c), c->hidden, dtype);
+}
+
+// Where a layer leaves its result: the input of the next one, or of the final norm.
+static void *residual_out(Model *model, int layer) {
+    bool last = layer == model->layout.request.config.layers - 1;
+    return last ? act(model, ACT_RESIDUAL_FINAL, -1) : act(model, ACT_RESIDUAL_IN, layer + 1);
 }
 
 static void dense_forward(Model *model, int layer, bool output) {
@@ -154,14 +161,16 @@ static void dense_forward(Model *model, int layer, bool output) {
     const ModelConfig *c = &model->layout.request.config;
     int64_t T = model->layout.tokens;
     DType dtype = model->layout.dtype;
+    const void *normed = act(model, ACT_NORMED, layer), *weights = weight(model, PARAM_GATE_UP, layer);
     void *gate_up = act(model, ACT_GATE_UP, layer);
-    ops->linear_forward(ops, gate_up, act(model, ACT_NORMED, layer), weight(model, PARAM_GATE_UP, layer), T, c->hidden,
-                        2 * c->ffn, dtype);
-    if (!output) return;
+    if (!output) {
+        ops->linear_forward(ops, gate_up, normed, weights, NULL, T, c->hidden, 2 * c->ffn, dtype);
+        return;
+    }
     void *hidden = act(model, ACT_HIDDEN, layer);
-    ops->swiglu_forward(ops, hidden, gate_up, NULL, NULL, T, c->ffn, dtype);
-    ops->linear_forward(ops, act(model, ACT_BRANCH, layer), hidden, weight(model, PARAM_DOWN, layer), T, c->ffn,
-                        c->hidden, dtype);
+    ops->linear_swiglu_forward(ops, hidden, gate_up, normed, weights, T, c->hidden, c->ffn, dtype);
+    ops->linear_forward(ops, residual_out(model, layer), hidden, weight(model, PARAM_DOWN, layer),
+                        act(model, ACT_RESIDUAL_MID, layer), T, c->ffn, c->hidden, dtype);
 }
 
 static void moe_forward(Model *model, int layer, bool output) {
@@ -185,17 +194,17 @@ static void moe_forward(Model *model, int layer, bool output) {
     ops->swiglu_forward(ops, hidden, gate_up, routing.row_weight, routing.offsets + c->experts, R, c->moe_ffn, dtype);
     ops->grouped_linear_forward(ops, expert_out, hidden, weight(model, PARAM_EXPERT_DOWN, layer), routing.offsets,
                                 c->experts, R, c->moe_ffn, c->hidden, dtype);
-    ops->moe_sum(ops, act(model, ACT_BRANCH, layer), expert_out, &routing, &shape, c->hidden, false, dtype);
+    ops->moe_sum(ops, residual_out(model, layer), expert_out, act(model, ACT_RESIDUAL_MID, layer), &routing, &shape,
+                 c->hidden, dtype);
 }
 
-// The MLP half of a layer, from ACT_BRANCH of attention. output false: stop at what the backward pass reads.
+// The MLP half of a layer, from ACT_RESIDUAL_MID. output false: stop at what the backward pass reads.
 static void mlp_forward(Model *model, int layer, bool output) {
     Ops *ops = model->ops;
     const ModelConfig *c = &model->layout.request.config;
-    ops->add_rmsnorm_forward(ops, act(model, ACT_NORMED, layer), act(model, ACT_RESIDUAL_MID, layer),
-                             act(model, ACT_MLP_RSTD, layer), act(model, ACT_RESIDUAL_IN, layer),
-                             act(model, ACT_BRANCH, layer), weight(model, PARAM_MLP_NORM, layer), model->layout.tokens,
-                             c->hidden, c->norm_eps, model->layout.dtype);
+    ops->add_rmsnorm_forward(ops, act(model, ACT_NORMED, layer), NULL, act(model, ACT_MLP_RSTD, layer),
+                             act(model, ACT_RESIDUAL_MID, layer), NULL, weight(model, PARAM_MLP_NORM, layer),
+                             model->layout.tokens, c->hidden, c->norm_eps, model->layout.dtype);
     if (c->sparse[layer])
         moe_forward(model, layer, output);
     else
@@ -213,10 +222,7 @@ void transformer_forward(Model *model) {
     ops->embedding_forward(ops, act(model, ACT_RESIDUAL_IN, 0), model_const(model, CONST_IDS),
                            weight(model, PARAM_EMBEDDING, -1), model->layout.tokens, c->hidden, model->layout.dtype);
     for (int i = 0; i < c->layers; i++) {
-        if (i == 0)
-            attention_forward(model, 0, act(model, ACT_RESIDUAL_IN, 0), NULL);
-        else
-            attention_forward(model, i, act(model, ACT_RESIDUAL_MID, i - 1), act(model, ACT_BRANCH, i));
+        attention_forward(model, i);
         mlp_forward(model, i, true);
     }
 }
@@ -226,11 +232,9 @@ void transformer_forward(Model *model) {
 void transformer_final_norm(Model *model) {
     Ops *ops = model->ops;
     const ModelConfig *c = &model->layout.request.config;
-    int last = c->layers - 1;
-    ops->add_rmsnorm_forward(ops, act(model, ACT_NORMED, -1), act(model, ACT_RESIDUAL_FINAL, -1),
-                             act(model, ACT_FINAL_RSTD, -1), act(model, ACT_RESIDUAL_MID, last),
-                             act(model, ACT_BRANCH, last), weight(model, PARAM_FINAL_NORM, -1), model->layout.tokens,
-                             c->hidden, c->norm_eps, model->layout.dtype);
+    ops->add_rmsnorm_forward(ops, act(model, ACT_NORMED, -1), NULL, act(model, ACT_FINAL_RSTD, -1),
+                             act(model, ACT_RESIDUAL_FINAL, -1), NULL, weight(model, PARAM_FINAL_NORM, -1),
+                             model->layout.tokens, c->hidden, c->norm_eps, model->layout.dtype);
 }
 
 ParamId transformer_head_param(const Model *model) {
@@ -266,7 +270,7 @@ void transformer_head(Model *model, bool backward) {
     for (int64_t first = 0; first < layout->tokens; first += layout->logits_rows) {
         int64_t rows = layout->tokens - first < layout->logits_rows ? layout->tokens - first : layout->logits_rows;
         char *chunk = normed + (size_t)first * row_bytes;
-        ops->linear_forward(ops, logits, chunk, head, rows, c->hidden, c->vocab, dtype);
+        ops->linear_forward(ops, logits, chunk, head, NULL, rows, c->hidden, c->vocab, dtype);
         ops->cross_entropy(ops, losses + first, logits, targets + first,
                            backward ? model_scalar(model, SCALAR_CE_SCALE) : NULL, rows, c->vocab, dtype);
         if (!backward) continue;
@@ -298,7 +302,7 @@ void transformer_logits(Model *model, void *host) {
     for (int64_t first = 0; first < layout->tokens; first += layout->logits_rows) {
         int64_t rows = layout->tokens - first < layout->logits_rows ? layout->tokens - first : layout->logits_rows;
         model->ops->linear_forward(model->ops, logits, (char *)act(model, ACT_NORMED, -1) + (size_t)first * row_bytes,
-                                   weight(model, transformer_head_param(model), -1), rows, c->hidden, c->vocab,
+                                   weight(model, transformer_head_param(model), -1), NULL, rows, c->hidden, c->vocab,
                                    layout->dtype);
         model->ops->download(model->ops, (char *)host + (size_t)first * out_bytes, logits, (size_t)rows * out_bytes);
     }
@@ -323,8 +327,8 @@ static void dense_backward(Model *model, int layer) {
     DType dtype = model->layout.dtype;
     void *dresidual = act(model, ACT_DRESIDUAL, -1), *dhidden = act(model, ACT_DHIDDEN, layer);
     void *gate_up = act(model, ACT_GATE_UP, layer);
-    ops->linear_backward_input(ops, dhidden, dresidual, weight(model, PARAM_DOWN, layer), T, c->ffn, c->hidden, dtype);
-    ops->swiglu_backward(ops, gate_up, dhidden, NULL, gate_up, dhidden, NULL, NULL, T, c->ffn, dtype);
+    ops->linear_swiglu_backward(ops, gate_up, dhidden, gate_up, dresidual, weight(model, PARAM_DOWN, layer), T, c->ffn,
+                                c->hidden, dtype); // gate_up becomes its gradient, dhidden the hidden activations
     ops->linear_backward_weight(ops, grad(model, PARAM_DOWN, layer), dresidual, dhidden, T, c->ffn, c->hidden,
                                 model->accumulate, dtype);
     ops->linear_backward_input(ops, act(model, ACT_DNORMED, -1), gate_up, weight(model, PARAM_GATE_UP, layer), T,
@@ -356,7 +360,7 @@ static void moe_backward(Model *model, int layer) {
                                         c->experts, R, c->moe_ffn, c->hidden, model->accumulate, dtype);
     ops->grouped_linear_backward_input(ops, drows, gate_up, weight(model, PARAM_EXPERT_GATE_UP, layer), routing.offsets,
                                        c->experts, R, c->hidden, 2 * c->moe_ffn, dtype);
-    ops->moe_sum(ops, dnormed, drows, &routing, &shape, c->hidden, false, dtype);
+    ops->moe_sum(ops, dnormed, drows, NULL, &routing, &shape, c->hidden, dtype);
     ops->moe_route_backward(ops, dlogits, drow_weight, act(model, ACT_DPROB, -1),
                             model->z_loss_coef != 0 ? model_scalar(model, SCALAR_Z_COEF) : NULL, &routing, &shape);
     ops->moe_router_backward(ops, dnormed, NULL, dlogits, NULL, router, T, c->hidden, c->experts, false, dtype);
@@ -416,7 +420,7 @@ void transformer_backward(Model *model) {
     model->pass = 1;
     for (int i = c->layers - 1; i >= 0; i--) {
         if (model->layout.request.recompute == RECOMPUTE_FULL) {
-            attention_forward(model, i, act(model, ACT_RESIDUAL_IN, i), NULL);
+            attention_forward(model, i);
             mlp_forward(model, i, false);
         }
         if (c->sparse[i])

@@ -13,8 +13,8 @@ void transformer_head(Model *model, bool backward);
 void transformer_logits(Model *model, void *host);
 
 // For model/generate.c, which runs the layers with cached keys and values: the pieces that do not depend on the cache.
-void *transformer_activation(const Model *model, ActId id, int layer);                   // in the current pass
-void transformer_qkv(Model *model, int layer, const void *residual, const void *branch); // norm and QKV product
-void transformer_mlp(Model *model, int layer);      // from ACT_BRANCH to ACT_BRANCH
+void *transformer_activation(const Model *model, ActId id, int layer); // in the current pass
+void transformer_qkv(Model *model, int layer);      // ACT_RESIDUAL_IN through the norm and the QKV product
+void transformer_mlp(Model *model, int layer);      // from ACT_RESIDUAL_MID to the next layer's ACT_RESIDUAL_IN
 void transformer_final_norm(Model *model);          // into ACT_NORMED
 ParamId transformer_head_param(const Model *model); // the LM head, or the embedding it is tied to

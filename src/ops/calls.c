@@ -27,8 +27,8 @@ void call_norm_f32(Ops *ops, void **p, const CallSizes *s) {
     ops->norm_f32(ops, p[0], p[1], s->count);
 }
 
-void call_linear_forward(Ops *ops, void **p, const CallSizes *s) {
-    ops->linear_forward(ops, p[0], p[1], p[2], s->rows, s->in_dim, s->out_dim, s->dtype);
+void call_linear_forward(Ops *ops, void **p, const CallSizes *s) { // out in weight add
+    ops->linear_forward(ops, p[0], p[1], p[2], p[3], s->rows, s->in_dim, s->out_dim, s->dtype);
 }
 
 void call_linear_backward_input(Ops *ops, void **p, const CallSizes *s) {
@@ -128,6 +128,15 @@ void call_swiglu_backward(Ops *ops, void **p,
     ops->swiglu_backward(ops, p[0], p[1], p[2], gate_up, dout, p[5], p[6], s->rows, s->dim, s->dtype);
 }
 
+void call_linear_swiglu_forward(Ops *ops, void **p, const CallSizes *s) { // out gate_up in weight
+    ops->linear_swiglu_forward(ops, p[0], p[1], p[2], p[3], s->rows, s->in_dim, s->dim, s->dtype);
+}
+
+void call_linear_swiglu_backward(Ops *ops, void **p, const CallSizes *s) { // dgate_up out gate_up dnext weight
+    void *gate_up = s->flag ? p[0] : p[2];                                 // flag: in place
+    ops->linear_swiglu_backward(ops, p[0], p[1], gate_up, p[3], p[4], s->rows, s->dim, s->out_dim, s->dtype);
+}
+
 void call_cross_entropy(Ops *ops, void **p, const CallSizes *s) { // losses logits targets scale
     ops->cross_entropy(ops, p[0], p[1], p[2], p[3], s->rows, s->vocab, s->dtype);
 }
@@ -168,9 +177,10 @@ void call_moe_gather(Ops *ops, void **p, const CallSizes *s) { // routing out in
     ops->moe_gather(ops, p[ROUTING_BUFFERS], p[ROUTING_BUFFERS + 1], &routing, &s->moe, s->dim, s->dtype);
 }
 
-void call_moe_sum(Ops *ops, void **p, const CallSizes *s) { // routing out in
+void call_moe_sum(Ops *ops, void **p, const CallSizes *s) { // routing out in add
     MoeRouting routing = routing_of(p);
-    ops->moe_sum(ops, p[ROUTING_BUFFERS], p[ROUTING_BUFFERS + 1], &routing, &s->moe, s->dim, s->flag, s->dtype);
+    ops->moe_sum(ops, p[ROUTING_BUFFERS], p[ROUTING_BUFFERS + 1], p[ROUTING_BUFFERS + 2], &routing, &s->moe, s->dim,
+                 s->dtype);
 }
 
 void call_grouped_linear_forward(Ops *ops, void **p, const CallSizes *s) { // routing out in weight

@@ -28,7 +28,8 @@ OpCall call_linear_forward, call_linear_backward_input, call_linear_backward_wei
 OpCall call_embedding_forward, call_embedding_backward;
 OpCall call_add_rmsnorm_forward, call_add_rmsnorm_backward, call_qk_rope_forward, call_qk_rope_backward;
 OpCall call_attention_forward, call_attention_backward, call_attention_cached;
-OpCall call_swiglu_forward, call_swiglu_backward, call_cross_entropy;
+OpCall call_swiglu_forward, call_swiglu_backward, call_linear_swiglu_forward, call_linear_swiglu_backward;
+OpCall call_cross_entropy;
 OpCall call_moe_router_forward, call_moe_router_backward, call_moe_route_forward, call_moe_route_backward;
 OpCall call_moe_balance, call_moe_load_stats, call_moe_bias_update, call_moe_gather, call_moe_sum;
 OpCall call_grouped_linear_forward, call_grouped_linear_backward_input, call_grouped_linear_backward_weight;

@@ -1,4 +1,4 @@
-// Which table runs: the choice of a device by name.
+// Which table runs: the choice of a device by name; and the names of what time is split into.
 #include "ops/ops.h"
 
 #include "base/file.h"
@@ -63,10 +63,32 @@ Status ops_create(Ops **ops, const char *device) {
     return status_hint(status_usage("unknown device \"%s\"", device), "use cpu, cuda, cuda:N or auto");
 }
 
+const char *op_category_name(OpCategory category) {
+    static const char *const names[OP_CATEGORY_COUNT] = {
+        [OP_GEMM] = "gemm",           [OP_ATTENTION] = "attention", [OP_MOE] = "moe", [OP_ELEMENTWISE] = "elementwise",
+        [OP_OPTIMIZER] = "optimizer", [OP_COPY] = "copy",
+    };
+    return names[category];
+}
+
 void ops_destroy(Ops *ops) {
     if (!ops) return;
     if (strcmp(ops->name, "cpu") == 0)
         ops_cpu_destroy(ops);
     else
         ops_cuda_destroy(ops);
+}
+
+// ---- fused ops as their parts ---------------------------------------------------------------------------------------
+
+void ops_linear_then_swiglu_forward(Ops *ops, void *out, void *gate_up, const void *in, const void *weight,
+                                    int64_t rows, int in_dim, int dim, DType dtype) {
+    ops->linear_forward(ops, gate_up, in, weight, NULL, rows, in_dim, 2 * dim, dtype);
+    ops->swiglu_forward(ops, out, gate_up, NULL, NULL, rows, dim, dtype);
+}
+
+void ops_linear_then_swiglu_backward(Ops *ops, void *dgate_up, void *out, const void *gate_up, const void *dnext,
+                                     const void *weight, int64_t rows, int dim, int next_dim, DType dtype) {
+    ops->linear_backward_input(ops, out, dnext, weight, rows, dim, next_dim, dtype);
+    ops->swiglu_backward(ops, dgate_up, out, NULL, gate_up, out, NULL, NULL, rows, dim, dtype);
 }

@@ -118,6 +118,8 @@ typedef enum OpCategory {
     OP_CATEGORY_COUNT,
 } OpCategory;
 
+const char *op_category_name(OpCategory category); // "gemm", as bench and metrics write it
+
 // ---- the table ------------------------------------------------------------------------------------------------------
 
 struct Ops {
@@ -159,9 +161,10 @@ struct Ops {
     void (*cast)(Ops *ops, void *out, DType out_dtype, const void *in, DType in_dtype, int64_t count); // f32 <-> bf16
     void (*sum_f32)(Ops *ops, float *out, const float *in, int64_t count, bool accumulate);            // *out (+)= sum
 
-    // -- linear: out = in . weight^T --
-    void (*linear_forward)(Ops *ops, void *out, const void *in, const void *weight, int64_t rows, int in_dim,
-                           int out_dim, DType dtype);
+    // -- linear: out = in . weight^T + add. add (may be NULL: none) is the residual that the product joins: [rows,
+    // out_dim], summed in float. --
+    void (*linear_forward)(Ops *ops, void *out, const void *in, const void *weight, const void *add, int64_t rows,
+                           int in_dim, int out_dim, DType dtype);
     void (*linear_backward_input)(Ops *ops, void *din, const void *dout, const void *weight, int64_t rows, int in_dim,
                                   int out_dim, DType dtype);
     void (*linear_backward_weight)(Ops *ops, float *dweight, const void *dout, const void *in, int64_t rows, int in_dim,
@@ -217,6 +220,14 @@ struct Ops {
                             const void *dout, const float *row_weight, const int32_t *row_count, int64_t rows, int dim,
                             DType dtype);
 
+    // -- SwiGLU and the product beside it. Forward: gate_up = in . weight^T, with weight [2 * dim, in_dim]; out as
+    //    swiglu_forward. Backward: the gradient of SwiGLU's output is dnext . weight, with weight [next_dim, dim] of
+    //    the linear layer that follows it; dgate_up (may be gate_up) and out as swiglu_backward. --
+    void (*linear_swiglu_forward)(Ops *ops, void *out, void *gate_up, const void *in, const void *weight, int64_t rows,
+                                  int in_dim, int dim, DType dtype);
+    void (*linear_swiglu_backward)(Ops *ops, void *dgate_up, void *out, const void *gate_up, const void *dnext,
+                                   const void *weight, int64_t rows, int dim, int next_dim, DType dtype);
+
     // -- cross entropy over rows of logits, in place: logits become scale[0] * d(loss)/d(logits). losses[row] = -log p
     // of the
     //    target; a target < 0 is ignored: loss 0, gradient 0. scale NULL: logits stay as they are (evaluation). --
@@ -250,8 +261,9 @@ struct Ops {
     void (*moe_gather)(Ops *ops, void *rows_out, const void *in, const MoeRouting *routing, const MoeShape *shape,
                        int dim,
                        DType dtype); // row = in[token of its slot]; padding rows (not unused ones) become 0
-    void (*moe_sum)(Ops *ops, void *out, const void *rows_in, const MoeRouting *routing, const MoeShape *shape, int dim,
-                    bool accumulate, DType dtype); // out[t] (+)= sum over its slots of their rows
+    void (*moe_sum)(Ops *ops, void *out, const void *rows_in, const void *add, const MoeRouting *routing,
+                    const MoeShape *shape, int dim, DType dtype); // out[t] = add[t] (NULL: 0; may be out) + sum over
+                                                                  // its slots of their rows
     // Grouped linear: rows of expert e meet weight[e]: [experts, out_dim, in_dim]. offsets as in MoeRouting (on the
     // device: nothing here waits for the host). Rows from offsets[experts] on are left alone. A weight gradient that is
     // not accumulated becomes zero for an expert without rows.
@@ -287,6 +299,12 @@ typedef struct OpsWorkspaceRequest {
 
 size_t ops_cpu_workspace(const OpsWorkspaceRequest *request);
 size_t ops_cuda_workspace(const OpsWorkspaceRequest *request);
+
+// linear_swiglu_* as two calls of their parts, for implementations and shapes without one kernel for both.
+void ops_linear_then_swiglu_forward(Ops *ops, void *out, void *gate_up, const void *in, const void *weight,
+                                    int64_t rows, int in_dim, int dim, DType dtype);
+void ops_linear_then_swiglu_backward(Ops *ops, void *dgate_up, void *out, const void *gate_up, const void *dnext,
+                                     const void *weight, int64_t rows, int dim, int next_dim, DType dtype);
 
 Status ops_cpu_create(Ops **ops);
 void ops_cpu_destroy(Ops *ops);

@@ -1,6 +1,7 @@
 #include "train/bench_machine.h"
 
 #include "base/clock.h"
+#include "base/stats.h"
 #include "base/threads.h"
 
 #include <math.h>
@@ -35,7 +36,9 @@ static const HeadShape gpu_heads[] = {{64, 512, 15, 5, 64},  {16, 2048, 15, 5, 6
                                       {16, 1024, 16, 8, 128}};
 static const HeadShape cpu_heads[] = {{8, 256, 4, 2, 64}, {8, 256, 5, 5, 32}, {2, 1024, 4, 2, 64}, {1, 512, 15, 5, 64}};
 
-enum { BUFFERS = 6, RANDOM_COUNT = 1 << 20, REPEATS = 3 };
+// Results go to OUT and DWEIGHT (attention's gradients and the norm's sum to WEIGHT), so that inputs stay random.
+enum { IN, WEIGHT, GRAD, DWEIGHT, SMALL, OUT, BUFFERS };
+enum { RANDOM_COUNT = 1 << 20, REPEATS = 3, ROUNDS = 9, MIX_PARTS = 3 };
 
 typedef struct Bench {
     Ops *ops;
@@ -45,6 +48,7 @@ typedef struct Bench {
     size_t bytes[BUFFERS];
     void *workspace;
     size_t workspace_bytes;
+    struct Bench *mix; // what runs between measurements, MIX_PARTS of them; NULL on a CPU
     Shape shape;
     HeadShape heads;
     int direction; // 0 forward, 1 input gradient, 2 weight gradient
@@ -52,7 +56,7 @@ typedef struct Bench {
 
 // ---- buffers --------------------------------------------------------------------------------------------------------
 
-// Random values: the power that a GPU draws, and with it its clock, depends on them.
+// Random values: the power that a GPU draws, and with it its clock, depends on them. Zeros run a quarter faster.
 static void fill_random(Bench *b, void *memory, size_t bytes) {
     size_t size = dtype_size(b->dtype), block = RANDOM_COUNT * size;
     void *host = xmalloc(block);
@@ -63,18 +67,22 @@ static void fill_random(Bench *b, void *memory, size_t bytes) {
         else
             ((uint16_t *)host)[i] = bf16_from_f32(value);
     }
-    for (size_t done = 0; done < bytes; done += block)
-        b->ops->upload(b->ops, (char *)memory + done, host, bytes - done < block ? bytes - done : block);
+    size_t done = bytes < block ? bytes : block;
+    b->ops->upload(b->ops, memory, host, done);
     free(host);
+    for (; done < bytes; done *= 2)
+        b->ops->copy(b->ops, (char *)memory + done, memory, bytes - done < done ? bytes - done : done);
 }
 
+// At least so many bytes, with new values: what ran before may have left anything.
 static Status reserve(Bench *b, int index, size_t bytes) {
-    if (b->bytes[index] >= bytes) return NULL;
-    if (b->buffer[index]) b->ops->free(b->ops, b->buffer[index], b->bytes[index]);
-    b->buffer[index] = NULL;
-    b->bytes[index] = 0;
-    TRY(b->ops->alloc(b->ops, &b->buffer[index], bytes, "bench buffer"));
-    b->bytes[index] = bytes;
+    if (b->bytes[index] < bytes) {
+        if (b->buffer[index]) b->ops->free(b->ops, b->buffer[index], b->bytes[index]);
+        b->buffer[index] = NULL;
+        b->bytes[index] = 0;
+        TRY(b->ops->alloc(b->ops, &b->buffer[index], bytes, "bench buffer"));
+        b->bytes[index] = bytes;
+    }
     fill_random(b, b->buffer[index], bytes);
     return NULL;
 }
@@ -93,24 +101,36 @@ static void release(Bench *b) {
 
 typedef void (*Work)(Bench *b);
 
-// Seconds of one run: the best of a few rounds, each long enough for the clock.
+static void run_mix(Bench *mix);
+
+static double seconds_of_round(Bench *b, Work work, int count) {
+    b->ops->mark(b->ops, 0);
+    for (int k = 0; k < count; k++)
+        work(b);
+    b->ops->mark(b->ops, 1);
+    return 1e-3 * b->ops->mark_elapsed(b->ops, 0, 1) / count;
+}
+
+// Seconds of one run. On a CPU the best of a few rounds, each long enough for the clock. On a GPU the median of short
+// rounds between stretches of a step's mix: the power limit sets the clock by what ran in the last tens of
+// milliseconds, and bursts of one op run at another clock than the same op inside a step.
 static double seconds_of(Bench *b, Work work) {
-    Ops *ops = b->ops;
-    double round = b->quick ? 5e-3 : 2e-2, best = INFINITY;
+    double round = b->mix ? 2e-3 : b->quick ? 5e-3 : 2e-2, times[ROUNDS], best = INFINITY;
     work(b); // tunes and warms up
-    ops->mark(ops, 0);
-    work(b);
-    ops->mark(ops, 1);
-    double once = 1e-3 * ops->mark_elapsed(ops, 0, 1);
+    double once = seconds_of_round(b, work, 1);
     int count = (int)fmin(1000, fmax(1, ceil(round / fmax(once, 1e-7))));
-    for (int i = 0; i < REPEATS; i++) {
-        ops->mark(ops, 0);
-        for (int k = 0; k < count; k++)
-            work(b);
-        ops->mark(ops, 1);
-        best = fmin(best, 1e-3 * ops->mark_elapsed(ops, 0, 1) / count);
+    if (!b->mix) {
+        for (int i = 0; i < REPEATS; i++)
+            best = fmin(best, seconds_of_round(b, work, count));
+        return best;
     }
-    return best;
+    int warm = b->quick ? 2 : 5;
+    for (int i = -warm; i < ROUNDS; i++) {
+        run_mix(b->mix);
+        double seconds = seconds_of_round(b, work, count);
+        if (i >= 0) times[i] = seconds;
+    }
+    return double_median(times, ROUNDS);
 }
 
 // ---- what is measured -----------------------------------------------------------------------------------------------
@@ -118,42 +138,59 @@ static double seconds_of(Bench *b, Work work) {
 static void run_linear(Bench *b) {
     const Shape *s = &b->shape;
     Ops *ops = b->ops;
-    void *in = b->buffer[0], *weight = b->buffer[1], *out = b->buffer[2], *offsets = b->buffer[4];
-    float *dweight = b->buffer[3];
+    void *in = b->buffer[IN], *weight = b->buffer[WEIGHT], *grad = b->buffer[GRAD], *out = b->buffer[OUT];
+    const int32_t *offsets = b->buffer[SMALL];
+    float *dweight = b->buffer[DWEIGHT];
     if (s->experts == 1) {
-        if (b->direction == 0) ops->linear_forward(ops, out, in, weight, s->rows, s->in, s->out, b->dtype);
-        if (b->direction == 1) ops->linear_backward_input(ops, in, out, weight, s->rows, s->in, s->out, b->dtype);
+        if (b->direction == 0) ops->linear_forward(ops, out, in, weight, NULL, s->rows, s->in, s->out, b->dtype);
+        if (b->direction == 1) ops->linear_backward_input(ops, out, grad, weight, s->rows, s->in, s->out, b->dtype);
         if (b->direction == 2)
-            ops->linear_backward_weight(ops, dweight, out, in, s->rows, s->in, s->out, true, b->dtype);
+            ops->linear_backward_weight(ops, dweight, grad, in, s->rows, s->in, s->out, true, b->dtype);
         return;
     }
     if (b->direction == 0)
         ops->grouped_linear_forward(ops, out, in, weight, offsets, s->experts, s->rows, s->in, s->out, b->dtype);
     if (b->direction == 1)
-        ops->grouped_linear_backward_input(ops, in, out, weight, offsets, s->experts, s->rows, s->in, s->out, b->dtype);
+        ops->grouped_linear_backward_input(ops, out, grad, weight, offsets, s->experts, s->rows, s->in, s->out,
+                                           b->dtype);
     if (b->direction == 2)
-        ops->grouped_linear_backward_weight(ops, dweight, out, in, offsets, s->experts, s->rows, s->in, s->out, true,
+        ops->grouped_linear_backward_weight(ops, dweight, grad, in, offsets, s->experts, s->rows, s->in, s->out, true,
                                             b->dtype);
 }
 
-static Status measure_linear(Bench *b, const Shape *shape, TextBuffer *toml) {
-    size_t size = dtype_size(b->dtype), weights = (size_t)shape->experts * (size_t)shape->in * (size_t)shape->out;
+static size_t linear_weights(const Shape *shape) {
+    return (size_t)shape->experts * (size_t)shape->in * (size_t)shape->out;
+}
+
+static size_t linear_bytes(const Bench *b, const Shape *shape) {
+    size_t size = dtype_size(b->dtype);
+    return (size_t)shape->rows * 2 * (size_t)(shape->in + shape->out) * size + linear_weights(shape) * (size + 4);
+}
+
+static Status reserve_linear(Bench *b, const Shape *shape) {
+    size_t size = dtype_size(b->dtype), weights = linear_weights(shape);
     size_t in = (size_t)shape->rows * (size_t)shape->in * size, out = (size_t)shape->rows * (size_t)shape->out * size;
-    if (!fits(b, in + out + weights * (size + 4))) return NULL;
-    TRY(reserve(b, 0, in));
-    TRY(reserve(b, 1, weights * size));
-    TRY(reserve(b, 2, out));
-    TRY(reserve(b, 3, weights * 4));
-    TRY(reserve(b, 4, 4096));
+    TRY(reserve(b, IN, in));
+    TRY(reserve(b, WEIGHT, weights * size));
+    TRY(reserve(b, GRAD, out));
+    TRY(reserve(b, DWEIGHT, weights * 4));
+    TRY(reserve(b, SMALL, 4096));
+    TRY(reserve(b, OUT, in > out ? in : out));
     int32_t offsets[1024];
     for (int i = 0; i <= shape->experts; i++)
         offsets[i] = (int32_t)(shape->rows / shape->experts * i);
-    b->ops->upload(b->ops, b->buffer[4], offsets, (size_t)(shape->experts + 1) * sizeof *offsets);
+    b->ops->upload(b->ops, b->buffer[SMALL], offsets, (size_t)(shape->experts + 1) * sizeof *offsets);
+    b->ops->zero(b->ops, b->buffer[DWEIGHT], weights * 4);
     b->shape = *shape;
+    return NULL;
+}
+
+static Status measure_linear(Bench *b, const Shape *shape, TextBuffer *toml) {
+    if (!fits(b, linear_bytes(b, shape))) return NULL;
+    TRY(reserve_linear(b, shape));
     double flops = 2.0 * (double)shape->rows * shape->in * shape->out;
     int64_t each = shape->rows / shape->experts;
     for (b->direction = 0; b->direction < 3; b->direction++) {
-        b->ops->zero(b->ops, b->buffer[3], weights * 4); // sums stay finite
         double rate = flops / seconds_of(b, run_linear);
         int64_t m = b->direction == 2 ? shape->out : each, k = b->direction == 2 ? each : shape->in;
         int64_t n = b->direction == 0 ? shape->out : shape->in;
@@ -179,27 +216,33 @@ static void run_attention(Bench *b) {
                             .v_stride = stride,
                             .o_stride = q,
                             .scale = 1.0f / sqrtf((float)h->head_dim)};
-    char *in = b->buffer[0], *grad = b->buffer[1];
-    float *lse = b->buffer[3];
+    char *in = b->buffer[IN], *grad = b->buffer[WEIGHT];
+    float *lse = b->buffer[DWEIGHT];
     const char *k = in + (size_t)q * size, *v = in + (size_t)(q + kv) * size;
     if (b->direction == 0) {
-        b->ops->attention_forward(b->ops, b->buffer[2], lse, in, k, v, &shape, b->dtype);
+        b->ops->attention_forward(b->ops, b->buffer[OUT], lse, in, k, v, &shape, b->dtype);
         return;
     }
     b->ops->attention_backward(b->ops, grad, grad + (size_t)q * size, grad + (size_t)(q + kv) * size, stride,
-                               b->buffer[5], b->buffer[2], lse, in, k, v, &shape, b->dtype);
+                               b->buffer[GRAD], b->buffer[OUT], lse, in, k, v, &shape, b->dtype);
+}
+
+static Status reserve_attention(Bench *b, const HeadShape *heads) {
+    size_t tokens = (size_t)heads->batch * (size_t)heads->seq, size = dtype_size(b->dtype);
+    size_t q = (size_t)heads->heads * (size_t)heads->head_dim, kv = (size_t)heads->kv_heads * (size_t)heads->head_dim;
+    TRY(reserve(b, IN, tokens * (q + 2 * kv) * size));
+    TRY(reserve(b, WEIGHT, tokens * (q + 2 * kv) * size));
+    TRY(reserve(b, GRAD, tokens * q * size));
+    TRY(reserve(b, DWEIGHT, tokens * (size_t)heads->heads * 4));
+    TRY(reserve(b, OUT, tokens * q * size));
+    b->heads = *heads;
+    return NULL;
 }
 
 static Status measure_attention(Bench *b, const HeadShape *heads, TextBuffer *toml) {
-    size_t tokens = (size_t)heads->batch * (size_t)heads->seq, size = dtype_size(b->dtype);
     size_t q = (size_t)heads->heads * (size_t)heads->head_dim, kv = (size_t)heads->kv_heads * (size_t)heads->head_dim;
-    if (!fits(b, tokens * (3 * q + 4 * kv) * size * 2)) return NULL;
-    TRY(reserve(b, 0, tokens * (q + 2 * kv) * size));
-    TRY(reserve(b, 1, tokens * (q + 2 * kv) * size));
-    TRY(reserve(b, 2, tokens * q * size));
-    TRY(reserve(b, 3, tokens * (size_t)heads->heads * 4));
-    TRY(reserve(b, 5, tokens * q * size));
-    b->heads = *heads;
+    if (!fits(b, (size_t)heads->batch * (size_t)heads->seq * (3 * q + 4 * kv) * dtype_size(b->dtype) * 2)) return NULL;
+    TRY(reserve_attention(b, heads));
     double triangle = (double)heads->batch * heads->heads * heads->seq * heads->seq * heads->head_dim;
     b->direction = 0;
     double forward = 2 * triangle / seconds_of(b, run_attention);
@@ -210,25 +253,93 @@ static Status measure_attention(Bench *b, const HeadShape *heads, TextBuffer *to
     return b->ops->sync(b->ops);
 }
 
+// The memory-bound ops of a layer, forward and backward, as training runs them.
+enum { ROPE_HEADS = 16, ROPE_KV_HEADS = 8, ROPE_HEAD_DIM = 64, ROPE_SEQ = 512 };
+enum { ROPE_DIM = (ROPE_HEADS + ROPE_KV_HEADS) * ROPE_HEAD_DIM, SMALL_PART = 1 << 16 };
+
+static int layer_ffn(int hidden) {
+    return hidden / 4 * 11;
+}
+
+static double layer_bytes(const Bench *b) { // two norms, rotary, SwiGLU
+    double hidden = b->shape.in, forward = 8 * hidden + 2 * ROPE_DIM + 3 * layer_ffn(b->shape.in);
+    double backward = 10 * hidden + 2 * ROPE_DIM + 6 * layer_ffn(b->shape.in);
+    return (double)b->shape.rows * (forward + backward) * (double)dtype_size(b->dtype);
+}
+
+static Status reserve_layer(Bench *b, int64_t rows, int hidden) {
+    int width = 2 * layer_ffn(hidden) > ROPE_DIM ? 2 * layer_ffn(hidden) : ROPE_DIM;
+    size_t bytes = (size_t)rows * (size_t)width * dtype_size(b->dtype);
+    for (int i = 0; i < BUFFERS; i++)
+        TRY(reserve(b, i, i == DWEIGHT ? (size_t)rows * 4 : i == SMALL ? 4 * SMALL_PART : bytes));
+    b->ops->zero(b->ops, b->buffer[SMALL], 4 * SMALL_PART);
+    b->shape = (Shape){.rows = rows, .in = hidden};
+    return NULL;
+}
+
+static void run_layer(Bench *b) {
+    Ops *ops = b->ops;
+    int64_t rows = b->shape.rows;
+    int hidden = b->shape.in, ffn = layer_ffn(hidden);
+    void *in = b->buffer[IN], *other = b->buffer[GRAD], *sum = b->buffer[WEIGHT], *out = b->buffer[OUT];
+    float *rstd = b->buffer[DWEIGHT];
+    char *small = b->buffer[SMALL];
+    float *dweight = (float *)(small + SMALL_PART);
+    QkRopeShape rope = {.tokens = rows,
+                        .seq = ROPE_SEQ,
+                        .heads = ROPE_HEADS,
+                        .kv_heads = ROPE_KV_HEADS,
+                        .head_dim = ROPE_HEAD_DIM,
+                        .cos = (const float *)(small + 2 * SMALL_PART),
+                        .sin = (const float *)(small + 3 * SMALL_PART)};
+    for (int i = 0; i < 2; i++)
+        ops->add_rmsnorm_forward(ops, out, sum, rstd, in, other, small, rows, hidden, 1e-5f, b->dtype);
+    ops->qk_rope_forward(ops, out, ROPE_DIM, out, ROPE_DIM, NULL, &rope, b->dtype);
+    ops->swiglu_forward(ops, out, in, NULL, NULL, rows, ffn, b->dtype);
+    ops->swiglu_backward(ops, sum, out, NULL, in, other, NULL, NULL, rows, ffn, b->dtype);
+    for (int i = 0; i < 2; i++)
+        ops->add_rmsnorm_backward(ops, out, sum, dweight, other, in, rstd, small, rows, hidden, false, b->dtype);
+    ops->qk_rope_backward(ops, out, ROPE_DIM, NULL, 0, NULL, NULL, NULL, &rope, b->dtype);
+}
+
 static void run_copy(Bench *b) {
-    b->ops->copy(b->ops, b->buffer[2], b->buffer[0], (size_t)b->shape.rows);
+    b->ops->copy(b->ops, b->buffer[OUT], b->buffer[IN], (size_t)b->shape.rows);
 }
 
-// As training runs them: read two, write two; and SwiGLU's three passes.
-static void run_norm(Bench *b) {
-    b->ops->add_rmsnorm_forward(b->ops, b->buffer[2], b->buffer[1], b->buffer[3], b->buffer[0], b->buffer[5],
-                                b->buffer[4], b->shape.rows, b->shape.in, 1e-5f, b->dtype);
+// About a dense model's step: three fifths products, a fifth attention, a fifth memory-bound.
+static void run_mix(Bench *mix) {
+    enum { PRODUCTS = 4, ATTENTIONS = 2, LAYERS = 2 };
+    Bench *linear = &mix[0], *heads = &mix[1], *layer = &mix[2];
+    for (int i = 0; i < PRODUCTS; i++)
+        for (linear->direction = 0; linear->direction < 3; linear->direction++)
+            run_linear(linear);
+    for (int i = 0; i < ATTENTIONS; i++)
+        for (heads->direction = 0; heads->direction < 2; heads->direction++)
+            run_attention(heads);
+    for (int i = 0; i < LAYERS; i++)
+        run_layer(layer);
 }
 
-static void run_swiglu(Bench *b) {
-    b->ops->swiglu_forward(b->ops, b->buffer[2], b->buffer[0], NULL, NULL, b->shape.rows / 2, b->shape.in, b->dtype);
+static Status make_mix(Bench *b, Bench mix[MIX_PARTS]) {
+    for (int i = 0; i < MIX_PARTS; i++)
+        mix[i] = (Bench){.ops = b->ops, .dtype = b->dtype, .cuda = true};
+    TRY(reserve_linear(&mix[0], &(Shape){16384, 2048, 4096, 1}));
+    TRY(reserve_attention(&mix[1], &(HeadShape){8, 2048, 16, 8, 64}));
+    TRY(reserve_layer(&mix[2], 32768, 1024));
+    b->mix = mix;
+    double start = clock_seconds();
+    while (clock_seconds() - start < 1) { // the clock falls as the power is averaged
+        run_mix(mix);
+        TRY(b->ops->sync(b->ops));
+    }
+    return NULL;
 }
 
 enum { TINY = 200 };
 
 static void run_tiny(Bench *b) {
     for (int i = 0; i < TINY; i++)
-        b->ops->fill_f32(b->ops, b->buffer[3], 0, 32);
+        b->ops->fill_f32(b->ops, b->buffer[DWEIGHT], 0, 32);
 }
 
 // Kernels that do next to nothing, one after the other, in a recorded graph where there is one: as training runs them.
@@ -255,28 +366,28 @@ static Status measure_gap(Bench *b, double *gap) {
 }
 
 static Status measure_memory(Bench *b, TextBuffer *toml) {
-    int64_t rows = b->cuda ? 65536 : 8192, dim = b->cuda ? 2048 : 256;
-    size_t size = dtype_size(b->dtype), bytes = (size_t)(rows * dim) * size;
-    if (!fits(b, 4 * bytes)) rows /= 8, bytes /= 8;
-    for (int i = 0; i < BUFFERS; i++)
-        TRY(reserve(b, i, i == 3 ? (size_t)rows * 4 : i == 4 ? (size_t)dim * size : bytes));
-    b->shape = (Shape){.rows = (int64_t)bytes};
+    int64_t rows = b->cuda ? 32768 : 4096;
+    int hidden = b->cuda ? 1024 : 256;
+    if (!fits(b, (size_t)(8 * rows * layer_ffn(hidden)) * dtype_size(b->dtype))) rows /= 8;
+    TRY(reserve_layer(b, rows, hidden));
+    size_t bytes = (size_t)(rows * layer_ffn(hidden)) * dtype_size(b->dtype);
+    double layer = layer_bytes(b) / seconds_of(b, run_layer);
+    b->shape.rows = (int64_t)bytes;
     double copy = 2 * (double)bytes / seconds_of(b, run_copy);
-    b->shape = (Shape){.rows = rows, .in = (int)dim};
-    double norm = 4 * (double)bytes / seconds_of(b, run_norm), swiglu = 1.5 * (double)bytes / seconds_of(b, run_swiglu);
     double gap;
     TRY(measure_gap(b, &gap));
     void *host = xcalloc(1, bytes);
-    b->ops->upload(b->ops, b->buffer[0], host, bytes); // the first one touches the host's pages
+    b->ops->upload(b->ops, b->buffer[IN], host, bytes); // the first one touches the host's pages
     double start = clock_seconds();
-    b->ops->upload(b->ops, b->buffer[0], host, bytes);
+    b->ops->upload(b->ops, b->buffer[IN], host, bytes);
     TRY(b->ops->sync(b->ops));
     double upload = (double)bytes / (clock_seconds() - start);
     free(host);
     text_buffer_format(toml,
-                       "copy_GBps = %.4g         # read + write\nelementwise_GBps = %.4g  # RMSNorm and SwiGLU, mean\n"
+                       "copy_GBps = %.4g         # read + write\nelementwise_GBps = %.4g  # RMSNorm, rotary and "
+                       "SwiGLU, forward and backward\n"
                        "launch_gap_us = %.3g\nhost_GBps = %.3g\nmemory_gib = %.3f\n",
-                       copy / 1e9, sqrt(norm * swiglu) / 1e9, 1e6 * gap, upload / 1e9,
+                       copy / 1e9, layer / 1e9, 1e6 * gap, upload / 1e9,
                        (double)b->ops->memory_total(b->ops) / 1073741824.0);
     return NULL;
 }
@@ -310,7 +421,6 @@ static Status measure(Bench *b, TextBuffer *toml) {
     const HeadShape *heads = b->cuda ? gpu_heads : cpu_heads;
     int shape_count = (int)(b->cuda ? sizeof gpu_shapes : sizeof cpu_shapes) / (int)sizeof *shapes;
     int head_count = (int)(b->cuda ? sizeof gpu_heads : sizeof cpu_heads) / (int)sizeof *heads;
-    TRY(bind_workspace(b));
     TRY(measure_memory(b, toml));
     text_buffer_format(toml,
                        "\n# m x k by k x n: forward, input gradient and weight gradient of each layer\ngemm = [\n");
@@ -335,7 +445,12 @@ Status bench_machine(Ops *ops, const char *gpu, bool quick, TextBuffer *toml) {
                        "# figures of one device in `hearth plan`, `preflight` and `train`.\n\n"
                        "[machine]\ngpu = \"%s\"\ndevice = \"%s\"\nwritten = \"%s\"\n",
                        gpu, ops->device, date);
-    Status status = measure(&b, toml);
+    Bench mix[MIX_PARTS] = {0};
+    Status status = bind_workspace(&b);
+    if (!status && b.cuda) status = make_mix(&b, mix);
+    if (!status) status = measure(&b, toml);
+    for (int i = 0; i < MIX_PARTS; i++)
+        release(&mix[i]);
     release(&b);
     return status;
 }

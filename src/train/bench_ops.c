@@ -185,6 +185,7 @@ static void bench_ceilings(Bench *b) {
     b->op = "linear_forward";
     for (int i = 0; i < 3; i++)
         random_of(b, b->dtype, (int64_t)edge * edge);
+    null_of(b);
     ms =
         report(b, call_linear_forward, &s, 3.0 * edge * edge * b->size, flops, "ceiling %dx%d -> %d", edge, edge, edge);
     if (b->status) return;
@@ -223,7 +224,7 @@ static void bench_linear_layer(Bench *b, const char *layer, int64_t rows, int in
     double flops = 2.0 * (double)in * out_dim, activations = (double)(in + out) * b->size;
     char *shape = text_format("%s %lldx%d -> %d", layer, (long long)rows, in_dim, out_dim);
     if (wanted(b, "linear_forward")) {
-        random_of(b, b->dtype, out), random_of(b, b->dtype, in), random_of(b, b->dtype, weight);
+        random_of(b, b->dtype, out), random_of(b, b->dtype, in), random_of(b, b->dtype, weight), null_of(b);
         report(b, call_linear_forward, &s, activations + (double)weight * b->size, flops, "%s", shape);
     }
     if (wanted(b, "linear_backward_input")) {
@@ -352,6 +353,25 @@ static void bench_attention(Bench *b) {
     free(shape);
 }
 
+// SwiGLU with the product beside it, as the dense MLP runs it.
+static void bench_linear_swiglu(Bench *b, int64_t rows, int hidden, int dim) {
+    int64_t n = rows * dim, weight = (int64_t)hidden * dim;
+    double size = (double)b->size, outside = (double)rows * hidden * size, one = (double)n * size;
+    CallSizes s = {.dtype = b->dtype, .rows = rows, .in_dim = hidden, .out_dim = hidden, .dim = dim};
+    if (wanted(b, "linear_swiglu_forward")) {
+        random_of(b, b->dtype, n), random_of(b, b->dtype, 2 * n);
+        random_of(b, b->dtype, rows * hidden), random_of(b, b->dtype, 2 * weight);
+        report(b, call_linear_swiglu_forward, &s, outside + 3 * one + 2.0 * (double)weight * size,
+               4.0 * (double)rows * (double)weight, "%lldx%d -> %d", (long long)rows, hidden, dim);
+    }
+    if (wanted(b, "linear_swiglu_backward")) {
+        random_of(b, b->dtype, 2 * n), random_of(b, b->dtype, n), random_of(b, b->dtype, 2 * n);
+        random_of(b, b->dtype, rows * hidden), random_of(b, b->dtype, weight);
+        report(b, call_linear_swiglu_backward, &s, outside + 5 * one + (double)weight * size,
+               2.0 * (double)rows * (double)weight, "%lldx%d -> %d", (long long)rows, hidden, dim);
+    }
+}
+
 // rows: capacity of the buffers; used: rows in use. With expert rows, each row has its weight.
 static void bench_swiglu(Bench *b, int64_t rows, int64_t used, int dim, bool weighted) {
     int64_t n = rows * dim;
@@ -466,7 +486,7 @@ static void bench_moe_rows(Bench *b) {
     }
     if (wanted(b, "moe_sum")) {
         add_routing(b, &s);
-        random_of(b, b->dtype, n), random_of(b, b->dtype, rows);
+        random_of(b, b->dtype, n), random_of(b, b->dtype, rows), null_of(b);
         report(b, call_moe_sum, &s, bytes, 0, "%s", shape);
     }
     free(shape);
@@ -577,7 +597,10 @@ static void bench_all(Bench *b) {
     bench_linear(b);
     bench_rope(b);
     bench_attention(b);
-    if (sparse < c->layers) bench_swiglu(b, b->tokens, b->tokens, c->ffn, false);
+    if (sparse < c->layers) {
+        bench_swiglu(b, b->tokens, b->tokens, c->ffn, false);
+        bench_linear_swiglu(b, b->tokens, c->hidden, c->ffn);
+    }
     if (sparse > 0) bench_moe(b);
     bench_cross_entropy(b);
     bench_optimizer(b);

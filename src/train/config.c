@@ -107,27 +107,6 @@ static Status check_range(const ConfigKey *row, double value) {
                         row->unit, value);
 }
 
-// "500M", "1_000_000", "6B", "1.5T"
-static bool count_parse(const char *text, double *count) {
-    size_t length = strlen(text);
-    if (!length) return false;
-    double factor = 1;
-    switch (text[length - 1]) {
-    case 'K':
-    case 'k': factor = 1e3; break;
-    case 'M': factor = 1e6; break;
-    case 'B':
-    case 'G': factor = 1e9; break;
-    case 'T': factor = 1e12; break;
-    default: break;
-    }
-    char *digits = text_copy_n(text, factor > 1 ? length - 1 : length);
-    bool fine = text_to_double(digits, count);
-    free(digits);
-    if (fine) *count *= factor;
-    return fine;
-}
-
 static Status take_integer(const ConfigKey *row, const TomlValue *value, double number, int64_t *out) {
     TRY(check_range(row, number));
     if (number != floor(number))
@@ -139,7 +118,7 @@ static Status take_integer(const ConfigKey *row, const TomlValue *value, double 
 static Status take_int(const ConfigKey *row, const TomlValue *value, int64_t *out) {
     double number;
     if (row->type == CONFIG_COUNT && value->type == TOML_STRING) {
-        if (!count_parse(value->text, &number))
+        if (!text_to_count(value->text, &number))
             return status_usage("%s.%s takes a count such as 1_000_000 or \"500M\", not \"%s\"", row->section, row->key,
                                 value->text);
     } else if (!number_of(value, &number)) {
@@ -162,7 +141,7 @@ static Status take_tokens(const ConfigKey *row, const TomlValue *value, ConfigTo
                 return NULL;
             }
         }
-        if (!count_parse(value->text, &number))
+        if (!text_to_count(value->text, &number))
             return status_usage("%s.%s takes a number, \"6B\" or \"20x\" (tokens per parameter), not \"%s\"",
                                 row->section, row->key, value->text);
     } else if (!number_of(value, &number)) {

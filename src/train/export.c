@@ -14,24 +14,16 @@
 // The file as it is, and the small one that tells transformers which class reads it.
 static Status write_tokenizer(const Loaded *loaded, const char *directory) {
     if (!loaded->tokenizer || strcmp(loaded->tokenizer_path, "bytes") == 0) return NULL;
-    char *text = NULL, *to = path_join(directory, "tokenizer.json"),
-         *about = path_join(directory, "tokenizer_config.json");
-    char *from = file_is_directory(loaded->tokenizer_path) ? path_join(loaded->tokenizer_path, "tokenizer.json")
-                                                           : text_copy(loaded->tokenizer_path);
-    size_t size;
-    Status status = file_read(&text, &size, from);
-    if (!status) status = file_write_atomic(to, text, size);
+    TRY(tokenizer_copy_file(loaded->tokenizer_path, directory));
+    char *about = path_join(directory, "tokenizer_config.json");
     json_t *root = json_pack("{s:s,s:I}", "tokenizer_class", "PreTrainedTokenizerFast", "model_max_length",
                              (json_int_t)loaded->config.max_positions);
     int64_t end = tokenizer_end_of_text(loaded->tokenizer);
     size_t length;
     const char *bytes = end >= 0 ? tokenizer_token_bytes(loaded->tokenizer, (uint32_t)end, &length) : NULL;
     if (bytes) json_object_set_new(root, "eos_token", json_stringn(bytes, length));
-    if (!status) status = json_write_file(root, about);
+    Status status = json_write_file(root, about);
     json_decref(root);
-    free(text);
-    free(from);
-    free(to);
     free(about);
     return status;
 }

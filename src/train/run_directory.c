@@ -220,24 +220,6 @@ static Status write_config(const char *directory, const Config *config, const Mo
     return status;
 }
 
-// A copy, so that the run can be sampled and exported when the data is gone.
-static Status write_tokenizer(const char *directory, const char *tokenizer) {
-    if (!tokenizer) return NULL;
-    char *to = path_join(directory, "tokenizer.json");
-    char *from = file_is_directory(tokenizer) ? path_join(tokenizer, "tokenizer.json") : text_copy(tokenizer);
-    char *text = NULL;
-    size_t size;
-    Status status = NULL;
-    if (strcmp(tokenizer, "bytes") != 0) {
-        status = file_read(&text, &size, from);
-        if (!status) status = file_write_atomic(to, text, size);
-    }
-    free(text);
-    free(from);
-    free(to);
-    return status;
-}
-
 static Status write_all(const char *path, const Config *config, const Trainer *trainer) {
     TRY(dir_remove(path));
     TRY(dir_make(path));
@@ -245,7 +227,8 @@ static Status write_all(const char *path, const Config *config, const Trainer *t
     TRY(write_json(path, "environment.json", environment_json(trainer)));
     TRY(write_json(path, "plan.json", plan_json(trainer)));
     TRY(write_json(path, "model.json", model_config_json(&trainer->model_config)));
-    return write_tokenizer(path, trainer->tokenizer);
+    // A copy, so that the run can be sampled and exported when the data is gone.
+    return trainer->tokenizer ? tokenizer_copy_file(trainer->tokenizer, path) : NULL;
 }
 
 // Under another name first: a run directory that can be seen can be resumed.

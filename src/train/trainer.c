@@ -154,13 +154,11 @@ static void split_start(Trainer *trainer, int64_t step, bool *profiled) {
 }
 
 static void split_stop(Trainer *trainer, MetricsStep *metrics) {
-    static const char *const names[OP_CATEGORY_COUNT] = {"gemm",        "attention", "moe",
-                                                         "elementwise", "optimizer", "copy"};
     double milliseconds[OP_CATEGORY_COUNT] = {0};
     trainer->ops->profile_stop(trainer->ops, milliseconds);
     metrics->split_count = OP_CATEGORY_COUNT;
     for (int i = 0; i < OP_CATEGORY_COUNT; i++) {
-        metrics->split_name[i] = names[i];
+        metrics->split_name[i] = op_category_name((OpCategory)i);
         metrics->split_ms[i] = milliseconds[i];
     }
 }

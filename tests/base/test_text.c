@@ -89,6 +89,24 @@ static void decimal_numbers_are_read_or_refused(void **state) {
     }
 }
 
+static void counts_take_a_unit_in_either_case(void **state) {
+    (void)state;
+    static const struct {
+        const char *text;
+        bool valid;
+        double value;
+    } cases[] = {
+        {"250_000", true, 250000}, {"500M", true, 5e8}, {"1.5k", true, 1500}, {"20B", true, 2e10},
+        {"6g", true, 6e9},         {"2T", true, 2e12},  {"M", false, 0},      {"", false, 0},
+        {"5MB", false, 0},         {"5 M", false, 0},   {"x", false, 0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        double value = 0;
+        bool valid = text_to_count(cases[i].text, &value);
+        if (valid != cases[i].valid || (valid && value != cases[i].value)) fail_msg("\"%s\"", cases[i].text);
+    }
+}
+
 static void counts_read_well(void **state) {
     (void)state;
     char out[32];
@@ -140,10 +158,15 @@ static void a_slip_finds_the_nearest_name(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(formats_and_copies_own_their_text),   cmocka_unit_test(prefixes_and_suffixes_are_whole),
-        cmocka_unit_test(a_buffer_grows_and_stays_terminated), cmocka_unit_test(whole_numbers_are_read_or_refused),
-        cmocka_unit_test(decimal_numbers_are_read_or_refused), cmocka_unit_test(counts_read_well),
-        cmocka_unit_test(sizes_and_durations_read_well),       cmocka_unit_test(a_slip_finds_the_nearest_name),
+        cmocka_unit_test(formats_and_copies_own_their_text),
+        cmocka_unit_test(prefixes_and_suffixes_are_whole),
+        cmocka_unit_test(a_buffer_grows_and_stays_terminated),
+        cmocka_unit_test(whole_numbers_are_read_or_refused),
+        cmocka_unit_test(decimal_numbers_are_read_or_refused),
+        cmocka_unit_test(counts_take_a_unit_in_either_case),
+        cmocka_unit_test(counts_read_well),
+        cmocka_unit_test(sizes_and_durations_read_well),
+        cmocka_unit_test(a_slip_finds_the_nearest_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,7 +6,10 @@
 // Bounds in fp32: logits and each gradient tensor 2e-5 relative L2 (float64 itself is up to 3e-6 away from such
 // references), losses 1e-6 relative, the curve's losses 2e-4 and norms 1e-3 at every step (rounding grows along a
 // curve). A GPU sums in another order and has other exponentials: five times as much. In bf16 (8 bits of mantissa) the
-// curve's losses must stay within 1 %; single gradients are not compared.
+// curve's losses must stay within 1 % (rms over the steps) and none of them off by more than 3 %; single gradients are
+// not compared. A single step is no better measure: the loss falls to a twentieth while errors grow, and rounding
+// nothing but the weights to bf16 moves the last steps by 0.6 to 1.5 %, depending on the last bits of the start. With
+// experts, rounding also changes the choice of some tokens: 3 % for both.
 #include "base/text.h"
 #include "base/threads.h"
 #include "model/hf.h"
@@ -165,8 +168,8 @@ static Status check_logits(Model *model, const Safetensors *file, double scale, 
     return NULL;
 }
 
-static Status check_curve(Model *model, const Safetensors *file, const char *weights, double loss_bound,
-                          double norm_bound, Verdict *verdict) {
+static Status check_curve(Model *model, const Safetensors *file, const char *weights, double curve_bound,
+                          double loss_bound, double norm_bound, Verdict *verdict) {
     const LayoutRequest *request = &model->layout.request;
     const SafeTensor *shape;
     int32_t *train;
@@ -178,6 +181,7 @@ static Status check_curve(Model *model, const Safetensors *file, const char *wei
     TRY(hf_load_weights(model, weights));
     model_zero_optimizer(model);
     int32_t *ids = xmalloc((size_t)(B * T) * sizeof *ids), *targets = xmalloc((size_t)(B * T) * sizeof *targets);
+    double squares = 0;
     for (int64_t step = 0; step < steps; step++) {
         const int32_t *batch = train + (step % 2) * B * (T + 1);
         for (int64_t b = 0; b < B; b++) {
@@ -200,10 +204,13 @@ static Status check_curve(Model *model, const Safetensors *file, const char *wei
         model_step_result(model, &result);
         char name[64];
         snprintf(name, sizeof name, "curve loss at step %lld", (long long)step + 1);
-        judge(verdict, name, relative(result.loss, losses[step]), loss_bound);
+        double error = relative(result.loss, losses[step]);
+        judge(verdict, name, error, loss_bound);
+        squares += error * error;
         snprintf(name, sizeof name, "curve gradient norm at step %lld", (long long)step + 1);
         judge(verdict, name, relative(result.grad_norm, norms[step]), norm_bound);
     }
+    judge(verdict, "curve, rms of all losses", sqrt(squares / (double)steps), curve_bound);
     free(ids);
     free(targets);
     free(train);
@@ -246,9 +253,10 @@ static Status check_directory(Ops *ops, const Options *options, const char *dire
         TRY_GOTO(check_losses(model, &file, scale, &verdict), done);
         TRY_GOTO(check_gradients(model, &file, scale, &verdict, &gradients), done);
         TRY_GOTO(check_logits(model, &file, scale, &verdict), done);
-        TRY_GOTO(check_curve(model, &file, directory, 2e-4 * scale, 1e-3 * scale, &verdict), done);
+        TRY_GOTO(check_curve(model, &file, directory, 2e-4 * scale, 2e-4 * scale, 1e-3 * scale, &verdict), done);
     } else {
-        TRY_GOTO(check_curve(model, &file, directory, request.config.experts ? 0.03 : 0.01, INFINITY, &verdict), done);
+        TRY_GOTO(check_curve(model, &file, directory, request.config.experts ? 0.03 : 0.01, 0.03, INFINITY, &verdict),
+                 done);
     }
     TRY_GOTO(ops->sync(ops), done);
     printf("%-4s %s: %s %s recompute %s, %d gradients; worst %s, error %.2e (%.0f %% of its bound)\n",

@@ -33,6 +33,7 @@ typedef struct Compare { // of one op
     const char *name;
     int cases, failures;
     int every, skipped;                   // run each every-th case
+    bool small;                           // only the second value of sizes that choose no kernel, and CUDA once
     double worst, worst_error, worst_rms; // error as a share of the tolerance, and in units of the output's rms
     uint64_t seed;
 } Compare;
@@ -44,13 +45,17 @@ void *add_inout(Compare *run, Case *c, DType dtype, int64_t count, double reduct
 void add_null(Compare *run, Case *c);
 void positive(float *values, int64_t count); // makes them so
 
-// Runs the case on both tables (twice on CUDA), compares, and frees it.
+// Runs the case on both tables (twice on CUDA, once if small), compares, and frees it.
 void check(Compare *run, Case *c, OpCall *call, const char *format, ...) __attribute__((format(printf, 4, 5)));
 
 #define EACH(variable, ...)                                                                                     \
     for (size_t variable##_at = 0; variable##_at < sizeof((int[]){__VA_ARGS__}) / sizeof(int); variable##_at++) \
         for (int variable = ((int[]){__VA_ARGS__})[variable##_at], variable##_once = 1; variable##_once;        \
              variable##_once = 0)
+
+// A size that decides about the amount of work, not about the kernel that does it: its second value is an odd small
+// one.
+#define EACH_SIZE(variable, ...) EACH(variable, __VA_ARGS__) if (!run->small || variable##_at == 1)
 
 #define EACH_DTYPE(dtype)                                                                             \
     for (int dtype##_at = 0; dtype##_at < 2; dtype##_at++)                                            \
@@ -61,7 +66,8 @@ typedef void Sweep(Compare *run);
 Sweep sweep_fill_f32, sweep_cast, sweep_sum_f32, sweep_linear_forward, sweep_linear_backward_input,
     sweep_linear_backward_weight, sweep_embedding_forward, sweep_embedding_backward, sweep_add_rmsnorm_forward,
     sweep_add_rmsnorm_backward, sweep_qk_rope_forward, sweep_qk_rope_backward, sweep_attention_forward,
-    sweep_attention_backward, sweep_attention_cached, sweep_swiglu_forward, sweep_swiglu_backward, sweep_cross_entropy,
+    sweep_attention_backward, sweep_attention_cached, sweep_swiglu_forward, sweep_swiglu_backward,
+    sweep_linear_swiglu_forward, sweep_linear_swiglu_backward, sweep_cross_entropy,
     sweep_moe_router_forward, sweep_moe_router_backward, sweep_moe_route_forward, sweep_moe_route_backward,
     sweep_moe_balance, sweep_moe_load_stats, sweep_moe_bias_update, sweep_moe_gather, sweep_moe_sum,
     sweep_grouped_linear_forward, sweep_grouped_linear_backward_input, sweep_grouped_linear_backward_weight,

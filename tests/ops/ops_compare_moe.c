@@ -9,7 +9,7 @@
 // ----------------------------------------------------------------------------------------------------------------
 
 void sweep_moe_router_forward(Compare *run) {
-    EACH_DTYPE(dtype) EACH(rows, 1, 65, 129) EACH(dim, 8, 56, 257, 896) EACH(experts, 4, 8, 16, 60, 128, 256) {
+    EACH_DTYPE(dtype) EACH_SIZE(rows, 1, 65, 129) EACH(dim, 8, 56, 257, 896) EACH(experts, 4, 8, 16, 60, 128, 256) {
         Case c = {.sizes = {.dtype = dtype, .rows = rows, .dim = dim, .moe = {.experts = experts}}};
         add_out(run, &c, DTYPE_F32, (int64_t)rows * experts, dim);
         add_in(run, &c, dtype, (int64_t)rows * dim);
@@ -20,7 +20,8 @@ void sweep_moe_router_forward(Compare *run) {
 
 void sweep_moe_router_backward(Compare *run) {
     EACH_DTYPE(dtype)
-    EACH(rows, 1, 65, 700) EACH(dim, 8, 56, 257, 896) EACH(experts, 4, 16, 30, 60, 128, 256) EACH(accumulate, 0, 1) {
+    EACH_SIZE(rows, 1, 700, 65)
+    EACH(dim, 8, 56, 257, 896) EACH(experts, 4, 16, 30, 60, 128, 200, 256) EACH(accumulate, 0, 1) {
         Case c = {.sizes = {.dtype = dtype, .rows = rows, .dim = dim, .flag = accumulate, .moe = {.experts = experts}}};
         double split = dtype == DTYPE_BF16 ? 0x1p-14 : 0;
         add(run, &c, ROLE_INOUT, dtype, (int64_t)rows * dim, experts, split);
@@ -80,8 +81,8 @@ static void add_routing(Compare *run, Case *c, Scene scene, bool bias, bool rout
 }
 
 void sweep_moe_route_forward(Compare *run) {
-    EACH(tokens, 1, 65, 700)
-    EACH(experts, 4, 16, 60, 128, 256) EACH(top_k, 1, 2, 4) EACH(scene, 0, 1, 2, 3) EACH(bias, 0, 1) {
+    EACH_SIZE(tokens, 1, 700, 65)
+    EACH(experts, 4, 16, 60, 128, 256) EACH(top_k, 1, 2, 4) EACH_SIZE(scene, 0, 1, 2, 3) EACH(bias, 0, 1) {
         Case c = {.sizes.moe = moe_shape(run, tokens, experts, top_k, bias, MOE_NATURAL)};
         add_routing(run, &c, (Scene)scene, bias, false);
         check(run, &c, call_moe_route_forward, "tokens %d experts %d top %d %s bias %d", tokens, experts, top_k,
@@ -95,7 +96,7 @@ void sweep_moe_route_forward(Compare *run) {
 }
 
 void sweep_moe_route_backward(Compare *run) {
-    EACH(tokens, 1, 65, 300)
+    EACH_SIZE(tokens, 1, 300, 65)
     EACH(experts, 4, 16, 60, 128, 256) EACH(top_k, 1, 2, 4) EACH(norm, 0, 1) EACH(extra, 0, 1) {
         Case c = {.sizes.moe = moe_shape(run, tokens, experts, top_k, norm, MOE_NATURAL)};
         add_routing(run, &c, SCENE_RANDOM, false, true);
@@ -153,19 +154,17 @@ void sweep_moe_bias_update(Compare *run) {
 }
 
 static void sweep_moe_rows(Compare *run, bool sum) {
-    EACH_DTYPE(dtype) EACH(dim, 8, 57, 96, 896) EACH(experts, 4, 16) EACH(top_k, 1, 2, 4) EACH(scene, 0, 1, 2) {
-        Case c = {.sizes = {.dtype = dtype,
-                            .dim = dim,
-                            .flag = scene == 1,
-                            .moe = moe_shape(run, 129, experts, top_k, true, MOE_NATURAL)}};
+    EACH_DTYPE(dtype) EACH(dim, 8, 57, 96, 896) EACH(experts, 4, 16) EACH(top_k, 1, 2, 4) EACH_SIZE(scene, 0, 1, 2) {
+        Case c = {.sizes = {.dtype = dtype, .dim = dim, .moe = moe_shape(run, 129, experts, top_k, true, MOE_NATURAL)}};
         add_routing(run, &c, (Scene)scene, false, true);
         int64_t rows = c.sizes.moe.rows * dim;
         if (sum) {
-            if (scene == 1)
-                add_inout(run, &c, dtype, 129 * dim, top_k);
-            else
-                add_out(run, &c, dtype, 129 * dim, top_k);
+            add_out(run, &c, dtype, 129 * dim, top_k);
             add_in(run, &c, dtype, rows);
+            if (scene == 1)
+                add_in(run, &c, dtype, 129 * dim);
+            else
+                add_null(run, &c);
         } else {
             add_out(run, &c, dtype, rows, 0);
             add_in(run, &c, dtype, 129 * dim);
@@ -182,7 +181,7 @@ void sweep_moe_sum(Compare *run) {
 }
 
 static void sweep_grouped(Compare *run, OpCall *call, bool accumulate) {
-    EACH_DTYPE(dtype) EACH(in_dim, 8, 96, 200) EACH(out_dim, 64, 136) EACH(experts, 4, 16) EACH(scene, 0, 1, 2) {
+    EACH_DTYPE(dtype) EACH(in_dim, 8, 96, 200) EACH(out_dim, 64, 136) EACH(experts, 4, 16) EACH_SIZE(scene, 0, 1, 2) {
         Case c = {.sizes = {.dtype = dtype,
                             .in_dim = in_dim,
                             .out_dim = out_dim,

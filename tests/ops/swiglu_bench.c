@@ -71,7 +71,7 @@ static bool run(const Problem *p, bool backward, int variant) {
         ops->swiglu_backward(ops, p->gate_up, p->hidden, NULL, p->saved, p->hidden, NULL, NULL, s->rows, s->dim,
                              DTYPE_BF16);
     } else {
-        ops->linear_forward(ops, p->gate_up, p->in, p->weight, s->rows, s->inner, 2 * s->dim, DTYPE_BF16);
+        ops->linear_forward(ops, p->gate_up, p->in, p->weight, NULL, s->rows, s->inner, 2 * s->dim, DTYPE_BF16);
         ops->swiglu_forward(ops, p->hidden, p->gate_up, NULL, NULL, s->rows, s->dim, DTYPE_BF16);
     }
     return true;

@@ -376,6 +376,35 @@ static void cross_entropy_matches_float64(void **state) {
     }
 }
 
+static void linear_swiglu_is_its_two_parts(void **state) {
+    (void)state;
+    enum { ROWS = 65, IN = 24, DIM = 40, NEXT = 32 };
+    for (int i = 0; i < 2; i++) {
+        DType dtype = i ? DTYPE_BF16 : DTYPE_F32;
+        Ops *ops = oracle_ops(1, 1, 0, 1, 8, 0);
+        Tensor in = tensor_normal(dtype, ROWS * IN, 1, 0), weight = tensor_normal(dtype, 2 * DIM * IN, 1, 0);
+        Tensor next = tensor_normal(dtype, ROWS * NEXT, 1, 0), down = tensor_normal(dtype, NEXT * DIM, 1, 0);
+        Tensor gate_up[2], out[2];
+        for (int k = 0; k < 2; k++)
+            gate_up[k] = tensor_poison(dtype, ROWS * 2 * DIM), out[k] = tensor_poison(dtype, ROWS * DIM);
+        ops->linear_swiglu_forward(ops, out[0].data, gate_up[0].data, in.data, weight.data, ROWS, IN, DIM, dtype);
+        ops->linear_forward(ops, gate_up[1].data, in.data, weight.data, NULL, ROWS, IN, 2 * DIM, dtype);
+        ops->swiglu_forward(ops, out[1].data, gate_up[1].data, NULL, NULL, ROWS, DIM, dtype);
+        size_t bytes = (size_t)(ROWS * DIM) * dtype_size(dtype);
+        assert_memory_equal(out[0].data, out[1].data, bytes);
+        assert_memory_equal(gate_up[0].data, gate_up[1].data, 2 * bytes);
+        ops->linear_swiglu_backward(ops, gate_up[0].data, out[0].data, gate_up[0].data, next.data, down.data, ROWS, DIM,
+                                    NEXT, dtype);
+        ops->linear_backward_input(ops, out[1].data, next.data, down.data, ROWS, DIM, NEXT, dtype);
+        ops->swiglu_backward(ops, gate_up[1].data, out[1].data, NULL, gate_up[1].data, out[1].data, NULL, NULL, ROWS,
+                             DIM, dtype);
+        assert_memory_equal(out[0].data, out[1].data, bytes);
+        assert_memory_equal(gate_up[0].data, gate_up[1].data, 2 * bytes);
+        tensors_free(&in, &weight, &next, &down, &gate_up[0], &gate_up[1], &out[0], &out[1]);
+        oracle_ops_free(ops);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(exponential_is_within_2_ulp_of_libm),
@@ -387,6 +416,7 @@ int main(void) {
         cmocka_unit_test(add_rmsnorm_backward_matches_float64),
         cmocka_unit_test(qk_rope_forward_and_backward_match_float64),
         cmocka_unit_test(swiglu_matches_float64_and_leaves_rows_beyond_the_count),
+        cmocka_unit_test(linear_swiglu_is_its_two_parts),
         cmocka_unit_test(cross_entropy_matches_float64),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

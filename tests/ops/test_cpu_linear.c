@@ -20,9 +20,14 @@ static void linear_forward_matches_float64(void **state) {
         Tensor out = tensor_poison(dtype, (int64_t)s.rows * s.out_dim);
         double *want = doubles(out.count);
         oracle_matmul(want, in.value, s.in_dim, 1, weight.value, 1, s.in_dim, s.rows, s.out_dim, s.in_dim);
-        ops->linear_forward(ops, out.data, in.data, weight.data, s.rows, s.in_dim, s.out_dim, dtype);
+        ops->linear_forward(ops, out.data, in.data, weight.data, NULL, s.rows, s.in_dim, s.out_dim, dtype);
         tensor_check("linear out", &out, want, s.in_dim);
-        tensors_free(&in, &weight, &out);
+        Tensor add = tensor_normal(dtype, out.count, 1, 0), sum = tensor_poison(dtype, out.count);
+        for (int64_t j = 0; j < out.count; j++)
+            want[j] += add.value[j];
+        ops->linear_forward(ops, sum.data, in.data, weight.data, add.data, s.rows, s.in_dim, s.out_dim, dtype);
+        tensor_check("linear out + residual", &sum, want, s.in_dim);
+        tensors_free(&in, &weight, &out, &add, &sum);
         free(want);
     }
     oracle_ops_free(ops);

@@ -302,7 +302,7 @@ static void gather_and_sum_move_rows_between_orders(void **state) {
             for (int64_t c = 0; c < top_k; c++)
                 want[j] += outputs.value[x.r.row_of_slot[j / dim * top_k + c] * dim + j % dim];
         }
-        ops->moe_sum(ops, out.data, outputs.data, &x.r, &x.shape, (int)dim, accumulate, dtype);
+        ops->moe_sum(ops, out.data, outputs.data, accumulate ? out.data : NULL, &x.r, &x.shape, (int)dim, dtype);
         tensor_check("sum", &out, want, top_k);
         tensors_free(&in, &rows, &out, &outputs);
         free(want);

@@ -42,7 +42,7 @@ static void run_dense(Ops *ops, DType dtype) {
            losses = tensor_zero(DTYPE_F32, TOKENS);
     int32_t *targets = ids(TOKENS, VOCAB);
     float scale = 0.01f;
-    ops->linear_forward(ops, logits.data, normed.data, weight.data, TOKENS, HIDDEN, VOCAB, dtype);
+    ops->linear_forward(ops, logits.data, normed.data, weight.data, NULL, TOKENS, HIDDEN, VOCAB, dtype);
     ops->cross_entropy(ops, losses.data, logits.data, targets, &scale, TOKENS, VOCAB, dtype);
     ops->linear_backward_input(ops, din.data, logits.data, weight.data, TOKENS, HIDDEN, VOCAB, dtype);
     ops->linear_backward_weight(ops, dweight.data, logits.data, normed.data, TOKENS, HIDDEN, VOCAB, true, dtype);
@@ -124,7 +124,7 @@ static void run_moe(Ops *ops, DType dtype) {
                                        dtype);
     ops->grouped_linear_backward_weight(ops, dweight.data, out.data, rows.data, r.offsets, EXPERTS, ROWS, HIDDEN, FFN,
                                         true, dtype);
-    ops->moe_sum(ops, in.data, drows.data, &r, &shape, HIDDEN, true, dtype);
+    ops->moe_sum(ops, in.data, drows.data, in.data, &r, &shape, HIDDEN, dtype);
     ops->moe_route_backward(ops, f[6].data, drow.data, r.prob_sum, NULL, &r, &shape);
     ops->moe_router_backward(ops, in.data, f[7].data, f[6].data, rows.data, router.data, TOKENS, HIDDEN, EXPERTS, true,
                              dtype);

@@ -22,6 +22,8 @@ static const char *const all_ops[] = {
     "attention_cached",
     "swiglu_forward",
     "swiglu_backward",
+    "linear_swiglu_forward",
+    "linear_swiglu_backward",
     "cross_entropy",
     "moe_router_forward",
     "moe_router_backward",
@@ -86,7 +88,7 @@ static void test_a_dense_model_has_no_moe_ops(void **state) {
 static void test_a_name_picks_ops_after_the_two_ceilings(void **state) {
     (void)state;
     Seen seen = bench_small(SMALL_LLAMA, PRECISION_FP32, "swiglu");
-    assert_int_equal(seen.rows, 2 + 2);
+    assert_int_equal(seen.rows, 2 + 4); // the ceilings; SwiGLU alone and with its product, both ways
 }
 
 int main(void) {

@@ -85,6 +85,7 @@ typedef struct Gemm {
     int64_t c_stride;
     DType c_dtype;
     bool accumulate;
+    const void *add; // like c: c = add + a . b; NULL: none
 } Gemm;
 
 void cpu_gemm(Cpu *cpu, const Gemm *gemm); // all threads

@@ -47,8 +47,8 @@ void cpu_gemm(Cpu *cpu, const Gemm *gemm) {
     threads_for(tiles_down * tiling.tiles_across, 1, gemm_task, &tiling);
 }
 
-static void cpu_linear_forward(Ops *ops, void *out, const void *in, const void *weight, int64_t rows, int in_dim,
-                               int out_dim, DType dtype) {
+static void cpu_linear_forward(Ops *ops, void *out, const void *in, const void *weight, const void *add, int64_t rows,
+                               int in_dim, int out_dim, DType dtype) {
     CPU_TIMED(ops, OP_GEMM);
     cpu_gemm(cpu_of(ops), &(Gemm){.m = rows,
                                   .n = out_dim,
@@ -57,7 +57,8 @@ static void cpu_linear_forward(Ops *ops, void *out, const void *in, const void *
                                   .b = {weight, in_dim, true, dtype},
                                   .c = out,
                                   .c_stride = out_dim,
-                                  .c_dtype = dtype});
+                                  .c_dtype = dtype,
+                                  .add = add});
 }
 
 static void cpu_linear_backward_input(Ops *ops, void *din, const void *dout, const void *weight, int64_t rows,

@@ -148,11 +148,11 @@ void cpu_sgemm(float *c, int64_t c_stride, bool accumulate, const float *a, int6
 
 #endif
 
-static void store_bf16(bf16 *out, int64_t stride, bool accumulate, const float *sums, int64_t rows, int64_t columns) {
+static void store_bf16(bf16 *out, int64_t stride, const bf16 *add, const float *sums, int64_t rows, int64_t columns) {
     for (int64_t i = 0; i < rows; i++, out += stride, sums += columns) {
         VEC_FOR(j, n, columns) {
             Vec value = vec_get(sums, j, n, DTYPE_F32);
-            if (accumulate) value += vec_get(out, j, n, DTYPE_BF16);
+            if (add) value += vec_get(add + i * stride, j, n, DTYPE_BF16);
             vec_put(out, j, n, DTYPE_BF16, value);
         }
     }
@@ -164,9 +164,15 @@ void cpu_gemm_part(const Gemm *gemm, int64_t row, int64_t rows, int64_t column, 
     void *out = cpu_at_mut(gemm->c, row * gemm->c_stride + column, gemm->c_dtype);
     float *c = direct ? out : scratch + 2 * (GEMM_TILE + 32) * GEMM_DEPTH;
     int64_t c_stride = direct ? gemm->c_stride : columns;
-    if (!gemm->k && !(direct && gemm->accumulate))
-        for (int64_t i = 0; i < rows; i++)
-            memset(c + i * c_stride, 0, (size_t)columns * sizeof(float));
-    multiply(c, c_stride, direct && gemm->accumulate, &gemm->a, row, rows, &gemm->b, column, columns, gemm->k, scratch);
-    if (!direct) store_bf16(out, gemm->c_stride, gemm->accumulate, c, rows, columns);
+    const void *add = gemm->accumulate ? out : NULL;
+    if (gemm->add) add = cpu_at(gemm->add, row * gemm->c_stride + column, gemm->c_dtype);
+    for (int64_t i = 0; i < rows; i++) {
+        float *to = c + i * c_stride;
+        if (direct && add && add != out)
+            memcpy(to, (const float *)add + i * c_stride, (size_t)columns * sizeof(float));
+        else if (!gemm->k && !(direct && add))
+            memset(to, 0, (size_t)columns * sizeof(float));
+    }
+    multiply(c, c_stride, direct && add, &gemm->a, row, rows, &gemm->b, column, columns, gemm->k, scratch);
+    if (!direct) store_bf16(out, gemm->c_stride, add, c, rows, columns);
 }

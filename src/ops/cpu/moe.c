@@ -238,7 +238,7 @@ typedef struct Rows {
     const void *in;
     const MoeRouting *routing;
     int top_k, dim;
-    bool accumulate;
+    const void *add;
     DType dtype;
 } Rows;
 
@@ -272,7 +272,7 @@ VEC_INLINE void sum_tokens(const Rows *rows, int64_t begin, int64_t end, DType d
             Vec sum = {0};
             for (int j = 0; j < top_k; j++)
                 sum += vec_get(cpu_at(rows->in, (int64_t)row[j] * dim, dtype), i, n, dtype);
-            if (rows->accumulate) sum += vec_get(out, i, n, dtype);
+            if (rows->add) sum += vec_get(cpu_at(rows->add, t * dim, dtype), i, n, dtype);
             vec_put(out, i, n, dtype, sum);
         }
     }
@@ -287,10 +287,10 @@ static void sum_task(void *context, int64_t begin, int64_t end, int worker) {
         sum_tokens(rows, begin, end, DTYPE_BF16);
 }
 
-static void cpu_moe_sum(Ops *ops, void *out, const void *rows_in, const MoeRouting *routing, const MoeShape *shape,
-                        int dim, bool accumulate, DType dtype) {
+static void cpu_moe_sum(Ops *ops, void *out, const void *rows_in, const void *add, const MoeRouting *routing,
+                        const MoeShape *shape, int dim, DType dtype) {
     CPU_TIMED(ops, OP_MOE);
-    Rows rows = {out, rows_in, routing, shape->top_k, dim, accumulate, dtype};
+    Rows rows = {out, rows_in, routing, shape->top_k, dim, add, dtype};
     threads_for(shape->tokens, cpu_row_chunk((int64_t)dim * shape->top_k), sum_task, &rows);
 }
 

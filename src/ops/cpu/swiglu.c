@@ -88,4 +88,6 @@ static void cpu_swiglu_backward(Ops *ops, void *dgate_up, void *out, float *drow
 void cpu_install_swiglu(Ops *ops) {
     ops->swiglu_forward = cpu_swiglu_forward;
     ops->swiglu_backward = cpu_swiglu_backward;
+    ops->linear_swiglu_forward = ops_linear_then_swiglu_forward;
+    ops->linear_swiglu_backward = ops_linear_then_swiglu_backward;
 }

@@ -278,6 +278,8 @@ static const Ops cuda_table = {
     .attention_cached = cuda_attention_cached,
     .swiglu_forward = cuda_swiglu_forward,
     .swiglu_backward = cuda_swiglu_backward,
+    .linear_swiglu_forward = cuda_linear_swiglu_forward,
+    .linear_swiglu_backward = cuda_linear_swiglu_backward,
     .cross_entropy = cuda_cross_entropy,
     .moe_router_forward = cuda_moe_router_forward,
     .moe_router_backward = cuda_moe_router_backward,
@@ -349,6 +351,7 @@ Status ops_cuda_create(Ops **out, int device, const char *tune_cache) {
     state->tune = tune_open(tune_cache, state->gpu_name);
     state->gemms = gemm_cache_create();
     state->attention = attention_cache_create();
+    state->swiglus = swiglu_cache_create();
     Status status = failure_take(state);
     if (status) {
         ops_cuda_destroy(ops);
@@ -363,6 +366,7 @@ void ops_cuda_destroy(Ops *ops) {
     CudaState *state = cuda_state(ops);
     if (state->stream) cudaStreamSynchronize(state->stream);
     attention_cache_free(state->attention);
+    swiglu_cache_free(state->swiglus);
     gemm_cache_free(state->gemms);
     tune_close(state->tune);
     if (state->cublas) cublasLtDestroy(state->cublas);

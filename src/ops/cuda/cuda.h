@@ -41,6 +41,7 @@ enum {
 
 typedef struct GemmCache GemmCache;           // gemm.c
 typedef struct AttentionCache AttentionCache; // attention.c
+typedef struct SwigluCache SwigluCache;       // swiglu_gemm.c
 typedef struct TuneFile TuneFile;             // tune.c
 
 typedef struct CudaState {
@@ -83,6 +84,7 @@ typedef struct CudaState {
     cublasLtHandle_t cublas;
     GemmCache *gemms;
     AttentionCache *attention;
+    SwigluCache *swiglus;
     TuneFile *tune;
 } CudaState;
 
@@ -172,8 +174,8 @@ void cuda_moe_bias_update(Ops *ops, float *bias, const int32_t *counts, const in
                           int experts);
 void cuda_moe_gather(Ops *ops, void *rows_out, const void *in, const MoeRouting *routing, const MoeShape *shape,
                      int dim, DType dtype);
-void cuda_moe_sum(Ops *ops, void *out, const void *rows_in, const MoeRouting *routing, const MoeShape *shape, int dim,
-                  bool accumulate, DType dtype);
+void cuda_moe_sum(Ops *ops, void *out, const void *rows_in, const void *add, const MoeRouting *routing,
+                  const MoeShape *shape, int dim, DType dtype);
 void cuda_norm_f32(Ops *ops, float *out, const float *in, int64_t count);
 void cuda_guard(Ops *ops, int32_t *skip, const float *loss, const float *norm, float loss_limit, float norm_limit);
 void cuda_adamw(Ops *ops, const AdamwArgs *args);
@@ -189,14 +191,22 @@ void cuda_grouped_linear_backward_weight(Ops *ops, float *dweight, const void *d
                                          bool accumulate, DType dtype);
 
 // gemm.c
-void cuda_linear_forward(Ops *ops, void *out, const void *in, const void *weight, int64_t rows, int in_dim, int out_dim,
-                         DType dtype);
+void cuda_linear_forward(Ops *ops, void *out, const void *in, const void *weight, const void *add, int64_t rows,
+                         int in_dim, int out_dim, DType dtype);
 void cuda_linear_backward_input(Ops *ops, void *din, const void *dout, const void *weight, int64_t rows, int in_dim,
                                 int out_dim, DType dtype);
 void cuda_linear_backward_weight(Ops *ops, float *dweight, const void *dout, const void *in, int64_t rows, int in_dim,
                                  int out_dim, bool accumulate, DType dtype);
 GemmCache *gemm_cache_create(void);
 void gemm_cache_free(GemmCache *cache);
+
+// swiglu_gemm.c: chooses between one kernel and two, by time
+void cuda_linear_swiglu_forward(Ops *ops, void *out, void *gate_up, const void *in, const void *weight, int64_t rows,
+                                int in_dim, int dim, DType dtype);
+void cuda_linear_swiglu_backward(Ops *ops, void *dgate_up, void *out, const void *gate_up, const void *dnext,
+                                 const void *weight, int64_t rows, int dim, int next_dim, DType dtype);
+SwigluCache *swiglu_cache_create(void);
+void swiglu_cache_free(SwigluCache *cache);
 
 // attention.c: chooses the engine, by time where several can
 void cuda_attention_forward(Ops *ops, void *out, float *lse, const void *q, const void *k, const void *v,

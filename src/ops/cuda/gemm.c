@@ -1,7 +1,7 @@
 // The three products of a linear layer through cuBLASLt. A shape is tuned at its first use outside a graph: the
 // heuristic's candidates are timed on the real inputs and the fastest is kept, in memory and in the tuning cache. What
-// overwrites its output is timed into it; the weight gradient that accumulates is timed into borrowed memory that is
-// given back before the call returns.
+// overwrites its output is timed into it; what adds to its output is timed into borrowed memory that is given back
+// before the call returns.
 //
 // Deterministic: split-K only with the reduction in the workspace, never by atomic addition into the output.
 #include "ops/cuda/cuda.h"
@@ -12,16 +12,13 @@ enum { GEMM_CANDIDATES = 24, GEMM_FINALISTS = 6, GEMM_WORKSPACE = 64 << 20 };
 static const float GEMM_FINAL_MARGIN = 1.12f; // slower than this in the short race: not a finalist
 static const float GEMM_SMALL_MS = 0.03f;     // products too short to heat the GPU are raced as they are
 
-typedef enum GemmKind { GEMM_FORWARD, GEMM_BACKWARD_INPUT, GEMM_BACKWARD_WEIGHT, GEMM_ADD_WEIGHT } GemmKind;
-static const char *const kind_name[] = {"forward", "dgrad", "wgrad overwrite", "wgrad"};
+typedef enum GemmKind { GEMM_FORWARD, GEMM_BACKWARD_INPUT, GEMM_BACKWARD_WEIGHT } GemmKind;
+static const char *const kind_name[] = {"forward", "dgrad", "wgrad"};
 
-static bool is_weight(GemmKind kind) {
-    return kind == GEMM_BACKWARD_WEIGHT || kind == GEMM_ADD_WEIGHT;
-}
-
-// Column-major, as cuBLAS thinks: D[m, n] = op(A) op(B) + beta * D.
+// Column-major, as cuBLAS thinks: D[m, n] = op(A) op(B), + C where something is added.
 typedef struct GemmShape {
     GemmKind kind;
+    bool add;
     DType dtype;
     int64_t m, n, k;
     int alignment; // of the least aligned operand, at most 16 bytes
@@ -70,9 +67,9 @@ static size_t gemm_workspace(const CudaState *state) {
 static void gemm_describe(CudaState *state, Gemm *gemm) {
     const GemmShape *s = &gemm->shape;
     cudaDataType_t type = s->dtype == DTYPE_BF16 ? CUDA_R_16BF : CUDA_R_32F;
-    cudaDataType_t out_type = is_weight(s->kind) ? CUDA_R_32F : type;
+    cudaDataType_t out_type = s->kind == GEMM_BACKWARD_WEIGHT ? CUDA_R_32F : type;
     cublasOperation_t op_a = s->kind == GEMM_FORWARD ? CUBLAS_OP_T : CUBLAS_OP_N;
-    cublasOperation_t op_b = is_weight(s->kind) ? CUBLAS_OP_T : CUBLAS_OP_N;
+    cublasOperation_t op_b = s->kind == GEMM_BACKWARD_WEIGHT ? CUBLAS_OP_T : CUBLAS_OP_N;
     CUBLAS_CHECK(state, cublasLtMatmulDescCreate(&gemm->operation, CUBLAS_COMPUTE_32F, CUDA_R_32F)); // never TF32
     CUBLAS_CHECK(state,
                  cublasLtMatmulDescSetAttribute(gemm->operation, CUBLASLT_MATMUL_DESC_TRANSA, &op_a, sizeof op_a));
@@ -88,10 +85,10 @@ static void gemm_describe(CudaState *state, Gemm *gemm) {
 }
 
 static cublasStatus_t gemm_run(CudaState *state, const Gemm *gemm, const cublasLtMatmulAlgo_t *algorithm, const void *a,
-                               const void *b, void *d) {
-    float alpha = 1, beta = gemm->shape.kind == GEMM_ADD_WEIGHT ? 1.0f : 0.0f;
-    return cublasLtMatmul(state->cublas, gemm->operation, &alpha, a, gemm->a, b, gemm->b, &beta, d, gemm->d, d, gemm->d,
-                          algorithm, state->workspace, gemm_workspace(state), state->stream);
+                               const void *b, const void *c, void *d) {
+    float alpha = 1, beta = c ? 1.0f : 0.0f;
+    return cublasLtMatmul(state->cublas, gemm->operation, &alpha, a, gemm->a, b, gemm->b, &beta, c ? c : d, gemm->d, d,
+                          gemm->d, algorithm, state->workspace, gemm_workspace(state), state->stream);
 }
 
 static int gemm_candidates(CudaState *state, const Gemm *gemm, cublasLtMatmulHeuristicResult_t *results, int wanted) {
@@ -122,15 +119,15 @@ static int gemm_candidates(CudaState *state, const Gemm *gemm, cublasLtMatmulHeu
 
 // Milliseconds of one run, or a negative number when the algorithm fails.
 static float gemm_time(CudaState *state, const Gemm *gemm, const cublasLtMatmulAlgo_t *algorithm, const void *a,
-                       const void *b, void *d, int repeats) {
+                       const void *b, const void *c, void *d, int repeats) {
     float milliseconds = -1;
     cudaEvent_t begin, end;
     CUDA_CHECK(state, cudaEventCreate(&begin));
     CUDA_CHECK(state, cudaEventCreate(&end));
-    bool good = gemm_run(state, gemm, algorithm, a, b, d) == CUBLAS_STATUS_SUCCESS;
+    bool good = gemm_run(state, gemm, algorithm, a, b, c, d) == CUBLAS_STATUS_SUCCESS;
     CUDA_CHECK(state, cudaEventRecord(begin, state->stream));
     for (int i = 0; good && i < repeats; i++)
-        good = gemm_run(state, gemm, algorithm, a, b, d) == CUBLAS_STATUS_SUCCESS;
+        good = gemm_run(state, gemm, algorithm, a, b, c, d) == CUBLAS_STATUS_SUCCESS;
     CUDA_CHECK(state, cudaEventRecord(end, state->stream));
     CUDA_CHECK(state, cudaEventSynchronize(end));
     if (good) CUDA_CHECK(state, cudaEventElapsedTime(&milliseconds, begin, end));
@@ -142,20 +139,20 @@ static float gemm_time(CudaState *state, const Gemm *gemm, const cublasLtMatmulA
 // The same under load: a GPU that multiplies without pause reaches its power limit within milliseconds and lowers its
 // clock, and then the algorithm that moves the least data is fastest, not the one that wins a short race.
 static float gemm_time_sustained(CudaState *state, const Gemm *gemm, const cublasLtMatmulAlgo_t *algorithm,
-                                 const void *a, const void *b, void *d, float short_time) {
+                                 const void *a, const void *b, const void *c, void *d, float short_time) {
     enum { HEAT_MS = 40, RACE_MS = 40 };
     int heat = (int)(HEAT_MS / short_time) + 1, race = (int)(RACE_MS / short_time) + 1;
     for (int i = 0; i < heat; i++)
-        if (gemm_run(state, gemm, algorithm, a, b, d) != CUBLAS_STATUS_SUCCESS) return -1;
-    return gemm_time(state, gemm, algorithm, a, b, d, race);
+        if (gemm_run(state, gemm, algorithm, a, b, c, d) != CUBLAS_STATUS_SUCCESS) return -1;
+    return gemm_time(state, gemm, algorithm, a, b, c, d, race);
 }
 
-static void gemm_tune(CudaState *state, Gemm *gemm, const void *a, const void *b, void *d,
+static void gemm_tune(CudaState *state, Gemm *gemm, const void *a, const void *b, const void *c, void *d,
                       const cublasLtMatmulHeuristicResult_t *results, int found) {
     float times[GEMM_CANDIDATES];
     int order[GEMM_CANDIDATES], count = 0;
     for (int i = 0; i < found; i++) {
-        float time = gemm_time(state, gemm, &results[i].algo, a, b, d, 3);
+        float time = gemm_time(state, gemm, &results[i].algo, a, b, c, d, 3);
         if (time < 0) continue;
         int at = count++;
         for (; at > 0 && times[order[at - 1]] > time; at--)
@@ -169,8 +166,8 @@ static void gemm_tune(CudaState *state, Gemm *gemm, const void *a, const void *b
         const cublasLtMatmulAlgo_t *algorithm = &results[order[i]].algo;
         float time = times[order[i]];
         if (time > GEMM_FINAL_MARGIN * times[order[0]]) break;
-        time = time > GEMM_SMALL_MS ? gemm_time_sustained(state, gemm, algorithm, a, b, d, time)
-                                    : gemm_time(state, gemm, algorithm, a, b, d, 10);
+        time = time > GEMM_SMALL_MS ? gemm_time_sustained(state, gemm, algorithm, a, b, c, d, time)
+                                    : gemm_time(state, gemm, algorithm, a, b, c, d, 10);
         if (time >= 0 && (best < 0 || time < best_time)) best = order[i], best_time = time;
     }
     if (best < 0) return;
@@ -181,10 +178,12 @@ static void gemm_tune(CudaState *state, Gemm *gemm, const void *a, const void *b
               best_time, times[0], 2e-9 * (double)s->m * (double)s->n * (double)s->k / best_time);
 }
 
+// A weight gradient that is added runs the same algorithm as one that is written.
 static char *gemm_key(const CudaState *state, const GemmShape *s) {
-    return text_format("cublasLt %zu sustained %s %s %lld %lld %lld align %d workspace %zu", cublasLtGetVersion(),
-                       kind_name[s->kind], dtype_name(s->dtype), (long long)s->m, (long long)s->n, (long long)s->k,
-                       s->alignment, gemm_workspace(state));
+    return text_format("cublasLt %zu sustained %s%s %s %lld %lld %lld align %d workspace %zu", cublasLtGetVersion(),
+                       kind_name[s->kind], s->add && s->kind != GEMM_BACKWARD_WEIGHT ? " add" : "",
+                       dtype_name(s->dtype), (long long)s->m, (long long)s->n, (long long)s->k, s->alignment,
+                       gemm_workspace(state));
 }
 
 // An algorithm is an opaque block that its library version can restore; it is checked before it is trusted.
@@ -213,7 +212,7 @@ static char *algorithm_to_text(const cublasLtMatmulAlgo_t *algorithm) {
     return text.data;
 }
 
-static void gemm_choose(CudaState *state, Gemm *gemm, const void *a, const void *b, void *d) {
+static void gemm_choose(CudaState *state, Gemm *gemm, const void *a, const void *b, const void *c, void *d) {
     char *key = gemm_key(state, &gemm->shape);
     gemm->tuned = algorithm_from_text(state, gemm, tune_get(state->tune, key));
     cublasLtMatmulHeuristicResult_t results[GEMM_CANDIDATES];
@@ -222,20 +221,19 @@ static void gemm_choose(CudaState *state, Gemm *gemm, const void *a, const void 
     if (!gemm->tuned && found > 0) {
         gemm->algorithm = results[0].algo;
         void *out = d, *borrowed = NULL;
-        if (!state->capturing && gemm->shape.kind == GEMM_ADD_WEIGHT) {
+        if (!state->capturing && c == d) {
             size_t bytes = (size_t)gemm->shape.m * (size_t)gemm->shape.n * sizeof(float);
             if (cudaMalloc(&borrowed, bytes) != cudaSuccess) {
                 cudaGetLastError();
                 borrowed = NULL;
-                log_warn(
-                    "no memory to race algorithms of a weight gradient (%zu bytes): the library's first choice is used",
-                    bytes);
+                log_warn("no memory to race algorithms of a product (%zu bytes): the library's first choice is used",
+                         bytes);
             }
             if (borrowed) CUDA_CHECK(state, cudaMemsetAsync(borrowed, 0, bytes, state->stream));
             out = borrowed;
         }
         if (!state->capturing && out) {
-            gemm_tune(state, gemm, a, b, out, results, found);
+            gemm_tune(state, gemm, a, b, c == d ? out : c, out, results, found);
             gemm->tuned = true;
             char *text = algorithm_to_text(&gemm->algorithm);
             tune_put(state->tune, key, text);
@@ -250,8 +248,8 @@ static Gemm *gemm_find(CudaState *state, const GemmShape *shape) {
     GemmCache *cache = state->gemms;
     for (int i = 0; i < cache->count; i++) {
         const GemmShape *s = &cache->items[i].shape;
-        if (s->kind == shape->kind && s->dtype == shape->dtype && s->m == shape->m && s->n == shape->n &&
-            s->k == shape->k && s->alignment == shape->alignment)
+        if (s->kind == shape->kind && s->add == shape->add && s->dtype == shape->dtype && s->m == shape->m &&
+            s->n == shape->n && s->k == shape->k && s->alignment == shape->alignment)
             return &cache->items[i];
     }
     if (cache->count == cache->capacity) {
@@ -264,39 +262,38 @@ static Gemm *gemm_find(CudaState *state, const GemmShape *shape) {
     return gemm;
 }
 
-static void gemm(Ops *ops, GemmKind kind, void *d, const void *a, const void *b, int64_t m, int64_t n, int64_t k,
-                 DType dtype) {
+static void gemm(Ops *ops, GemmKind kind, void *d, const void *a, const void *b, const void *c, int64_t m, int64_t n,
+                 int64_t k, DType dtype) {
     if (m == 0 || n == 0) return;
     CudaState *state = cuda_scope_begin(ops, OP_GEMM);
     if (k == 0) { // happens only for a weight gradient
-        if (kind != GEMM_ADD_WEIGHT)
-            CUDA_CHECK(state, cudaMemsetAsync(d, 0, (size_t)(m * n) * sizeof(float), state->stream));
+        if (!c) CUDA_CHECK(state, cudaMemsetAsync(d, 0, (size_t)(m * n) * sizeof(float), state->stream));
         cuda_scope_end(state);
         return;
     }
-    uintptr_t bits = (uintptr_t)a | (uintptr_t)b | (uintptr_t)d | 16;
-    GemmShape shape = {kind, dtype, m, n, k, (int)(bits & -bits)};
+    uintptr_t bits = (uintptr_t)a | (uintptr_t)b | (uintptr_t)c | (uintptr_t)d | 16;
+    GemmShape shape = {kind, c != NULL, dtype, m, n, k, (int)(bits & -bits)};
     Gemm *item = gemm_find(state, &shape);
     if (!item->operation) {
         gemm_describe(state, item);
-        gemm_choose(state, item, a, b, d);
+        gemm_choose(state, item, a, b, c, d);
     }
-    CUBLAS_CHECK(state, gemm_run(state, item, &item->algorithm, a, b, d));
+    CUBLAS_CHECK(state, gemm_run(state, item, &item->algorithm, a, b, c, d));
     cuda_scope_end(state);
 }
 
 // Row-major [rows, dim] is column-major [dim, rows], so the operands change places.
-void cuda_linear_forward(Ops *ops, void *out, const void *in, const void *weight, int64_t rows, int in_dim, int out_dim,
-                         DType dtype) {
-    gemm(ops, GEMM_FORWARD, out, weight, in, out_dim, rows, in_dim, dtype);
+void cuda_linear_forward(Ops *ops, void *out, const void *in, const void *weight, const void *add, int64_t rows,
+                         int in_dim, int out_dim, DType dtype) {
+    gemm(ops, GEMM_FORWARD, out, weight, in, add, out_dim, rows, in_dim, dtype);
 }
 
 void cuda_linear_backward_input(Ops *ops, void *din, const void *dout, const void *weight, int64_t rows, int in_dim,
                                 int out_dim, DType dtype) {
-    gemm(ops, GEMM_BACKWARD_INPUT, din, weight, dout, in_dim, rows, out_dim, dtype);
+    gemm(ops, GEMM_BACKWARD_INPUT, din, weight, dout, NULL, in_dim, rows, out_dim, dtype);
 }
 
 void cuda_linear_backward_weight(Ops *ops, float *dweight, const void *dout, const void *in, int64_t rows, int in_dim,
                                  int out_dim, bool accumulate, DType dtype) {
-    gemm(ops, accumulate ? GEMM_ADD_WEIGHT : GEMM_BACKWARD_WEIGHT, dweight, in, dout, in_dim, out_dim, rows, dtype);
+    gemm(ops, GEMM_BACKWARD_WEIGHT, dweight, in, dout, accumulate ? dweight : NULL, in_dim, out_dim, rows, dtype);
 }

@@ -55,16 +55,16 @@ extern "C" void cuda_moe_gather(Ops *ops, void *rows_out, const void *in, const 
 
 // A warp writes a token; the rows of its slots are added in slot order, four of them in flight.
 template <typename T, int V>
-static __global__ __launch_bounds__(256) void moe_sum_kernel(T *out, const T *__restrict__ in,
+static __global__ __launch_bounds__(256) void moe_sum_kernel(T *out, const T *__restrict__ in, const T *add,
                                                              const int32_t *row_of_slot, int64_t tokens, int top_k,
-                                                             int dim, bool accumulate) {
+                                                             int dim) {
     int64_t token = (int64_t)blockIdx.x * 8 + threadIdx.x / 32;
     if (token >= tokens) return;
     const int32_t *row_of = row_of_slot + token * top_k;
 #pragma unroll 2
     for (int i = (int)threadIdx.x % 32 * V; i < dim; i += 32 * V) {
         float sum[V] = {};
-        if (accumulate) load_floats<V>(sum, out + token * dim + i);
+        if (add) load_floats<V>(sum, add + token * dim + i);
         for (int j = 0; j < top_k; j += 4) {
             float part[4][V];
 #pragma unroll
@@ -82,19 +82,19 @@ static __global__ __launch_bounds__(256) void moe_sum_kernel(T *out, const T *__
     }
 }
 
-extern "C" void cuda_moe_sum(Ops *ops, void *out, const void *rows_in, const MoeRouting *routing, const MoeShape *shape,
-                             int dim, bool accumulate, DType dtype) {
+extern "C" void cuda_moe_sum(Ops *ops, void *out, const void *rows_in, const void *add, const MoeRouting *routing,
+                             const MoeShape *shape, int dim, DType dtype) {
     if (shape->tokens == 0) return;
     CudaState *state = cuda_scope_begin(ops, OP_MOE);
     unsigned blocks = (unsigned)ceil_div64(shape->tokens, 8);
-    if (dim % 8 == 0 && all_aligned(16, out, rows_in))
-        WITH_STORAGE(dtype, (moe_sum_kernel<T, 8>
-                             <<<blocks, 256, 0, state->stream>>>((T *)out, (const T *)rows_in, routing->row_of_slot,
-                                                                 shape->tokens, shape->top_k, dim, accumulate)));
+    if (dim % 8 == 0 && all_aligned(16, out, rows_in, add))
+        WITH_STORAGE(dtype, (moe_sum_kernel<T, 8><<<blocks, 256, 0, state->stream>>>(
+                                (T *)out, (const T *)rows_in, (const T *)add, routing->row_of_slot, shape->tokens,
+                                shape->top_k, dim)));
     else
-        WITH_STORAGE(dtype, (moe_sum_kernel<T, 1>
-                             <<<blocks, 256, 0, state->stream>>>((T *)out, (const T *)rows_in, routing->row_of_slot,
-                                                                 shape->tokens, shape->top_k, dim, accumulate)));
+        WITH_STORAGE(dtype, (moe_sum_kernel<T, 1><<<blocks, 256, 0, state->stream>>>(
+                                (T *)out, (const T *)rows_in, (const T *)add, routing->row_of_slot, shape->tokens,
+                                shape->top_k, dim)));
     LAUNCH_CHECK(state);
     cuda_scope_end(state);
 }

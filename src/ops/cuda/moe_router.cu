@@ -45,7 +45,8 @@ template <int PENDING> static __device__ __forceinline__ void copy_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
 
-enum { PAD = 8, STAGES = 3, ROW_TILE = 64, K_TILE = 64, COLUMNS = ROUTER_TILE, TOKEN_TILE = 32 };
+// Shared memory stays below the 99 KB that every supported GPU gives a block.
+enum { PAD = 8, STAGES = 3, ROW_TILE = 64, K_TILE = 64, COLUMNS = ROUTER_TILE, TOKEN_TILE = 32, EXPERT_TILE = 128 };
 
 // ---- forward
 // ----------------------------------------------------------------------------------------------------------
@@ -175,27 +176,31 @@ static __global__ __launch_bounds__(256) void router_split_kernel(Bf16 *high, Bf
 // ---- gradient of the input
 // --------------------------------------------------------------------------------------------
 
-// din += dlogits . weight. A block holds its ROW_TILE rows of dlogits in shared memory and walks over column tiles. The
-// columns of weight are laid down so that the eight sums a thread has of a row in 32 columns are neighbours: column
-// 8q + 2t + r of 32 goes to place 8t + 2q + r. So din is read (before the products) and written in 16-byte vectors.
+// din += dlogits . weight. A block holds its ROW_TILE rows of dlogits in shared memory, EXPERT_TILE experts at a time,
+// and walks over column tiles. The columns of weight are laid down so that the eight sums a thread has of a row in 32
+// columns are neighbours: column 8q + 2t + r of 32 goes to place 8t + 2q + r. So din is read (before the products) and
+// written in 16-byte vectors.
 static __global__ __launch_bounds__(128, 3) void router_din_kernel(Bf16 *din, const Bf16 *__restrict__ high_in,
                                                                    const Bf16 *__restrict__ low_in,
                                                                    const Bf16 *__restrict__ weight, int64_t rows,
                                                                    int dim, int experts, int width) {
     constexpr int B_WIDTH = COLUMNS + PAD, GROUPS = COLUMNS / 32;
     extern __shared__ __align__(16) char shared[];
-    int a_width = width + PAD;
+    int span = min(width, (int)EXPERT_TILE), a_width = span + PAD;
     Bf16 *high = (Bf16 *)shared, *low = high + ROW_TILE * a_width, *b_tile = low + ROW_TILE * a_width;
     int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
     int64_t first_row = (int64_t)blockIdx.x * ROW_TILE;
-    for (int i = (int)threadIdx.x; i < ROW_TILE * (width / 8); i += 128) {
-        int r = i / (width / 8), e = i % (width / 8) * 8;
-        bool real = first_row + r < rows;
-        int64_t from = real ? (first_row + r) * width + e : 0;
-        copy16_async(high + r * a_width + e, high_in + from, real);
-        copy16_async(low + r * a_width + e, low_in + from, real);
-    }
-    copy_commit();
+    auto load_dlogits = [&](int first_expert) {
+        for (int i = (int)threadIdx.x; i < ROW_TILE * (span / 8); i += 128) {
+            int r = i / (span / 8), e = i % (span / 8) * 8;
+            bool real = first_row + r < rows && first_expert + e < width;
+            int64_t from = real ? (first_row + r) * width + first_expert + e : 0;
+            copy16_async(high + r * a_width + e, high_in + from, real);
+            copy16_async(low + r * a_width + e, low_in + from, real);
+        }
+        copy_commit();
+    };
+    if (width == span) load_dlogits(0); // all experts at once: they stay for all columns
     for (int first = (int)blockIdx.y * COLUMNS; first < dim; first += (int)gridDim.y * COLUMNS) {
         uint4 old[GROUPS][2];
 #pragma unroll
@@ -207,30 +212,34 @@ static __global__ __launch_bounds__(128, 3) void router_din_kernel(Bf16 *din, co
                 old[g][h] = row < rows && column < dim ? load16(din + row * dim + column) : make_uint4(0, 0, 0, 0);
             }
         }
-        __syncthreads(); // nobody reads the last tile any more
-#pragma unroll 4
-        for (int i = (int)threadIdx.x; i < width * (COLUMNS / 8); i += 128) {
-            int e = i / (COLUMNS / 8), v = i % (COLUMNS / 8), column = first + v * 8;
-            uint4 part =
-                e < experts && column < dim ? load16(weight + (int64_t)e * dim + column) : make_uint4(0, 0, 0, 0);
-            uint32_t *to = (uint32_t *)(b_tile + e * B_WIDTH + v / 4 * 32 + v % 4 * 2);
-            to[0] = part.x, to[4] = part.y, to[8] = part.z, to[12] = part.w;
-        }
-        copy_wait<0>();
-        __syncthreads();
         float c[COLUMNS / 8][4] = {};
-        for (int k = 0; k < width; k += 16) {
-            uint32_t a_high[4], a_low[4];
-            ldmatrix(a_high, high + (warp * 16 + lane % 16) * a_width + k + lane / 16 * 8);
-            ldmatrix(a_low, low + (warp * 16 + lane % 16) * a_width + k + lane / 16 * 8);
+        for (int first_expert = 0; first_expert < width; first_expert += span) {
+            __syncthreads(); // nobody reads the last tiles any more
+            if (width != span) load_dlogits(first_expert);
+#pragma unroll 4
+            for (int i = (int)threadIdx.x; i < span * (COLUMNS / 8); i += 128) {
+                int e = i / (COLUMNS / 8), v = i % (COLUMNS / 8), column = first + v * 8;
+                uint4 part = first_expert + e < experts && column < dim
+                                 ? load16(weight + (int64_t)(first_expert + e) * dim + column)
+                                 : make_uint4(0, 0, 0, 0);
+                uint32_t *to = (uint32_t *)(b_tile + e * B_WIDTH + v / 4 * 32 + v % 4 * 2);
+                to[0] = part.x, to[4] = part.y, to[8] = part.z, to[12] = part.w;
+            }
+            copy_wait<0>();
+            __syncthreads();
+            for (int k = 0; k < span; k += 16) {
+                uint32_t a_high[4], a_low[4];
+                ldmatrix(a_high, high + (warp * 16 + lane % 16) * a_width + k + lane / 16 * 8);
+                ldmatrix(a_low, low + (warp * 16 + lane % 16) * a_width + k + lane / 16 * 8);
 #pragma unroll
-            for (int n = 0; n < COLUMNS; n += 16) {
-                uint32_t b[4];
-                ldmatrix_transposed(b, b_tile + (k + lane % 16) * B_WIDTH + n + lane / 16 * 8);
-                mma(c[n / 8], a_high, b[0], b[1]);
-                mma(c[n / 8 + 1], a_high, b[2], b[3]);
-                mma(c[n / 8], a_low, b[0], b[1]);
-                mma(c[n / 8 + 1], a_low, b[2], b[3]);
+                for (int n = 0; n < COLUMNS; n += 16) {
+                    uint32_t b[4];
+                    ldmatrix_transposed(b, b_tile + (k + lane % 16) * B_WIDTH + n + lane / 16 * 8);
+                    mma(c[n / 8], a_high, b[0], b[1]);
+                    mma(c[n / 8 + 1], a_high, b[2], b[3]);
+                    mma(c[n / 8], a_low, b[0], b[1]);
+                    mma(c[n / 8 + 1], a_low, b[2], b[3]);
+                }
             }
         }
 #pragma unroll
@@ -265,8 +274,8 @@ static __global__ __launch_bounds__(256) void router_din_plain_kernel(T *din, co
 
 static void router_din_launch(CudaState *state, Bf16 *din, const Bf16 *high, const Bf16 *low, const Bf16 *weight,
                               int64_t rows, int dim, int experts) {
-    int width = router_width(experts);
-    size_t shared = (size_t)(2 * ROW_TILE * (width + PAD) + width * (COLUMNS + PAD)) * sizeof(Bf16);
+    int width = router_width(experts), span = width < EXPERT_TILE ? width : EXPERT_TILE;
+    size_t shared = (size_t)(2 * ROW_TILE * (span + PAD) + span * (COLUMNS + PAD)) * sizeof(Bf16);
     CUDA_CHECK(state,
                cudaFuncSetAttribute(router_din_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
     dim3 blocks((unsigned)ceil_div64(rows, ROW_TILE), (unsigned)ceil_div64(dim, COLUMNS * 4));

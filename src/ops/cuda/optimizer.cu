@@ -75,8 +75,16 @@ static __device__ __forceinline__ void master_split(uint32_t &weight, int32_t &l
 
 // What is the same for every element.
 struct AdamwStep {
-    float clip, beta1, beta2, eps, decay, rate, root_bias2;
+    float clip; // known on the device only
+    float beta1, beta2, eps, decay, rate, root_bias2;
 };
+
+// False when the step is skipped.
+static __device__ __forceinline__ bool adamw_begin(const AdamwArgs &a, AdamwStep &s) {
+    if (a.skip && *a.skip) return false;
+    s.clip = a.max_norm > 0 ? fminf(1.0f, a.max_norm / (*a.norm + 1e-6f)) : 1.0f;
+    return true;
+}
 
 static __device__ __forceinline__ float adamw_element(float weight, float &m, float &v, float grad,
                                                       const AdamwStep &s) {
@@ -85,6 +93,15 @@ static __device__ __forceinline__ float adamw_element(float weight, float &m, fl
     v = s.beta2 * v + (1.0f - s.beta2) * grad * grad;
     float root = sqrtf(v) / s.root_bias2 + s.eps;
     return weight * s.decay - s.rate * m / root;
+}
+
+// Four 16-bit values in 32 bits each, zeros above, and back.
+static __device__ __forceinline__ uint4 widen16(const uint2 &in) {
+    return make_uint4(in.x & 0xffffu, in.x >> 16, in.y & 0xffffu, in.y >> 16);
+}
+
+static __device__ __forceinline__ uint2 narrow16(const uint4 &in) {
+    return make_uint2((in.x & 0xffffu) | in.y << 16, (in.z & 0xffffu) | in.w << 16);
 }
 
 template <int MODE>
@@ -102,69 +119,61 @@ static __device__ __forceinline__ void adamw_one(const AdamwArgs &a, const Adamw
     if constexpr (MODE == ADAMW_MASTER) a.master_low[i] = (int16_t)low;
 }
 
-// Eight elements a thread: 16-byte loads of everything before the first use.
-template <int MODE>
-static __device__ __forceinline__ void adamw_eight(const AdamwArgs &a, const AdamwStep &s, int64_t i) {
-    uint4 grads[2], ms[2], vs[2], weights[2], lows;
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        grads[h] = load16_once(a.grad + i + 4 * h);
-        ms[h] = load16_once(a.m + i + 4 * h);
-        vs[h] = load16_once(a.v + i + 4 * h);
-        if (MODE == ADAMW_F32) weights[h] = load16_once((float *)a.weight + i + 4 * h);
-    }
-    if (MODE != ADAMW_F32) weights[0] = load16_once((uint16_t *)a.weight + i);
-    if (MODE == ADAMW_MASTER) lows = load16_once(a.master_low + i);
-    uint32_t *g = (uint32_t *)grads, *mp = (uint32_t *)ms, *vp = (uint32_t *)vs, *w = (uint32_t *)weights;
+// Four elements a thread, on their way before anything is waited for. Neighbouring threads take neighbouring pieces of
+// 16 bytes (8 of bf16), so that a warp reads and writes whole sectors at once.
+template <int MODE> static __device__ __forceinline__ void adamw_four(const AdamwArgs &a, AdamwStep s, int64_t i) {
+    uint4 grads = load16_once(a.grad + i), ms = load16_once(a.m + i), vs = load16_once(a.v + i), weights = {},
+          lows = {};
+    if (MODE == ADAMW_F32)
+        weights = load16_once((float *)a.weight + i);
+    else
+        weights = widen16(load8_once((uint16_t *)a.weight + i));
+    if (MODE == ADAMW_MASTER) lows = widen16(load8_once(a.master_low + i));
+    if (!adamw_begin(a, s)) return;
+    uint32_t *g = (uint32_t *)&grads, *mp = (uint32_t *)&ms, *vp = (uint32_t *)&vs, *w = (uint32_t *)&weights;
     uint32_t *l = (uint32_t *)&lows;
 #pragma unroll
-    for (int j = 0; j < 8; j++) {
-        bool upper = j % 2;
-        uint32_t weight = MODE == ADAMW_F32 ? w[j] : upper ? w[j / 2] >> 16 : w[j / 2] & 0xffffu;
-        int32_t low = 0;
-        if (MODE == ADAMW_MASTER) low = (int32_t)(int16_t)(upper ? l[j / 2] >> 16 : l[j / 2] & 0xffffu);
+    for (int j = 0; j < 4; j++) {
+        int32_t low = (int16_t)l[j];
         float m = __uint_as_float(mp[j]), v = __uint_as_float(vp[j]);
-        float master = adamw_element(master_join<MODE>(weight, low), m, v, __uint_as_float(g[j]), s);
-        master_split<MODE>(weight, low, master, a.seed, a.first + (uint64_t)(i + j));
-        mp[j] = __float_as_uint(m), vp[j] = __float_as_uint(v);
-        if (MODE == ADAMW_F32)
-            w[j] = weight;
-        else
-            w[j / 2] = upper ? (w[j / 2] & 0xffffu) | weight << 16 : (w[j / 2] & 0xffff0000u) | weight;
-        if (MODE == ADAMW_MASTER)
-            l[j / 2] = upper ? (l[j / 2] & 0xffffu) | (uint32_t)low << 16
-                             : (l[j / 2] & 0xffff0000u) | ((uint32_t)low & 0xffffu);
+        float master = adamw_element(master_join<MODE>(w[j], low), m, v, __uint_as_float(g[j]), s);
+        master_split<MODE>(w[j], low, master, a.seed, a.first + (uint64_t)(i + j));
+        mp[j] = __float_as_uint(m), vp[j] = __float_as_uint(v), l[j] = (uint32_t)low;
     }
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        store16_once(a.m + i + 4 * h, ms[h]);
-        store16_once(a.v + i + 4 * h, vs[h]);
-        if (MODE == ADAMW_F32) store16_once((float *)a.weight + i + 4 * h, weights[h]);
-    }
-    if (MODE != ADAMW_F32) store16_once((uint16_t *)a.weight + i, weights[0]);
-    if (MODE == ADAMW_MASTER) store16_once(a.master_low + i, lows);
+    store16_once(a.m + i, ms);
+    store16_once(a.v + i, vs);
+    if (MODE == ADAMW_F32)
+        store16_once((float *)a.weight + i, weights);
+    else
+        store8_once((uint16_t *)a.weight + i, narrow16(weights));
+    if (MODE == ADAMW_MASTER) store8_once(a.master_low + i, narrow16(lows));
 }
 
-template <int MODE, bool ALIGNED> static __global__ __launch_bounds__(256) void adamw_kernel(AdamwArgs a) {
-    int64_t i = ((int64_t)blockIdx.x * 256 + threadIdx.x) * 8;
-    int64_t end = i + 8 < a.count ? i + 8 : a.count;
-    if (a.skip && *a.skip) return;
-    float clip = a.max_norm > 0 ? fminf(1.0f, a.max_norm / (*a.norm + 1e-6f)) : 1.0f;
-    AdamwStep s = {clip, a.beta1, a.beta2, a.eps, 1.0f - a.lr * a.weight_decay, a.lr / a.bias1, sqrtf(a.bias2)};
-    if (ALIGNED && end == i + 8) {
-        adamw_eight<MODE>(a, s, i);
+template <int MODE, bool ALIGNED> static __global__ __launch_bounds__(256) void adamw_kernel(AdamwArgs a, AdamwStep s) {
+    int64_t i = ((int64_t)blockIdx.x * 256 + threadIdx.x) * 4;
+    int64_t end = i + 4 < a.count ? i + 4 : a.count;
+    if (ALIGNED && end == i + 4) {
+        adamw_four<MODE>(a, s, i);
         return;
     }
+    if (!adamw_begin(a, s)) return;
     for (int64_t j = i; j < end; j++)
         adamw_one<MODE>(a, s, j);
 }
 
 template <int MODE> static void adamw_launch(CudaState *state, const AdamwArgs *args) {
-    unsigned blocks = (unsigned)ceil_div64(args->count, 256 * 8);
+    unsigned blocks = (unsigned)ceil_div64(args->count, 256 * 4);
+    AdamwStep step = {.clip = 1,
+                      .beta1 = args->beta1,
+                      .beta2 = args->beta2,
+                      .eps = args->eps,
+                      .decay = (float)(1.0 - (double)args->lr * args->weight_decay),
+                      .rate = args->lr / args->bias1,
+                      .root_bias2 = sqrtf(args->bias2)};
     if (all_aligned(16, args->weight, args->master_low, args->m, args->v, args->grad))
-        adamw_kernel<MODE, true><<<blocks, 256, 0, state->stream>>>(*args);
+        adamw_kernel<MODE, true><<<blocks, 256, 0, state->stream>>>(*args, step);
     else
-        adamw_kernel<MODE, false><<<blocks, 256, 0, state->stream>>>(*args);
+        adamw_kernel<MODE, false><<<blocks, 256, 0, state->stream>>>(*args, step);
     LAUNCH_CHECK(state);
 }
 

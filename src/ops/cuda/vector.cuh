@@ -54,6 +54,12 @@ __device__ __forceinline__ uint4 load16(const void *pointer) {
 __device__ __forceinline__ uint4 load16_once(const void *pointer) { // read once: do not keep it in L1
     return __ldcs(reinterpret_cast<const uint4 *>(pointer));
 }
+__device__ __forceinline__ uint2 load8_once(const void *pointer) {
+    return __ldcs(reinterpret_cast<const uint2 *>(pointer));
+}
+__device__ __forceinline__ void store8_once(void *pointer, const uint2 &value) {
+    __stcs(reinterpret_cast<uint2 *>(pointer), value);
+}
 __device__ __forceinline__ void store16(void *pointer, const uint4 &value) {
     *reinterpret_cast<uint4 *>(pointer) = value;
 }
