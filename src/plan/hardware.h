@@ -33,7 +33,8 @@ typedef struct HardwareEfficiency {
     double attention_forward_half, attention_backward_half; // sequence lengths
     double memory;                                          // of the memory bandwidth, for fused elementwise kernels
     double link;                                            // of a link's bandwidth, for collectives
-    double launch_gap;                                      // seconds between two kernels
+    double swiglu_hidden; // share of a dense SwiGLU's own time that goes away inside the products beside it
+    double launch_gap;    // seconds between two kernels
 } HardwareEfficiency;
 
 typedef struct HardwareGemm { // one measured product

@@ -42,6 +42,13 @@ static void product(Builder *b, const char *name, StepPass pass, double rows, do
         (rows * (in + out) + groups * in * out) * b->width);
 }
 
+// The same, onto the residual: it is read as well.
+static void product_onto(Builder *b, const char *name, StepPass pass, double rows, double in, double out) {
+    add(b, name, STEP_GEMM, pass, 2 * rows * in * out,
+        hardware_gemm_rate(&b->machine->gpu, b->dtype, false, rows, out, in),
+        (rows * (in + 2 * out) + in * out) * b->width);
+}
+
 // chunks: how often a micro-step adds to the same weight gradient.
 static void product_backward(Builder *b, const char *input_name, const char *weight_name, double rows, double in,
                              double out, double groups, double chunks) {
@@ -108,25 +115,30 @@ static void attention(Builder *b, const Shapes *s, StepPass pass) {
 
 static void attention_forward(Builder *b, const Shapes *s, StepPass pass) {
     double T = s->tokens, w = b->width;
-    pass_over(b, "add + norm (attention)", pass, 4 * T * s->hidden * w);
+    pass_over(b, "norm (attention)", pass, 2 * T * s->hidden * w);
     product(b, "qkv", pass, T, s->hidden, s->qkv, 1);
     pass_over(b, s->qk_norm ? "QK-norm + RoPE" : "RoPE", pass, 2 * T * s->qk * w);
     attention(b, s, pass);
-    product(b, "o", pass, T, s->attention, s->hidden, 1);
+    product_onto(b, "o", pass, T, s->attention, s->hidden);
+}
+
+// What SwiGLU costs beside the products that it is fused with.
+static double swiglu_left(const Builder *b) {
+    return 1 - b->machine->gpu.efficiency.swiglu_hidden;
 }
 
 static void dense_forward(Builder *b, const Shapes *s, StepPass pass) {
     double T = s->tokens, w = b->width;
-    pass_over(b, "add + norm (MLP)", pass, 4 * T * s->hidden * w);
+    pass_over(b, "norm (MLP)", pass, 2 * T * s->hidden * w);
     product(b, "gate_up", pass, T, s->hidden, 2 * s->ffn, 1);
     if (pass == STEP_RECOMPUTE) return; // what follows is not needed again
-    pass_over(b, "SwiGLU", pass, 3 * T * s->ffn * w);
-    product(b, "down", pass, T, s->ffn, s->hidden, 1);
+    pass_over(b, "SwiGLU", pass, 3 * T * s->ffn * w * swiglu_left(b));
+    product_onto(b, "down", pass, T, s->ffn, s->hidden);
 }
 
 static void moe_forward(Builder *b, const Shapes *s, StepPass pass) {
     double T = s->tokens, R = s->rows, w = b->width;
-    pass_over(b, "add + norm (MLP)", pass, 4 * T * s->hidden * w);
+    pass_over(b, "norm (MLP)", pass, 2 * T * s->hidden * w);
     pass_over(b, "router", pass, T * s->hidden * w + T * s->experts * 4);
     pass_over(b, "route", pass, 4 * T * s->experts * 4);
     pass_over(b, "gather rows", pass, 2 * R * s->hidden * w);
@@ -134,13 +146,13 @@ static void moe_forward(Builder *b, const Shapes *s, StepPass pass) {
     if (pass == STEP_RECOMPUTE) return;
     pass_over(b, "SwiGLU (experts)", pass, 3 * R * s->expert_ffn * w);
     product(b, "experts down", pass, R, s->expert_ffn, s->hidden, s->groups);
-    pass_over(b, "sum rows", pass, (R + T) * s->hidden * w);
+    pass_over(b, "sum rows", pass, (R + 2 * T) * s->hidden * w);
 }
 
 static void dense_backward(Builder *b, const Shapes *s) {
     double T = s->tokens, w = b->width;
     product_backward(b, "down, input gradient", "down, weight gradient", T, s->ffn, s->hidden, 1, 1);
-    pass_over(b, "SwiGLU backward", STEP_BACKWARD, 6 * T * s->ffn * w);
+    pass_over(b, "SwiGLU backward", STEP_BACKWARD, 6 * T * s->ffn * w * swiglu_left(b));
     product_backward(b, "gate_up, input gradient", "gate_up, weight gradient", T, s->hidden, 2 * s->ffn, 1, 1);
     pass_over(b, "norm backward (MLP)", STEP_BACKWARD, 5 * T * s->hidden * w);
 }
@@ -172,11 +184,11 @@ static void attention_backward(Builder *b, const Shapes *s, bool selective) {
 static void head(Builder *b, const Shapes *s, const Layout *layout) {
     double chunks = ceil(s->tokens / (double)layout->logits_rows), rows = s->tokens / chunks;
     b->layers = 1;
-    pass_over(b, "final norm", STEP_FORWARD, 4 * s->tokens * s->hidden * b->width);
-    pass_over(b, "final norm backward", STEP_BACKWARD, 4 * s->tokens * s->hidden * b->width);
+    pass_over(b, "final norm", STEP_FORWARD, 2 * s->tokens * s->hidden * b->width);
+    pass_over(b, "final norm backward", STEP_BACKWARD, 3 * s->tokens * s->hidden * b->width);
     b->layers = chunks;
     product(b, "LM head", STEP_FORWARD, rows, s->hidden, s->vocab, 1);
-    pass_over(b, "cross entropy", STEP_FORWARD, 3 * rows * s->vocab * b->width);
+    pass_over(b, "cross entropy", STEP_FORWARD, 2 * rows * s->vocab * b->width);
     product_backward(b, "LM head, input gradient", "LM head, weight gradient", rows, s->hidden, s->vocab, 1, chunks);
 }
 

@@ -262,7 +262,7 @@ static int layer_ffn(int hidden) {
 }
 
 static double layer_bytes(const Bench *b) { // two norms, rotary, SwiGLU
-    double hidden = b->shape.in, forward = 8 * hidden + 2 * ROPE_DIM + 3 * layer_ffn(b->shape.in);
+    double hidden = b->shape.in, forward = 4 * hidden + 2 * ROPE_DIM + 3 * layer_ffn(b->shape.in);
     double backward = 10 * hidden + 2 * ROPE_DIM + 6 * layer_ffn(b->shape.in);
     return (double)b->shape.rows * (forward + backward) * (double)dtype_size(b->dtype);
 }
@@ -293,13 +293,41 @@ static void run_layer(Bench *b) {
                         .cos = (const float *)(small + 2 * SMALL_PART),
                         .sin = (const float *)(small + 3 * SMALL_PART)};
     for (int i = 0; i < 2; i++)
-        ops->add_rmsnorm_forward(ops, out, sum, rstd, in, other, small, rows, hidden, 1e-5f, b->dtype);
+        ops->add_rmsnorm_forward(ops, out, NULL, rstd, in, NULL, small, rows, hidden, 1e-5f, b->dtype);
     ops->qk_rope_forward(ops, out, ROPE_DIM, out, ROPE_DIM, NULL, &rope, b->dtype);
     ops->swiglu_forward(ops, out, in, NULL, NULL, rows, ffn, b->dtype);
     ops->swiglu_backward(ops, sum, out, NULL, in, other, NULL, NULL, rows, ffn, b->dtype);
     for (int i = 0; i < 2; i++)
         ops->add_rmsnorm_backward(ops, out, sum, dweight, other, in, rstd, small, rows, hidden, false, b->dtype);
     ops->qk_rope_backward(ops, out, ROPE_DIM, NULL, 0, NULL, NULL, NULL, &rope, b->dtype);
+}
+
+// SwiGLU and its products: alone, apart, and as one op.
+typedef enum SwigluRun { SWIGLU_ALONE, SWIGLU_APART, SWIGLU_FUSED } SwigluRun;
+
+static void run_swiglu(Bench *b) {
+    Ops *ops = b->ops;
+    SwigluRun run = (SwigluRun)b->direction;
+    int64_t rows = b->shape.rows;
+    int hidden = b->shape.in, ffn = layer_ffn(hidden);
+    void *in = b->buffer[IN], *other = b->buffer[GRAD], *gate_up = b->buffer[WEIGHT], *out = b->buffer[OUT];
+    if (run == SWIGLU_ALONE) {
+        ops->swiglu_forward(ops, out, in, NULL, NULL, rows, ffn, b->dtype);
+        ops->swiglu_backward(ops, gate_up, out, NULL, in, other, NULL, NULL, rows, ffn, b->dtype);
+    } else if (run == SWIGLU_APART) {
+        ops_linear_then_swiglu_forward(ops, out, gate_up, in, other, rows, hidden, ffn, b->dtype);
+        ops_linear_then_swiglu_backward(ops, gate_up, out, in, other, other, rows, ffn, hidden, b->dtype);
+    } else {
+        ops->linear_swiglu_forward(ops, out, gate_up, in, other, rows, hidden, ffn, b->dtype);
+        ops->linear_swiglu_backward(ops, gate_up, out, in, other, other, rows, ffn, hidden, b->dtype);
+    }
+}
+
+static double swiglu_hidden(Bench *b) {
+    double seconds[3];
+    for (b->direction = 0; b->direction < 3; b->direction++)
+        seconds[b->direction] = seconds_of(b, run_swiglu);
+    return fmin(1, fmax(0, (seconds[SWIGLU_APART] - seconds[SWIGLU_FUSED]) / seconds[SWIGLU_ALONE]));
 }
 
 static void run_copy(Bench *b) {
@@ -371,7 +399,7 @@ static Status measure_memory(Bench *b, TextBuffer *toml) {
     if (!fits(b, (size_t)(8 * rows * layer_ffn(hidden)) * dtype_size(b->dtype))) rows /= 8;
     TRY(reserve_layer(b, rows, hidden));
     size_t bytes = (size_t)(rows * layer_ffn(hidden)) * dtype_size(b->dtype);
-    double layer = layer_bytes(b) / seconds_of(b, run_layer);
+    double layer = layer_bytes(b) / seconds_of(b, run_layer), fused = swiglu_hidden(b);
     b->shape.rows = (int64_t)bytes;
     double copy = 2 * (double)bytes / seconds_of(b, run_copy);
     double gap;
@@ -386,8 +414,9 @@ static Status measure_memory(Bench *b, TextBuffer *toml) {
     text_buffer_format(toml,
                        "copy_GBps = %.4g         # read + write\nelementwise_GBps = %.4g  # RMSNorm, rotary and "
                        "SwiGLU, forward and backward\n"
+                       "swiglu_hidden = %.3f    # share of SwiGLU's own time that its products hide\n"
                        "launch_gap_us = %.3g\nhost_GBps = %.3g\nmemory_gib = %.3f\n",
-                       copy / 1e9, layer / 1e9, 1e6 * gap, upload / 1e9,
+                       copy / 1e9, layer / 1e9, fused, 1e6 * gap, upload / 1e9,
                        (double)b->ops->memory_total(b->ops) / 1073741824.0);
     return NULL;
 }

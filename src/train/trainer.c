@@ -150,12 +150,15 @@ static void drop_step(Trainer *trainer) {
 static void split_start(Trainer *trainer, int64_t step, bool *profiled) {
     int64_t every = trainer->config->profile.every;
     *profiled = every > 0 && step % every == 0;
-    if (*profiled) trainer->ops->profile_start(trainer->ops);
+    if (!*profiled) return;
+    trainer->model->direct = true; // a replayed graph is one piece to the profile
+    trainer->ops->profile_start(trainer->ops);
 }
 
 static void split_stop(Trainer *trainer, MetricsStep *metrics) {
     double milliseconds[OP_CATEGORY_COUNT] = {0};
     trainer->ops->profile_stop(trainer->ops, milliseconds);
+    trainer->model->direct = !trainer->config->train.graph;
     metrics->split_count = OP_CATEGORY_COUNT;
     for (int i = 0; i < OP_CATEGORY_COUNT; i++) {
         metrics->split_name[i] = op_category_name((OpCategory)i);
