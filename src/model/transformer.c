@@ -400,14 +400,15 @@ static void attention_backward(Model *model, int layer) {
                                 model->accumulate, dtype);
     if (model_qk_norm(c) && model->layout.request.recompute == RECOMPUTE_SELECTIVE) qk_rope(model, layer);
     QkvView view = qkv_view(model, layer);
+    QkRopeShape rope = rope_shape(model, layer);
     bind_scratch(model, true);
     ops->attention_backward(ops, dqkv, dqkv + (size_t)q_dim * size, dqkv + (size_t)(q_dim + kv_dim) * size, qkv_dim,
-                            dattn, attn_out, act(model, ACT_LSE, layer), view.q, view.k, view.v, &view.shape, dtype);
+                            dattn, attn_out, act(model, ACT_LSE, layer), view.q, view.k, view.v, &view.shape,
+                            model_qk_norm(c) ? NULL : &rope, dtype);
     bind_scratch(model, false);
-    QkRopeShape shape = rope_shape(model, layer);
-    ops->qk_rope_backward(ops, dqkv, qkv_dim, act(model, ACT_QKV, layer), qkv_dim,
-                          model_qk_norm(c) ? act(model, ACT_QK_RSTD, layer) : NULL, grad(model, PARAM_Q_NORM, layer),
-                          grad(model, PARAM_K_NORM, layer), &shape, dtype);
+    if (model_qk_norm(c)) // without it attention has taken the rotation back
+        ops->qk_rope_backward(ops, dqkv, qkv_dim, act(model, ACT_QKV, layer), qkv_dim, act(model, ACT_QK_RSTD, layer),
+                              grad(model, PARAM_Q_NORM, layer), grad(model, PARAM_K_NORM, layer), &rope, dtype);
     ops->linear_backward_input(ops, act(model, ACT_DNORMED, -1), dqkv, weight(model, PARAM_QKV, layer), T, c->hidden,
                                (int)qkv_dim, dtype);
     norm_backward(model, layer, PARAM_ATTN_NORM, ACT_RESIDUAL_IN, ACT_ATTN_RSTD);

@@ -106,11 +106,15 @@ void call_attention_forward(Ops *ops, void **p, const CallSizes *s) { // out lse
                            s->dtype);
 }
 
-void call_attention_backward(Ops *ops, void **p, const CallSizes *s) { // dqkv dout out lse qkv doc_start
+// dqkv dout out lse qkv doc_start, then cos and sin: NULL for no rotation
+void call_attention_backward(Ops *ops, void **p, const CallSizes *s) {
     AttentionShape shape = attention_shape(p[5], s);
+    QkRopeShape rope = rope_shape((void *[]){p[6], p[7], NULL, NULL}, s);
+    rope.tokens = (int64_t)s->batch * s->seq;
     int64_t k = (int64_t)s->heads * s->head_dim, v = k + (int64_t)s->kv_heads * s->head_dim;
     ops->attention_backward(ops, p[0], element(p[0], k, s->dtype), element(p[0], v, s->dtype), qkv_stride(s), p[1],
-                            p[2], p[3], p[4], element(p[4], k, s->dtype), element(p[4], v, s->dtype), &shape, s->dtype);
+                            p[2], p[3], p[4], element(p[4], k, s->dtype), element(p[4], v, s->dtype), &shape,
+                            p[6] ? &rope : NULL, s->dtype);
 }
 
 void call_attention_cached(Ops *ops, void **p, const CallSizes *s) { // out q k v

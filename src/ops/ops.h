@@ -201,10 +201,12 @@ struct Ops {
     // -- causal attention; lse: [batch, heads, seq] log-sum-exp of the scaled scores --
     void (*attention_forward)(Ops *ops, void *out, float *lse, const void *q, const void *k, const void *v,
                               const AttentionShape *shape, DType dtype);
-    // dq, dk, dv have the strides of dqkv_stride; dout and out have o_stride. dq, dk, dv are overwritten.
+    // dq, dk, dv have the strides of dqkv_stride; dout and out have o_stride. dq, dk, dv are overwritten. rope (may be
+    // NULL; without norm weights; dk stands behind the heads of dq): dq and dk also go back through its rotation, as
+    // qk_rope_backward would take them.
     void (*attention_backward)(Ops *ops, void *dq, void *dk, void *dv, int64_t dqkv_stride, const void *dout,
                                const void *out, const float *lse, const void *q, const void *k, const void *v,
-                               const AttentionShape *shape, DType dtype);
+                               const AttentionShape *shape, const QkRopeShape *rope, DType dtype);
     // Inference: n new tokens of one sequence at positions first..first+n-1 against caches [positions, kv_heads *
     // head_dim] that already hold the new keys and values. q and out: [n, heads * head_dim].
     void (*attention_cached)(Ops *ops, void *out, const void *q, const void *k_cache, const void *v_cache, int n,

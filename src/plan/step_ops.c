@@ -176,7 +176,8 @@ static void attention_backward(Builder *b, const Shapes *s, bool selective) {
     product_backward(b, "o, input gradient", "o, weight gradient", T, s->attention, s->hidden, 1, 1);
     if (selective && s->qk_norm) pass_over(b, "QK-norm + RoPE again", STEP_RECOMPUTE, 2 * T * s->qk * w);
     attention(b, s, STEP_BACKWARD);
-    pass_over(b, "RoPE backward", STEP_BACKWARD, (s->qk_norm ? 3 : 2) * T * s->qk * w);
+    // Without QK-norm the rotation is undone inside attention's backward pass.
+    if (s->qk_norm) pass_over(b, "QK-norm + RoPE backward", STEP_BACKWARD, 3 * T * s->qk * w);
     product_backward(b, "qkv, input gradient", "qkv, weight gradient", T, s->hidden, s->qkv, 1, 1);
     pass_over(b, "norm backward (attention)", STEP_BACKWARD, 5 * T * s->hidden * w);
 }

@@ -223,8 +223,17 @@ static void run_attention(Bench *b) {
         b->ops->attention_forward(b->ops, b->buffer[OUT], lse, in, k, v, &shape, b->dtype);
         return;
     }
+    // Backward through the rotation as well, as models without QK-norm run it.
+    const float *cosines = b->buffer[SMALL];
+    QkRopeShape rope = {.tokens = (int64_t)h->batch * h->seq,
+                        .seq = h->seq,
+                        .heads = h->heads,
+                        .kv_heads = h->kv_heads,
+                        .head_dim = h->head_dim,
+                        .cos = cosines,
+                        .sin = cosines + (int64_t)h->seq * (h->head_dim / 2)};
     b->ops->attention_backward(b->ops, grad, grad + (size_t)q * size, grad + (size_t)(q + kv) * size, stride,
-                               b->buffer[GRAD], b->buffer[OUT], lse, in, k, v, &shape, b->dtype);
+                               b->buffer[GRAD], b->buffer[OUT], lse, in, k, v, &shape, &rope, b->dtype);
 }
 
 static Status reserve_attention(Bench *b, const HeadShape *heads) {
@@ -235,6 +244,7 @@ static Status reserve_attention(Bench *b, const HeadShape *heads) {
     TRY(reserve(b, GRAD, tokens * q * size));
     TRY(reserve(b, DWEIGHT, tokens * (size_t)heads->heads * 4));
     TRY(reserve(b, OUT, tokens * q * size));
+    TRY(reserve(b, SMALL, (size_t)heads->seq * (size_t)heads->head_dim * sizeof(float)));
     b->heads = *heads;
     return NULL;
 }

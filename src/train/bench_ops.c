@@ -339,7 +339,7 @@ static void bench_attention(Bench *b) {
     }
     if (wanted(b, "attention_backward")) {
         random_of(b, b->dtype, all), random_of(b, b->dtype, out), random_of(b, b->dtype, out);
-        random_of(b, DTYPE_F32, lse), random_of(b, b->dtype, all), null_of(b);
+        random_of(b, DTYPE_F32, lse), random_of(b, b->dtype, all), null_of(b), null_of(b), null_of(b);
         if (!b->status) call_attention_forward(b->ops, (void *[]){b->p[2], b->p[3], b->p[4], NULL}, &s);
         report(b, call_attention_backward, &s, 2.0 * (double)(all + out) * b->size, 2.5 * flops, "%s", shape);
     }

@@ -100,11 +100,42 @@ static void attention_backward_matches_float64(void **state) {
         char *d = dqkv.data;
         ops->attention_backward(ops, d, d + (size_t)q_width * dtype_size(dtype),
                                 d + (size_t)(q_width + kv_width) * dtype_size(dtype), stride, dout.data, out.data,
-                                lse.data, s.q, s.k, s.v, &s.shape, dtype);
+                                lse.data, s.q, s.k, s.v, &s.shape, NULL, dtype);
         // The three products in a row are each as long as the sequence or a head.
         tensor_check("attention dqkv", &dqkv, want, 4 * (c->seq + c->head_dim));
         tensors_free(&out, &lse, &dout, &dqkv);
         free(out_exact), free(lse_exact), free(want);
+        setup_free(&s);
+        oracle_ops_free(ops);
+    }
+}
+
+static void attention_backward_with_rope_equals_rope_afterwards(void **state) {
+    (void)state;
+    for (int i = 0; i < 2 * CASES; i++) {
+        DType dtype = i % 2 ? DTYPE_BF16 : DTYPE_F32;
+        const Case *c = &cases[i / 2];
+        Setup s = setup_make(c, dtype);
+        Ops *ops = oracle_ops(c->seq, 8, c->heads, c->kv_heads, c->head_dim, 0);
+        int64_t tokens = (int64_t)c->batch * c->seq, q_width = (int64_t)c->heads * c->head_dim;
+        int64_t kv_width = (int64_t)c->kv_heads * c->head_dim, stride = q_width + 2 * kv_width;
+        int64_t angles = (int64_t)(c->seq + 3) * c->head_dim / 2;
+        size_t k = (size_t)q_width * dtype_size(dtype), v = k + (size_t)kv_width * dtype_size(dtype);
+        Tensor out = tensor_poison(dtype, tokens * q_width), lse = tensor_poison(DTYPE_F32, tokens * c->heads);
+        Tensor dout = tensor_normal(dtype, tokens * q_width, 1, 0), dqkv[2];
+        Tensor cosines = tensor_normal(DTYPE_F32, angles, 1, 0), sines = tensor_normal(DTYPE_F32, angles, 1, 0);
+        QkRopeShape rope = {tokens,     c->seq, 3,    c->heads, c->kv_heads, c->head_dim, cosines.data,
+                            sines.data, NULL,   NULL, 0};
+        ops->attention_forward(ops, out.data, lse.data, s.q, s.k, s.v, &s.shape, dtype);
+        for (int j = 0; j < 2; j++) {
+            dqkv[j] = tensor_poison(dtype, tokens * stride);
+            char *d = dqkv[j].data;
+            ops->attention_backward(ops, d, d + k, d + v, stride, dout.data, out.data, lse.data, s.q, s.k, s.v,
+                                    &s.shape, j ? &rope : NULL, dtype);
+        }
+        ops->qk_rope_backward(ops, dqkv[0].data, stride, NULL, 0, NULL, NULL, NULL, &rope, dtype);
+        assert_memory_equal(dqkv[0].data, dqkv[1].data, (size_t)(tokens * stride) * dtype_size(dtype));
+        tensors_free(&out, &lse, &dout, &dqkv[0], &dqkv[1], &cosines, &sines);
         setup_free(&s);
         oracle_ops_free(ops);
     }
@@ -139,6 +170,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(attention_forward_matches_float64),
         cmocka_unit_test(attention_backward_matches_float64),
+        cmocka_unit_test(attention_backward_with_rope_equals_rope_afterwards),
         cmocka_unit_test(cached_attention_equals_the_whole_sequence),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -93,7 +93,8 @@ static void run_attention(Ops *ops, DType dtype) {
     Tensor dout = tensor_normal(dtype, out.count, 1, 0), grad = tensor_zero(dtype, qkv.count);
     char *x = qkv.data, *g = grad.data;
     ops->attention_forward(ops, out.data, lse.data, x, x + k, x + v, &shape, dtype);
-    ops->attention_backward(ops, g, g + k, g + v, QKV, dout.data, out.data, lse.data, x, x + k, x + v, &shape, dtype);
+    ops->attention_backward(ops, g, g + k, g + v, QKV, dout.data, out.data, lse.data, x, x + k, x + v, &shape, NULL,
+                            dtype);
     ops->qk_rope_backward(ops, grad.data, QKV, raw.data, QKV, rstd.data, dnorm.data, (float *)dnorm.data + HEAD_DIM,
                           &rope, dtype);
     mix(&qkv), mix(&raw), mix(&q_norm), mix(&tables), mix(&rstd), mix(&dnorm), mix(&out), mix(&lse), mix(&dout),

@@ -4,6 +4,7 @@
 #include "ops/cpu/cpu.h"
 #include "ops/cpu/vec.h"
 
+#include <assert.h>
 #include <math.h>
 
 enum { KEY_BLOCK = 128, STACK_ROWS = 128, QUERY_BLOCK_MOST = 64, QUERY_BLOCK_LEAST = 8 };
@@ -354,9 +355,9 @@ static void backward_task(void *context, int64_t begin, int64_t end, int worker)
     }
 }
 
-static void cpu_attention_backward(Ops *ops, void *dq, void *dk, void *dv, int64_t dqkv_stride, const void *dout,
-                                   const void *out, const float *lse, const void *q, const void *k, const void *v,
-                                   const AttentionShape *shape, DType dtype) {
+static void backward_run(Ops *ops, void *dq, void *dk, void *dv, int64_t dqkv_stride, const void *dout, const void *out,
+                         const float *lse, const void *q, const void *k, const void *v, const AttentionShape *shape,
+                         DType dtype) {
     CPU_TIMED(ops, OP_ATTENTION);
     Attention attention = {
         .shape = *shape,
@@ -377,6 +378,15 @@ static void cpu_attention_backward(Ops *ops, void *dq, void *dk, void *dv, int64
     attention.scratch = cpu_scratch(
         cpu_of(ops), 0, cpu_attention_scratch_bytes(shape->seq, shape->heads, shape->kv_heads, shape->head_dim));
     threads_for((int64_t)shape->batch * shape->kv_heads, 1, backward_task, &attention);
+}
+
+static void cpu_attention_backward(Ops *ops, void *dq, void *dk, void *dv, int64_t dqkv_stride, const void *dout,
+                                   const void *out, const float *lse, const void *q, const void *k, const void *v,
+                                   const AttentionShape *shape, const QkRopeShape *rope, DType dtype) {
+    assert(!rope || (!rope->q_weight && !rope->k_weight &&
+                     dk == cpu_at_mut(dq, (int64_t)shape->heads * shape->head_dim, dtype)));
+    backward_run(ops, dq, dk, dv, dqkv_stride, dout, out, lse, q, k, v, shape, dtype);
+    if (rope) ops->qk_rope_backward(ops, dq, dqkv_stride, NULL, 0, NULL, NULL, NULL, rope, dtype);
 }
 
 void cpu_install_attention(Ops *ops) {

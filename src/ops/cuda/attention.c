@@ -4,6 +4,7 @@
 #include "ops/cuda/attention_sm90.h"
 #include "ops/cuda/cuda.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -17,7 +18,7 @@ enum {
 typedef struct AttentionCase {
     AttentionShape shape; // its doc_start says only whether there are documents
     DType dtype;
-    bool backward;
+    bool backward, rope; // rope: the gradients also go back through a rotation
     int64_t dqkv_stride;
     int engine;
     CudnnPlan *plan;
@@ -37,6 +38,8 @@ typedef struct AttentionArgs { // of either pass
     float *lse;
     const void *q, *k, *v;
     const AttentionShape *shape;
+    const QkRopeShape *rope;
+    Ops *ops;
 } AttentionArgs;
 
 AttentionCache *attention_cache_create(void) {
@@ -52,15 +55,18 @@ void attention_cache_free(AttentionCache *cache) {
     free(cache);
 }
 
-static void case_run(CudaState *state, const AttentionCase *item, int engine, const AttentionArgs *a) {
+// Attention alone; whether dq and dk have gone back through the rotation as well.
+static bool engine_run(CudaState *state, const AttentionCase *item, int engine, const AttentionArgs *a) {
+    bool rotated = false;
     if (engine == ENGINE_CUDNN && item->backward)
         cudnn_run_backward(state, item->plan, a->dq, a->dk, a->dv, item->dqkv_stride, a->dout, a->out, a->lse, a->q,
                            a->k, a->v, a->shape);
     else if (engine == ENGINE_CUDNN)
         cudnn_run_forward(state, item->plan, a->out, a->lse, a->q, a->k, a->v, a->shape);
     else if (engine == ENGINE_SM90) {
+        rotated = a->rope && attention_sm90_rotates(a->shape, a->rope);
         if (!attention_sm90_backward(state, a->dq, a->dk, a->dv, item->dqkv_stride, a->dout, a->out, a->lse, a->q, a->k,
-                                     a->v, a->shape))
+                                     a->v, a->shape, rotated ? a->rope : NULL))
             cuda_fail(state, __FILE__, __LINE__, "the copy engine refused a tensor of attention");
     } else if (engine >= ENGINE_HOPPER)
         hopper_backward(state, a->dq, a->dk, a->dv, item->dqkv_stride, a->dout, a->out, a->lse, a->q, a->k, a->v,
@@ -70,6 +76,12 @@ static void case_run(CudaState *state, const AttentionCase *item, int engine, co
                        a->shape, item->dtype, engine);
     else
         flash_forward(state, a->out, a->lse, a->q, a->k, a->v, a->shape, item->dtype, engine);
+    return rotated;
+}
+
+static void case_run(CudaState *state, const AttentionCase *item, int engine, const AttentionArgs *a) {
+    if (!engine_run(state, item, engine, a) && a->rope)
+        cuda_qk_rope_backward(a->ops, a->dq, item->dqkv_stride, NULL, 0, NULL, NULL, NULL, a->rope, item->dtype);
 }
 
 static float case_time(CudaState *state, const AttentionCase *item, int engine, const AttentionArgs *a) {
@@ -92,10 +104,10 @@ static float case_time(CudaState *state, const AttentionCase *item, int engine, 
 
 static char *case_key(const CudaState *state, const AttentionCase *item) {
     const AttentionShape *s = &item->shape;
-    return text_format("attention 4 cudnn %d workspace %zu %s %s batch %d seq %d heads %d kv %d dim %d",
+    return text_format("attention 5 cudnn %d workspace %zu %s%s %s batch %d seq %d heads %d kv %d dim %d",
                        cudnn_version(state->attention->library), state->workspace_bytes,
-                       item->backward ? "backward" : "forward", s->doc_start ? "documents" : "plain", s->batch, s->seq,
-                       s->heads, s->kv_heads, s->head_dim);
+                       item->backward ? "backward" : "forward", item->rope ? " rope" : "",
+                       s->doc_start ? "documents" : "plain", s->batch, s->seq, s->heads, s->kv_heads, s->head_dim);
 }
 
 static void case_plan(CudaState *state, AttentionCase *item) {
@@ -262,7 +274,7 @@ static bool case_same(const AttentionCase *x, const AttentionCase *y) {
     return a->batch == b->batch && a->seq == b->seq && a->heads == b->heads && a->kv_heads == b->kv_heads &&
            a->head_dim == b->head_dim && a->q_stride == b->q_stride && a->k_stride == b->k_stride &&
            a->v_stride == b->v_stride && a->o_stride == b->o_stride && !a->doc_start == !b->doc_start &&
-           x->dtype == y->dtype && x->backward == y->backward && x->dqkv_stride == y->dqkv_stride;
+           x->dtype == y->dtype && x->backward == y->backward && x->rope == y->rope && x->dqkv_stride == y->dqkv_stride;
 }
 
 static void attention(Ops *ops, const AttentionCase *wanted, const AttentionArgs *args) {
@@ -292,8 +304,11 @@ void cuda_attention_forward(Ops *ops, void *out, float *lse, const void *q, cons
 
 void cuda_attention_backward(Ops *ops, void *dq, void *dk, void *dv, int64_t dqkv_stride, const void *dout,
                              const void *out, const float *lse, const void *q, const void *k, const void *v,
-                             const AttentionShape *shape, DType dtype) {
-    AttentionCase wanted = {.shape = *shape, .dtype = dtype, .backward = true, .dqkv_stride = dqkv_stride};
-    AttentionArgs args = {dq, dk, dv, dout, (void *)out, (float *)lse, q, k, v, shape};
+                             const AttentionShape *shape, const QkRopeShape *rope, DType dtype) {
+    assert(!rope || (!rope->q_weight && !rope->k_weight &&
+                     (char *)dk == (char *)dq + (size_t)(shape->heads * shape->head_dim) * dtype_size(dtype)));
+    AttentionCase wanted = {
+        .shape = *shape, .dtype = dtype, .backward = true, .rope = rope != NULL, .dqkv_stride = dqkv_stride};
+    AttentionArgs args = {dq, dk, dv, dout, (void *)out, (float *)lse, q, k, v, shape, rope, ops};
     attention(ops, &wanted, &args);
 }

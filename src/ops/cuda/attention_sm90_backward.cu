@@ -9,19 +9,22 @@
 // the bulk copy engine, its second moves dQ.
 //
 // dQ of a block of queries is the sum over the items with keys at or before it. They take turns (a counter per block of
-// queries): the first stores its part, the next ones have the copy engine add theirs to memory, and the last has the
-// sum so far brought to shared memory and writes dQ itself. So nothing is cleared before or converted after, and the
-// order of the additions is always the same. An item waits only for items handed out before it, so a waiting block
-// never blocks the one that it waits for, however few blocks are resident. Two orders:
-//   descending  items by falling key block, queries rising from the diagonal: neighbours touch a block of queries one
-//               step after each other without waiting; but the longest items come last.
-//   ascending   items by rising key block, queries falling from the end: the longest items first, but an item that runs
-//               beside its predecessor cannot be quicker than that one. Good when there are so many heads that
-//               neighbours seldom run at the same time.
-// Items are grouped in sections of a few KV heads, so that Q, dO and the sums of dQ stay in the L2 cache while the
-// key blocks of the section pass over them.
+// queries), by rising key block: the first stores its part, the next ones have the copy engine add theirs to memory,
+// and the last has the sum so far brought to shared memory and writes dQ itself. So nothing is cleared before or
+// converted after, and the order of the additions is always the same. An item waits only for items handed out before
+// it, so a waiting block never blocks the one that it waits for, however few blocks are resident.
+//
+// Items go by rising key block and take their queries from the end, all heads of the group before the next block of
+// queries: the longest items are the first, and items that run side by side touch the sums at the same pace. (Head by
+// head an item, being shorter than its predecessor, would catch up with it at every head and wait.) They are grouped in
+// sections of a few KV heads, so that Q, dO and the sums of dQ stay in the L2 cache while the key blocks of the section
+// pass over them.
+//
+// Where a rotary embedding is given, dQ and dK go back through it on their way from the accumulators to memory: both
+// columns of a pair are in the same thread.
 #include "ops/cuda/attention_sm90.cuh"
 #include "ops/cuda/attention_sm90.h"
+#include "ops/cuda/attention_sm90_rows.cuh"
 #include "ops/cuda/cuda.h"
 
 #include <cuda_bf16.h>
@@ -44,8 +47,8 @@ struct BackwardArgs {
     int batch, seq, heads, kv_heads, head_dim, key_blocks, query_blocks;
     int64_t o_stride, grad_stride;
     float scale;
-    int section; // KV heads (of all sequences) whose items are handed out together
-    bool descending;
+    const float *cos, *sin; // [seq, head_dim / 2], read where there is a rotation
+    int section;            // KV heads (of all sequences) whose items are handed out together
 };
 
 struct BackwardMaps {
@@ -63,7 +66,6 @@ template <int D> struct Config {
                          DOTS = LSE + 2 * QUERIES * 4, BARRIERS = DOTS + 2 * QUERIES * 4;
     static constexpr int BYTES = BARRIERS + 192;
     static_assert(BYTES <= 232448, "shared memory of a block");
-    static constexpr bool EARLY = false;
     // Of the 504 for a thread of each warpgroup that the block starts with.
     static constexpr int REGISTERS_MOVE = D == 64 ? 56 : 24, REGISTERS_COMPUTE = D == 64 ? 224 : 240;
     // barriers, 8 bytes each; the item of each slot stands behind them
@@ -77,9 +79,11 @@ struct Item {
     int batch, kv_head, key_block; // key_block < 0: there are no more
 };
 
-// Walks over the query blocks of an item, head by head.
+// Walks over the query blocks of an item, from the last one down to the diagonal, each for all heads of the group.
 struct Walk {
-    int block, line, left; // line: of turns and dq_sum; left: blocks of this head, this one included
+    int block, head;
+    int line; // of turns and dq_sum
+    int left; // steps, this one included
 };
 
 template <int D> static __device__ __forceinline__ Item item_decode(const BackwardArgs &args, int number) {
@@ -88,7 +92,7 @@ template <int D> static __device__ __forceinline__ Item item_decode(const Backwa
     const int turn = rest / pairs, pair = section * args.section + rest - turn * pairs;
     Item item;
     item.batch = pair / args.kv_heads, item.kv_head = pair - item.batch * args.kv_heads;
-    item.key_block = args.descending ? args.key_blocks - 1 - turn : turn;
+    item.key_block = turn;
     return item;
 }
 
@@ -96,31 +100,27 @@ template <int D> static __device__ __forceinline__ int item_first(const Item &it
     return item.key_block * (KEYS / Config<D>::QUERIES);
 }
 
-template <int D>
-static __device__ __forceinline__ Walk walk_begin(const BackwardArgs &args, const Item &item, int head) {
+template <int D> static __device__ __forceinline__ Walk walk_begin(const BackwardArgs &args, const Item &item) {
+    const int group = args.heads / args.kv_heads;
     Walk walk;
-    walk.block = args.descending ? item_first<D>(item) : args.query_blocks - 1;
-    walk.line = (item.batch * args.heads + head) * args.query_blocks + walk.block;
-    walk.left = args.query_blocks - item_first<D>(item);
+    walk.block = args.query_blocks - 1, walk.head = item.kv_head * group;
+    walk.line = (item.batch * args.heads + walk.head) * args.query_blocks + walk.block;
+    walk.left = group * (args.query_blocks - item_first<D>(item));
     return walk;
 }
 
-// The part of dQ of a query block that comes from these keys: how many parts come before it, and whether it is the
-// last.
-template <int D> static __device__ __forceinline__ int part_order(const BackwardArgs &args, int key_block, int block) {
-    return args.descending ? block / (KEYS / Config<D>::QUERIES) - key_block : key_block;
-}
-
-template <int D> static __device__ __forceinline__ bool part_ends(const BackwardArgs &args, int key_block, int block) {
-    return key_block == (args.descending ? 0 : block / (KEYS / Config<D>::QUERIES));
+// Whether the part of dQ that comes from these keys is the last one.
+template <int D> static __device__ __forceinline__ bool part_ends(const Item &item, const Walk &walk) {
+    return item.key_block == walk.block / (KEYS / Config<D>::QUERIES);
 }
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-static __device__ __forceinline__ void walk_step(const BackwardArgs &args, Walk &walk) { // within the head
-    walk.block += args.descending ? 1 : -1;
-    walk.line += args.descending ? 1 : -1;
-    walk.left--;
+static __device__ __forceinline__ void walk_step(const BackwardArgs &args, const Item &item, Walk &walk) {
+    const int group = args.heads / args.kv_heads;
+    walk.left--, walk.head++, walk.line += args.query_blocks;
+    if (walk.head == (item.kv_head + 1) * group)
+        walk.block--, walk.head -= group, walk.line -= group * args.query_blocks + 1;
 }
 
 // ---- the two warps that move data
@@ -139,7 +139,6 @@ template <int D>
 static __device__ __forceinline__ void backward_load(const BackwardArgs &args, const BackwardMaps &maps,
                                                      uint8_t *shared, uint32_t base) {
     using C = Config<D>;
-    const int group = args.heads / args.kv_heads;
     int number = atomicAdd(args.next_item, 1), n = 0;
     for (int turn = 0;; turn++) {
         const int slot = turn % C::KV_SLOTS;
@@ -160,23 +159,22 @@ static __device__ __forceinline__ void backward_load(const BackwardArgs &args, c
                      C::KV_PANEL);
         load_rows<D>(base + C::V + slot * C::KV_BYTES, &maps.v, full, item.kv_head, item.key_block * KEYS, item.batch,
                      C::KV_PANEL);
-        for (int head = item.kv_head * group, end = head + group; head < end; head++)
-            for (Walk walk = walk_begin<D>(args, item, head); walk.left > 0; walk_step(args, walk), n++) {
-                const int stage = n & 1, parity = (n / 2 + 1) & 1;
-                const uint32_t q_full = base + C::Q_FULL + stage * 8, do_full = base + C::DO_FULL + stage * 8;
-                mbarrier_wait(base + C::Q_EMPTY + stage * 8, parity);
-                mbarrier_expect(q_full, C::Q_BYTES + C::QUERIES * 4);
-                load_rows<D>(base + C::Q + stage * C::Q_BYTES, &maps.q, q_full, head, walk.block * C::QUERIES,
-                             item.batch, C::Q_PANEL);
-                bulk_load(base + C::LSE + stage * C::QUERIES * 4, args.lse2 + (int64_t)walk.line * C::QUERIES,
-                          C::QUERIES * 4, q_full);
-                mbarrier_wait(base + C::DO_EMPTY + stage * 8, parity);
-                mbarrier_expect(do_full, C::Q_BYTES + C::QUERIES * 4);
-                load_rows<D>(base + C::DO + stage * C::Q_BYTES, &maps.dout, do_full, head, walk.block * C::QUERIES,
-                             item.batch, C::Q_PANEL);
-                bulk_load(base + C::DOTS + stage * C::QUERIES * 4, args.dots + (int64_t)walk.line * C::QUERIES,
-                          C::QUERIES * 4, do_full);
-            }
+        for (Walk walk = walk_begin<D>(args, item); walk.left > 0; walk_step(args, item, walk), n++) {
+            const int stage = n & 1, parity = (n / 2 + 1) & 1;
+            const uint32_t q_full = base + C::Q_FULL + stage * 8, do_full = base + C::DO_FULL + stage * 8;
+            mbarrier_wait(base + C::Q_EMPTY + stage * 8, parity);
+            mbarrier_expect(q_full, C::Q_BYTES + C::QUERIES * 4);
+            load_rows<D>(base + C::Q + stage * C::Q_BYTES, &maps.q, q_full, walk.head, walk.block * C::QUERIES,
+                         item.batch, C::Q_PANEL);
+            bulk_load(base + C::LSE + stage * C::QUERIES * 4, args.lse2 + (int64_t)walk.line * C::QUERIES,
+                      C::QUERIES * 4, q_full);
+            mbarrier_wait(base + C::DO_EMPTY + stage * 8, parity);
+            mbarrier_expect(do_full, C::Q_BYTES + C::QUERIES * 4);
+            load_rows<D>(base + C::DO + stage * C::Q_BYTES, &maps.dout, do_full, walk.head, walk.block * C::QUERIES,
+                         item.batch, C::Q_PANEL);
+            bulk_load(base + C::DOTS + stage * C::QUERIES * 4, args.dots + (int64_t)walk.line * C::QUERIES,
+                      C::QUERIES * 4, do_full);
+        }
     }
 }
 
@@ -189,8 +187,7 @@ static __device__ __forceinline__ void turn_finish(int32_t *turns, int &line) {
     if (line < 0) return;
     bulk_wait_complete();
     fence_async_all();
-    __threadfence();
-    turn_pass(turns + line);
+    turn_pass(turns + line); // releases what the copy engine wrote
     line = -1;
 }
 
@@ -198,7 +195,6 @@ static __device__ __forceinline__ void turn_finish(int32_t *turns, int &line) {
 template <int D>
 static __device__ __forceinline__ void backward_sum(const BackwardArgs &args, uint8_t *shared, uint32_t base) {
     using C = Config<D>;
-    const int group = args.heads / args.kv_heads;
     const uint32_t ready = base + C::DQ_READY, done = base + C::DQ_DONE, buffer = base + C::DQ;
     int n = 0, pending = -1; // line of turns to pass when its addition is complete
     for (int turn = 0;; turn++) {
@@ -207,48 +203,43 @@ static __device__ __forceinline__ void backward_sum(const BackwardArgs &args, ui
         const Item item = item_read(shared + C::ITEMS + slot * 16);
         if (item.key_block < 0) return;
         mbarrier_arrive(base + C::KV_EMPTY + slot * 8);
-        for (int head = item.kv_head * group, end = head + group; head < end; head++)
-            for (Walk walk = walk_begin<D>(args, item, head); walk.left > 0; walk_step(args, walk), n++) {
-                const int order = part_order<D>(args, item.key_block, walk.block);
-                float *sum = args.dq_sum + (int64_t)walk.line * DQ_FLOATS;
-                if (part_ends<D>(args, item.key_block, walk.block)) {
-                    turn_finish(args.turns, pending);
-                    if (order == 0) {
-                        mbarrier_arrive(ready);
-                    } else {
-                        turn_wait(args.turns + walk.line, order);
-                        fence_async_all();
-                        mbarrier_expect(ready, DQ_BYTES);
-                        bulk_load(buffer, sum, DQ_BYTES, ready);
-                    }
-                    mbarrier_wait(done, n & 1);
-                } else {
+        for (Walk walk = walk_begin<D>(args, item); walk.left > 0; walk_step(args, item, walk), n++) {
+            float *sum = args.dq_sum + (int64_t)walk.line * DQ_FLOATS;
+            const bool first = item.key_block == 0;
+            if (part_ends<D>(item, walk)) {
+                turn_finish(args.turns, pending);
+                if (first) {
                     mbarrier_arrive(ready);
-                    turn_finish(args.turns, pending);
-                    mbarrier_wait(done, n & 1);
-                    if (order == 0) {
-                        bulk_store(sum, buffer, DQ_BYTES);
-                    } else {
-                        turn_wait(args.turns + walk.line, order);
-                        fence_async_all();
-                        bulk_add(sum, buffer, DQ_BYTES);
-                    }
-                    bulk_commit();
-                    bulk_wait_read();
-                    pending = walk.line;
+                } else {
+                    turn_wait(args.turns + walk.line, item.key_block);
+                    fence_async_all();
+                    mbarrier_expect(ready, DQ_BYTES);
+                    bulk_load(buffer, sum, DQ_BYTES, ready);
                 }
+                mbarrier_wait(done, n & 1);
+            } else {
+                mbarrier_arrive(ready);
+                turn_finish(args.turns, pending);
+                // Asked for while the part is being computed.
+                if (!first) turn_wait(args.turns + walk.line, item.key_block);
+                mbarrier_wait(done, n & 1);
+                if (first) {
+                    bulk_store(sum, buffer, DQ_BYTES);
+                } else {
+                    fence_async_all();
+                    bulk_add(sum, buffer, DQ_BYTES);
+                }
+                bulk_commit();
+                bulk_wait_read();
+                pending = walk.line;
             }
+        }
         turn_finish(args.turns, pending);
     }
 }
 
 // ---- the two warpgroups that compute
 // ---------------------------------------------------------------------------------
-
-static __device__ __forceinline__ uint32_t pack(float low, float high) {
-    __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-    return *reinterpret_cast<uint32_t *>(&pair);
-}
 
 static __device__ __forceinline__ float low(uint32_t pair) {
     return __uint_as_float(pair << 16);
@@ -263,37 +254,6 @@ static __device__ __forceinline__ float power2(float x) {
     float result;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
     return result;
-}
-
-// Swaps so that `low` and `high` of the lanes whose number differs in `bit` become rows instead of columns.
-static __device__ __forceinline__ void lanes_swap(uint32_t &low, uint32_t &high, int bit, bool upper) {
-    const uint32_t got = __shfl_xor_sync(0xffffffffu, upper ? low : high, bit);
-    low = upper ? got : low, high = upper ? high : got;
-}
-
-// The accumulators of 64 rows times factor as bf16 to memory, 16 bytes a lane.
-template <int COUNT>
-static __device__ __forceinline__ void rows_store(const float (&acc)[COUNT], float factor, Half *to, int64_t stride,
-                                                  int rows, int columns) {
-    const int lane = threadIdx.x & 31, quarter = lane & 3, row0 = (threadIdx.x / 32 & 3) * 16 + lane / 4;
-#pragma unroll
-    for (int half = 0; half < 2; half++)
-#pragma unroll
-        for (int part = 0; part < COUNT / 16; part++) {
-            uint32_t x[4];
-#pragma unroll
-            for (int e = 0; e < 4; e++) {
-                const int at = (part * 4 + e) * 4 + half * 2;
-                x[e] = pack(acc[at] * factor, acc[at + 1] * factor);
-            }
-            lanes_swap(x[0], x[1], 1, quarter & 1);
-            lanes_swap(x[2], x[3], 1, quarter & 1);
-            lanes_swap(x[0], x[2], 2, quarter & 2);
-            lanes_swap(x[1], x[3], 2, quarter & 2);
-            const int row = row0 + half * 8, column = (part * 4 + quarter) * 8;
-            if (row < rows && column < columns)
-                *(uint4 *)(to + row * stride + column) = make_uint4(x[0], x[1], x[2], x[3]);
-        }
 }
 
 // d [64, QUERIES] = 64 rows of a tile of keys . a tile of queries, summed over D columns.
@@ -356,21 +316,33 @@ static __device__ __forceinline__ void ds_store(uint32_t ds, const uint32_t (&p)
                               p[i][0], p[i][1], p[i][2], p[i][3]);
 }
 
-// dQ to the buffer for the sum in memory; or, where the sum ends, to its place.
-template <int D>
+// The products of dQ end here: to the buffer for the sum in memory; or, where the sum ends, to its place.
+template <int D, bool ROPE>
 static __device__ __forceinline__ void dq_hand_over(const BackwardArgs &args, float (&dq)[32], const Item &item,
-                                                    int block, int head, uint8_t *shared, uint32_t base, int n,
+                                                    const Walk &walk, uint8_t *shared, uint32_t base, int n,
                                                     int warpgroup) {
     using C = Config<D>;
-    const bool ends = part_ends<D>(args, item.key_block, block);
+    const bool ends = part_ends<D>(item, walk);
+    const int row = walk.block * C::QUERIES + (D == 64 ? warpgroup * 64 : 0) + (threadIdx.x / 32 & 3) * 16;
     float4 *buffer = (float4 *)(shared + C::DQ + warpgroup * (DQ_BYTES / 2)) + (threadIdx.x & 127);
-    mbarrier_wait(base + C::DQ_READY, n & 1);
     if (!ends) {
+        wgmma_wait<1>();
+        wgmma_hold(dq);
+        mbarrier_wait(base + C::DQ_READY, n & 1);
 #pragma unroll
         for (int i = 0; i < 8; i++)
             buffer[i * 128] = make_float4(dq[i * 4], dq[i * 4 + 1], dq[i * 4 + 2], dq[i * 4 + 3]);
         shared_fence_async();
-    } else if (part_order<D>(args, item.key_block, block) > 0) {
+        __syncwarp();
+        if ((threadIdx.x & 31) == 0) mbarrier_arrive(base + C::DQ_DONE);
+        return;
+    }
+    Angles angles;
+    if constexpr (ROPE) angles_load(angles, args.cos, args.sin, row, args.seq);
+    wgmma_wait<1>();
+    wgmma_hold(dq);
+    mbarrier_wait(base + C::DQ_READY, n & 1);
+    if (item.key_block > 0) {
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             const float4 x = buffer[i * 128];
@@ -379,13 +351,11 @@ static __device__ __forceinline__ void dq_hand_over(const BackwardArgs &args, fl
     }
     __syncwarp();
     if ((threadIdx.x & 31) == 0) mbarrier_arrive(base + C::DQ_DONE);
-    if (ends) {
-        const int row = block * C::QUERIES + (D == 64 ? warpgroup * 64 : 0);
-        const int column = D == 64 ? 0 : warpgroup * 64;
-        rows_store(dq, args.scale,
-                   args.dq + ((int64_t)item.batch * args.seq + row) * args.grad_stride + head * args.head_dim + column,
-                   args.grad_stride, args.seq - row, args.head_dim - column);
-    }
+    if constexpr (ROPE) rows_rotate(dq, angles);
+    const int column = D == 64 ? 0 : warpgroup * 64;
+    rows_store(dq, args.scale,
+               args.dq + ((int64_t)item.batch * args.seq + row) * args.grad_stride + walk.head * args.head_dim + column,
+               args.grad_stride, args.seq - row, args.head_dim - column);
 }
 
 // Where a warpgroup stands: its item, its place in the shared buffers, and the query block that it works on.
@@ -437,15 +407,12 @@ static __device__ __forceinline__ void scores_finish(const Place &at, float (&s)
     }
     ds_store<D>(at.base + C::DS + stage * C::DS_BYTES, ds, at.row0);
     shared_fence_async();
-    wgmma_wait<0>();
-    if (at.lane == 0) mbarrier_arrive(at.base + C::DO_EMPTY + stage * 8);
 }
 
-template <int D>
+template <int D, bool ROPE>
 static __device__ __forceinline__ void backward_compute(const BackwardArgs &args, uint8_t *shared, uint32_t base,
                                                         int warpgroup) {
     using C = Config<D>;
-    const int group = args.heads / args.kv_heads;
     Place at;
     at.shared = shared, at.base = base, at.warpgroup = warpgroup, at.lane = threadIdx.x & 31;
     at.row0 = warpgroup * 64 + (threadIdx.x / 32 & 3) * 16;
@@ -458,51 +425,34 @@ static __device__ __forceinline__ void backward_compute(const BackwardArgs &args
         if (item.key_block < 0) return;
         at.k_tile = base + C::K + slot * C::KV_BYTES, at.v_tile = base + C::V + slot * C::KV_BYTES;
         const int key0 = item.key_block * KEYS;
-        int head = item.kv_head * group, left = group * (args.query_blocks - item_first<D>(item));
-        int block = args.descending ? item_first<D>(item) : args.query_blocks - 1;
-        float s[C::QUERIES / 2], dq[32], dk[D / 2], dv[D / 2];
-        uint32_t ds[C::QUERIES / 16][4];
+        Walk walk = walk_begin<D>(args, item);
+        float s[C::QUERIES / 2], dk[D / 2], dv[D / 2];
+        int keep = 0, stage;
         mbarrier_wait(base + C::Q_FULL + (at.n & 1) * 8, at.n / 2 & 1);
         scores_start<D>(s, at.k_tile + warpgroup * 8192, base + C::Q + (at.n & 1) * C::Q_BYTES);
-        scores_finish<D>(at, s, ds, dv, block * C::QUERIES - key0, 0);
-        // Every round ends the products of one query block and begins those of the next, so that the tensor cores are
-        // busy while dQ is handed over.
-        int keep = 0;
-        while (--left > 0) {
-            const int stage = at.n & 1;
+        // A round ends the products of one query block and begins the scores of the next. Products follow each other
+        // without a pause, except for the exponentials; dV is known to be complete when dQ is, as they end in order.
+        for (;;) {
+            uint32_t ds[C::QUERIES / 16][4];
+            float dq[32];
+            stage = at.n & 1;
+            scores_finish<D>(at, s, ds, dv, walk.block * C::QUERIES - key0, keep);
             named_barrier(1, 256);
             dq_start<D>(dq, base + C::DS + stage * C::DS_BYTES, at.k_tile, warpgroup);
             accumulate_start<D>(dk, ds, base + C::Q + stage * C::Q_BYTES, keep);
             keep = 1;
-            if (!C::EARLY) {
-                wgmma_wait<1>();
-                wgmma_hold(dq);
-                dq_hand_over<D>(args, dq, item, block, head, shared, base, at.n, warpgroup);
-            }
+            dq_hand_over<D, ROPE>(args, dq, item, walk, shared, base, at.n, warpgroup);
+            if (at.lane == 0) mbarrier_arrive(base + C::DO_EMPTY + stage * 8);
+            if (walk.left == 1) break;
             mbarrier_wait(base + C::Q_FULL + (stage ^ 1) * 8, (at.n + 1) / 2 & 1);
             scores_start<D>(s, at.k_tile + warpgroup * 8192, base + C::Q + (stage ^ 1) * C::Q_BYTES);
-            if (C::EARLY) {
-                wgmma_wait<2>();
-                wgmma_hold(dq);
-                dq_hand_over<D>(args, dq, item, block, head, shared, base, at.n, warpgroup);
-            }
             wgmma_wait<1>();
             if (at.lane == 0) mbarrier_arrive(base + C::Q_EMPTY + stage * 8);
             at.n++;
-            if (args.descending) {
-                if (++block == args.query_blocks) block = item_first<D>(item), head++;
-            } else {
-                if (--block < item_first<D>(item)) block = args.query_blocks - 1, head++;
-            }
-            scores_finish<D>(at, s, ds, dv, block * C::QUERIES - key0, 1);
+            walk_step(args, item, walk);
         }
-        const int stage = at.n & 1;
-        named_barrier(1, 256);
-        dq_start<D>(dq, base + C::DS + stage * C::DS_BYTES, at.k_tile, warpgroup);
-        accumulate_start<D>(dk, ds, base + C::Q + stage * C::Q_BYTES, keep);
-        wgmma_wait<1>();
-        wgmma_hold(dq);
-        dq_hand_over<D>(args, dq, item, block, head, shared, base, at.n, warpgroup);
+        Angles angles;
+        if constexpr (ROPE) angles_load(angles, args.cos, args.sin, key0 + at.row0, args.seq);
         wgmma_wait<0>();
         wgmma_hold(dk);
         wgmma_hold(dv);
@@ -511,16 +461,26 @@ static __device__ __forceinline__ void backward_compute(const BackwardArgs &args
             mbarrier_arrive(base + C::KV_EMPTY + slot * 8);
         }
         at.n++;
-        const int row = key0 + warpgroup * 64;
+        const int row = key0 + at.row0;
         const int64_t to = ((int64_t)item.batch * args.seq + row) * args.grad_stride + item.kv_head * args.head_dim;
         rows_store(dv, 1.0f, args.dv + to, args.grad_stride, args.seq - row, args.head_dim);
-        rows_store(dk, args.scale, args.dk + to, args.grad_stride, args.seq - row, args.head_dim);
+        if constexpr (ROPE) {
+            // A copy: rotating the accumulators themselves makes ptxas run out of registers and serialize the products.
+            float turned[32];
+#pragma unroll
+            for (int i = 0; i < 32; i++)
+                asm volatile("mov.b32 %0, %1;" : "=f"(turned[i]) : "f"(dk[i]));
+            rows_rotate(turned, angles);
+            rows_store(turned, args.scale, args.dk + to, args.grad_stride, args.seq - row, args.head_dim);
+        } else {
+            rows_store(dk, args.scale, args.dk + to, args.grad_stride, args.seq - row, args.head_dim);
+        }
     }
 }
 
 #endif
 
-template <int D>
+template <int D, bool ROPE>
 static __global__ void __launch_bounds__(THREADS, 1)
     backward_kernel(const __grid_constant__ BackwardMaps maps, const __grid_constant__ BackwardArgs args) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -544,7 +504,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
         if (threadIdx.x == 32) backward_sum<D>(args, shared, base);
     } else {
         registers_grow<C::REGISTERS_COMPUTE>();
-        backward_compute<D>(args, shared, base, warpgroup - 1);
+        backward_compute<D, ROPE>(args, shared, base, warpgroup - 1);
     }
 #endif
 }
@@ -608,7 +568,7 @@ static bool map_make(CUtensorMap *map, const void *memory, const AttentionShape 
                             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
-template <int D>
+template <int D, bool ROPE>
 static bool backward_launch(CudaState *state, const BackwardArgs *args, const void *q, const void *k, const void *v,
                             const AttentionShape *shape) {
     using C = Config<D>;
@@ -620,19 +580,19 @@ static bool backward_launch(CudaState *state, const BackwardArgs *args, const vo
         return false;
     prepare_kernel<D><<<args->batch * args->heads * args->query_blocks, 256, 0, state->stream>>>(*args);
     LAUNCH_CHECK(state);
-    CUDA_CHECK(state, cudaFuncSetAttribute(backward_kernel<D>, cudaFuncAttributeMaxDynamicSharedMemorySize, C::BYTES));
+    CUDA_CHECK(state,
+               cudaFuncSetAttribute(backward_kernel<D, ROPE>, cudaFuncAttributeMaxDynamicSharedMemorySize, C::BYTES));
     const int items = args->batch * args->kv_heads * args->key_blocks;
     const int blocks = items < state->sm_count ? items : state->sm_count;
-    backward_kernel<D><<<blocks, THREADS, C::BYTES, state->stream>>>(maps, *args);
+    backward_kernel<D, ROPE><<<blocks, THREADS, C::BYTES, state->stream>>>(maps, *args);
     LAUNCH_CHECK(state);
     return true;
 }
 
-// The order of the items: ascending, in sections of a quarter of the multiprocessors, measured best from 2048 tokens on
-// (at 512 tokens sections of all multiprocessors are 15 % faster).
-static void order_choose(BackwardArgs *args, const CudaState *state) {
-    args->descending = false;
-    args->section = state->sm_count / 4;
+// KV heads in a section, as measured: the longer the items, the fewer, for more of the L2 cache each; with short ones
+// more of them, so that items of one head seldom run at the same time.
+static int section_choose(const CudaState *state, int key_blocks) {
+    return state->sm_count / (key_blocks <= 8 ? 2 : 4);
 }
 
 extern "C" bool attention_sm90_supported(const CudaState *state, int64_t dqkv_stride, const AttentionShape *shape) {
@@ -641,16 +601,22 @@ extern "C" bool attention_sm90_supported(const CudaState *state, int64_t dqkv_st
         shape->k_stride % 8 || shape->v_stride % 8 || shape->o_stride % 8 || dqkv_stride % 8)
         return false;
     // Where the instructions were not compiled in, the kernels are empty and hardly use registers.
-    if (cudaFuncGetAttributes(&attributes, backward_kernel<64>) != cudaSuccess) {
+    if (cudaFuncGetAttributes(&attributes, backward_kernel<64, false>) != cudaSuccess) {
         cudaGetLastError();
         return false;
     }
     return attributes.numRegs > 64;
 }
 
-static bool backward_run(CudaState *state, void *dq, void *dk, void *dv, int64_t dqkv_stride, const void *dout,
-                         const void *out, const float *lse, const void *q, const void *k, const void *v,
-                         const AttentionShape *shape, const BackwardArgs *order) {
+extern "C" bool attention_sm90_rotates(const AttentionShape *shape, const QkRopeShape *rope) {
+    return shape->head_dim == 64 && rope->seq == shape->seq &&
+           ((uintptr_t)rope->cos | (uintptr_t)rope->sin) % sizeof(float2) == 0;
+}
+
+extern "C" bool attention_sm90_backward(CudaState *state, void *dq, void *dk, void *dv, int64_t dqkv_stride,
+                                        const void *dout, const void *out, const float *lse, const void *q,
+                                        const void *k, const void *v, const AttentionShape *shape,
+                                        const QkRopeShape *rope) {
     if (!attention_sm90_supported(state, dqkv_stride, shape)) return false;
     const int queries = sm90_backward_queries(shape->head_dim), query_blocks = (shape->seq + queries - 1) / queries;
     const int64_t lines = (int64_t)shape->batch * shape->heads * query_blocks;
@@ -666,16 +632,12 @@ static bool backward_run(CudaState *state, void *dq, void *dk, void *dv, int64_t
     args.batch = shape->batch, args.seq = shape->seq, args.heads = shape->heads, args.kv_heads = shape->kv_heads;
     args.head_dim = shape->head_dim, args.o_stride = shape->o_stride, args.scale = shape->scale;
     args.key_blocks = (shape->seq + KEYS - 1) / KEYS, args.query_blocks = query_blocks;
-    if (order)
-        args.section = order->section, args.descending = order->descending;
-    else
-        order_choose(&args, state);
-    return shape->head_dim <= 64 ? backward_launch<64>(state, &args, q, k, v, shape)
-                                 : backward_launch<128>(state, &args, q, k, v, shape);
-}
-
-extern "C" bool attention_sm90_backward(CudaState *state, void *dq, void *dk, void *dv, int64_t dqkv_stride,
-                                        const void *dout, const void *out, const float *lse, const void *q,
-                                        const void *k, const void *v, const AttentionShape *shape) {
-    return backward_run(state, dq, dk, dv, dqkv_stride, dout, out, lse, q, k, v, shape, NULL);
+    if (rope) {
+        const int64_t first = (int64_t)rope->first_position * (rope->head_dim / 2);
+        args.cos = rope->cos + first, args.sin = rope->sin + first;
+    }
+    args.section = section_choose(state, args.key_blocks);
+    if (rope) return backward_launch<64, true>(state, &args, q, k, v, shape);
+    return shape->head_dim <= 64 ? backward_launch<64, false>(state, &args, q, k, v, shape)
+                                 : backward_launch<128, false>(state, &args, q, k, v, shape);
 }

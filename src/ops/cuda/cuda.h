@@ -213,7 +213,7 @@ void cuda_attention_forward(Ops *ops, void *out, float *lse, const void *q, cons
                             const AttentionShape *shape, DType dtype);
 void cuda_attention_backward(Ops *ops, void *dq, void *dk, void *dv, int64_t dqkv_stride, const void *dout,
                              const void *out, const float *lse, const void *q, const void *k, const void *v,
-                             const AttentionShape *shape, DType dtype);
+                             const AttentionShape *shape, const QkRopeShape *rope, DType dtype);
 AttentionCache *attention_cache_create(void);
 void attention_cache_free(AttentionCache *cache);
 
@@ -235,9 +235,10 @@ void hopper_backward(CudaState *state, void *dq, void *dk, void *dv, int64_t dqk
 
 // attention_sm90_backward.cu: bf16 on compute capability 9.0, without documents; attention_sm90.h gives its scratch.
 bool attention_sm90_supported(const CudaState *state, int64_t dqkv_stride, const AttentionShape *shape);
+bool attention_sm90_rotates(const AttentionShape *shape, const QkRopeShape *rope); // takes dq and dk back through rope
 bool attention_sm90_backward(CudaState *state, void *dq, void *dk, void *dv, int64_t dqkv_stride, const void *dout,
                              const void *out, const float *lse, const void *q, const void *k, const void *v,
-                             const AttentionShape *shape);
+                             const AttentionShape *shape, const QkRopeShape *rope);
 
 // attention_f32.cu. row_sum is scratch of [batch, heads, seq].
 void flash_forward_f32(CudaState *state, float *out, float *lse, const float *q, const float *k, const float *v,

@@ -53,8 +53,17 @@ HOPPER_CODE float high_bf16(uint32_t pair) {
     return __uint_as_float(pair & 0xffff0000u);
 }
 
-HOPPER_CODE float sigmoid(float x) { // good for some 21 bits: enough for bf16
-    return __fdividef(1.0f, 1.0f + __expf(-x));
+HOPPER_CODE float exp2f_approx(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+// Good for some 21 bits: enough for bf16. Far left the exponential is infinite and its reciprocal 0, as it should be.
+HOPPER_CODE float sigmoid(float x) {
+    float s;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(s) : "f"(1.0f + exp2f_approx(x * -1.4426950408889634f)));
+    return s;
 }
 
 // gate and up as they are stored, two of each, to hidden.
@@ -88,28 +97,39 @@ HOPPER_CODE void round_fill(const Rounds<C> &rounds, uint32_t round, const float
     const uint32_t slot = rounds.slots + index * C::SLOT_BYTES;
     mbarrier_wait(C::BACKWARD ? rounds.loaded + index * 8 : rounds.empty + index * 8,
                   C::BACKWARD ? parity : parity ^ 1);
+    // Per pair of 8 columns: two 8 x 8 matrices beside each other, two above each other. All are read before any is
+    // written, so that their exponentials overlap.
+    constexpr int PAIRS = C::COLUMNS / 16;
+    uint32_t gate[PAIRS][4], up[PAIRS][4], hidden[PAIRS][4];
+    const uint32_t line = slot + row * C::COLUMNS * 2;
+    if constexpr (C::BACKWARD) {
 #pragma unroll
-    for (int j = 0; j < C::COLUMNS / 8; j += 2) { // two 8 x 8 matrices beside each other, two above each other
-        const int r = (first / 8 + j) * 4;
-        const uint32_t at = slot + row * C::COLUMNS * 2 + (((j + lane / 16) ^ exchange) * 16);
-        uint32_t gate[4], up[4], hidden[4];
-        if constexpr (C::BACKWARD) {
-            shared_load_matrices(gate, at);
-            shared_load_matrices(up, at + C::PIECE_BYTES);
+        for (int j = 0; j < PAIRS; j++) {
+            const uint32_t at = line + (((2 * j + lane / 16) ^ exchange) * 16);
+            shared_load_matrices(gate[j], at);
+            shared_load_matrices(up[j], at + C::PIECE_BYTES);
         }
+    }
+#pragma unroll
+    for (int j = 0; j < PAIRS; j++) {
+        const int r = (first / 8 + 2 * j) * 4;
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             if constexpr (C::BACKWARD) {
-                hidden[i] = swiglu_back_pair(gate[i], up[i], d[r + 2 * i], d[r + 2 * i + 1]);
+                hidden[j][i] = swiglu_back_pair(gate[j][i], up[j][i], d[r + 2 * i], d[r + 2 * i + 1]);
             } else {
-                gate[i] = pack_bf16(d[r + 2 * i], d[r + 2 * i + 1]);
-                up[i] = pack_bf16(d[COUNT / 2 + r + 2 * i], d[COUNT / 2 + r + 2 * i + 1]);
-                hidden[i] = swiglu_pair(gate[i], up[i]);
+                gate[j][i] = pack_bf16(d[r + 2 * i], d[r + 2 * i + 1]);
+                up[j][i] = pack_bf16(d[COUNT / 2 + r + 2 * i], d[COUNT / 2 + r + 2 * i + 1]);
+                hidden[j][i] = swiglu_pair(gate[j][i], up[j][i]);
             }
         }
-        shared_store_matrices(at, gate[0], gate[1], gate[2], gate[3]);
-        shared_store_matrices(at + C::PIECE_BYTES, up[0], up[1], up[2], up[3]);
-        shared_store_matrices(at + 2 * C::PIECE_BYTES, hidden[0], hidden[1], hidden[2], hidden[3]);
+    }
+#pragma unroll
+    for (int j = 0; j < PAIRS; j++) {
+        const uint32_t at = line + (((2 * j + lane / 16) ^ exchange) * 16);
+        shared_store_matrices(at, gate[j][0], gate[j][1], gate[j][2], gate[j][3]);
+        shared_store_matrices(at + C::PIECE_BYTES, up[j][0], up[j][1], up[j][2], up[j][3]);
+        shared_store_matrices(at + 2 * C::PIECE_BYTES, hidden[j][0], hidden[j][1], hidden[j][2], hidden[j][3]);
     }
     shared_fence_async();
     __syncwarp();
