@@ -58,7 +58,7 @@ static void forward(Bench *b) {
     b->ops->linear_forward(b->ops, b->c, b->a, b->b, NULL, b->rows, b->in_dim, b->out_dim, b->dtype);
 }
 static void backward_input(Bench *b) {
-    b->ops->linear_backward_input(b->ops, b->c, b->a, b->b, NULL, b->rows, b->in_dim, b->out_dim, b->dtype);
+    b->ops->linear_backward_input(b->ops, b->c, b->a, b->b, b->rows, b->in_dim, b->out_dim, b->dtype);
 }
 static void backward_weight(Bench *b) {
     b->ops->linear_backward_weight(b->ops, b->f, b->a, b->b, b->rows, b->in_dim, b->out_dim, true, b->dtype);
@@ -78,7 +78,8 @@ static void attention_forward(Bench *b) {
 static void attention_backward(Bench *b) {
     AttentionShape shape = attention_shape();
     b->ops->attention_backward(b->ops, b->b, part(b, b->b, HEADS), part(b, b->b, HEADS + KV_HEADS), QKV, b->c, b->c,
-                               b->g, b->a, part(b, b->a, HEADS), part(b, b->a, HEADS + KV_HEADS), &shape, b->dtype);
+                               b->g, b->a, part(b, b->a, HEADS), part(b, b->a, HEADS + KV_HEADS), &shape, NULL,
+                               b->dtype);
 }
 static void norm_forward(Bench *b) {
     b->ops->add_rmsnorm_forward(b->ops, b->c, b->b, b->g, b->a, b->c, b->b, TOKENS, HIDDEN, 1e-5f, b->dtype);

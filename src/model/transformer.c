@@ -163,12 +163,10 @@ static void dense_forward(Model *model, int layer, bool output) {
     DType dtype = model->layout.dtype;
     const void *normed = act(model, ACT_NORMED, layer), *weights = weight(model, PARAM_GATE_UP, layer);
     void *gate_up = act(model, ACT_GATE_UP, layer);
-    if (!output) {
-        ops->linear_forward(ops, gate_up, normed, weights, NULL, T, c->hidden, 2 * c->ffn, dtype);
-        return;
-    }
-    void *hidden = act(model, ACT_HIDDEN, layer);
+    // Run again, it is the same op, so that gate_up has the same bits; only its other result is not wanted then.
+    void *hidden = act(model, output ? ACT_HIDDEN : ACT_DHIDDEN, layer);
     ops->linear_swiglu_forward(ops, hidden, gate_up, normed, weights, T, c->hidden, c->ffn, dtype);
+    if (!output) return;
     ops->linear_forward(ops, residual_out(model, layer), hidden, weight(model, PARAM_DOWN, layer),
                         act(model, ACT_RESIDUAL_MID, layer), T, c->ffn, c->hidden, dtype);
 }

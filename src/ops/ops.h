@@ -176,8 +176,8 @@ struct Ops {
     void (*embedding_backward)(Ops *ops, float *dweight, const void *dout, const int32_t *ids, int64_t rows, int dim,
                                int vocab, DType dtype);
 
-    // -- residual add + RMSNorm: sum = residual + branch; out = sum * rstd * weight. branch NULL: sum is residual
-    // itself and
+    // -- residual add + RMSNorm (the add for branches that no product of this rank ends): sum = residual + branch; out
+    // = sum * rstd * weight. branch NULL: sum is residual itself and
     //    is not written. sum may be residual. --
     void (*add_rmsnorm_forward)(Ops *ops, void *out, void *sum, float *rstd, const void *residual, const void *branch,
                                 const void *weight, int64_t rows, int dim, float eps, DType dtype);

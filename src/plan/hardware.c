@@ -41,6 +41,7 @@ static const Field efficiency_fields[] = {
     NUMBER(HardwareEfficiency, "memory", memory, 1, 1e-6, 1),
     NUMBER(HardwareEfficiency, "link", link, 1, 1e-6, 1),
     NUMBER(HardwareEfficiency, "swiglu_hidden", swiglu_hidden, 1, 0, 1),
+    NUMBER(HardwareEfficiency, "rope_hidden", rope_hidden, 1, 0, 1),
     NUMBER(HardwareEfficiency, "launch_gap_us", launch_gap, MICRO, 0, 1e6),
 };
 
@@ -86,6 +87,7 @@ static const Field cluster_fields[] = {
 
 static const Field software_fields[] = {
     TEXT(HardwareSoftware, "title", title),
+    {"fused", FIELD_BOOL, offsetof(HardwareSoftware, fused), 0, 0, 0},
     NUMBER(HardwareSoftware, "compute_factor", compute_factor, 1, 0.01, 100),
     NUMBER(HardwareSoftware, "memory_factor", memory_factor, 1, 0.01, 100),
     NUMBER(HardwareSoftware, "eager_factor", eager_factor, 1, 1, 100),
@@ -370,7 +372,7 @@ static Status read_software(const Reader *reader, Hardware *hardware, const char
 // What `hearth bench` writes: which catalogue entry it refines, and what this machine does.
 typedef struct MachineEntry {
     char gpu[HARDWARE_NAME_MAX], device[HARDWARE_TITLE_MAX], written[HARDWARE_NAME_MAX];
-    double copy, elementwise, launch_gap, swiglu_hidden, host_bandwidth, memory;
+    double copy, elementwise, launch_gap, swiglu_hidden, rope_hidden, host_bandwidth, memory;
 } MachineEntry;
 static const Field machine_fields[] = {
     TEXT(MachineEntry, "gpu", gpu),
@@ -380,6 +382,7 @@ static const Field machine_fields[] = {
     NUMBER(MachineEntry, "elementwise_GBps", elementwise, GB, 1e-3, 1e6),
     NUMBER(MachineEntry, "launch_gap_us", launch_gap, MICRO, 0, 1e6),
     NUMBER(MachineEntry, "swiglu_hidden", swiglu_hidden, 1, 0, 1),
+    NUMBER(MachineEntry, "rope_hidden", rope_hidden, 1, 0, 1),
     NUMBER(MachineEntry, "host_GBps", host_bandwidth, GB, 1e-3, 1e6),
     NUMBER(MachineEntry, "memory_gib", memory, GIB, 1e-3, 1e7),
     {"gemm", FIELD_TABLE, 0, 0, 0, 0},
@@ -387,7 +390,7 @@ static const Field machine_fields[] = {
 };
 
 static Status read_machine(const Reader *reader, Hardware *hardware, const TomlValue *root, const TomlValue *table) {
-    MachineEntry machine = {.launch_gap = -1, .swiglu_hidden = -1};
+    MachineEntry machine = {.launch_gap = -1, .swiglu_hidden = -1, .rope_hidden = -1};
     const HardwareGpu *found;
     TRY(read_fields(reader, "machine", table, machine_fields, COUNT(machine_fields), &machine));
     TRY(complain(reader, table, hardware_find_gpu(hardware, machine.gpu, &found)));
@@ -400,6 +403,7 @@ static Status read_machine(const Reader *reader, Hardware *hardware, const TomlV
     }
     if (machine.launch_gap >= 0) gpu->efficiency.launch_gap = machine.launch_gap;
     if (machine.swiglu_hidden >= 0) gpu->efficiency.swiglu_hidden = machine.swiglu_hidden;
+    if (machine.rope_hidden >= 0) gpu->efficiency.rope_hidden = machine.rope_hidden;
     if (machine.host_bandwidth > 0) gpu->host_bandwidth = machine.host_bandwidth;
     if (machine.memory > 0) gpu->memory = machine.memory;
     const TomlValue *part = toml_get(table, "gemm") ? toml_get(table, "gemm") : toml_get(root, "gemm");

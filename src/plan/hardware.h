@@ -33,7 +33,8 @@ typedef struct HardwareEfficiency {
     double attention_forward_half, attention_backward_half; // sequence lengths
     double memory;                                          // of the memory bandwidth, for fused elementwise kernels
     double link;                                            // of a link's bandwidth, for collectives
-    double swiglu_hidden; // share of a dense SwiGLU's own time that goes away inside the products beside it
+    double swiglu_hidden; // share of a dense SwiGLU's own time that goes away inside the products beside it (bf16)
+    double rope_hidden;   // and of the rotary's backward pass inside attention's, at head_dim 64 without documents
     double launch_gap;    // seconds between two kernels
 } HardwareEfficiency;
 
@@ -84,6 +85,7 @@ typedef struct HardwareCluster {
 // hearth's own layout.
 typedef struct HardwareSoftware {
     char name[HARDWARE_NAME_MAX], title[HARDWARE_TITLE_MAX];
+    bool fused; // residuals join inside products, SwiGLU and rotary go into their neighbours: hearth's own step
     double compute_factor; // on the time of products and attention
     double memory_factor;  // on the time of memory-bound ops (more than 1: less fused)
     double eager_factor;   // on both when compilation is off

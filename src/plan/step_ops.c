@@ -9,6 +9,7 @@ typedef struct Builder {
     const PlanMachine *machine;
     HardwareDtype dtype;
     double width;                         // bytes of an activation
+    bool fused;                           // of the software
     double compute_factor, memory_factor; // of the software
     double layers;                        // how often the op runs in a micro-step
     double grad_accum;
@@ -42,8 +43,12 @@ static void product(Builder *b, const char *name, StepPass pass, double rows, do
         (rows * (in + out) + groups * in * out) * b->width);
 }
 
-// The same, onto the residual: it is read as well.
+// The same, onto the residual: it is read as well. Software that does not fuse adds it with the next norm.
 static void product_onto(Builder *b, const char *name, StepPass pass, double rows, double in, double out) {
+    if (!b->fused) {
+        product(b, name, pass, rows, in, out, 1);
+        return;
+    }
     add(b, name, STEP_GEMM, pass, 2 * rows * in * out,
         hardware_gemm_rate(&b->machine->gpu, b->dtype, false, rows, out, in),
         (rows * (in + 2 * out) + in * out) * b->width);
@@ -69,7 +74,7 @@ typedef struct Shapes { // of one rank
     double hidden, qkv, qk, attention, ffn, expert_ffn, experts;
     double head_dim, seq, heads, batch, context;
     double vocab;
-    bool qk_norm;
+    bool qk_norm, documents;
 } Shapes;
 
 static Shapes stage_shapes(const Layout *layout, double imbalance) {
@@ -95,7 +100,8 @@ static Shapes stage_shapes(const Layout *layout, double imbalance) {
                     .batch = r->micro_batch,
                     .context = r->mesh.cp,
                     .vocab = c->vocab / tp,
-                    .qk_norm = model_qk_norm(c)};
+                    .qk_norm = model_qk_norm(c),
+                    .documents = r->documents};
 }
 
 // Scores and values of the lower triangle: 2 products forward, 5 backward.
@@ -113,32 +119,41 @@ static void attention(Builder *b, const Shapes *s, StepPass pass) {
     b->layers = layers;
 }
 
+static void norm(Builder *b, const char *name, const Shapes *s, StepPass pass) {
+    pass_over(b, name, pass, (b->fused ? 2 : 4) * s->tokens * s->hidden * b->width);
+}
+
 static void attention_forward(Builder *b, const Shapes *s, StepPass pass) {
     double T = s->tokens, w = b->width;
-    pass_over(b, "norm (attention)", pass, 2 * T * s->hidden * w);
+    norm(b, b->fused ? "norm (attention)" : "add + norm (attention)", s, pass);
     product(b, "qkv", pass, T, s->hidden, s->qkv, 1);
     pass_over(b, s->qk_norm ? "QK-norm + RoPE" : "RoPE", pass, 2 * T * s->qk * w);
     attention(b, s, pass);
     product_onto(b, "o", pass, T, s->attention, s->hidden);
 }
 
-// What SwiGLU costs beside the products that it is fused with.
+// What SwiGLU costs beside the products that it is fused with, and the rotary beside attention.
 static double swiglu_left(const Builder *b) {
-    return 1 - b->machine->gpu.efficiency.swiglu_hidden;
+    return b->fused && b->width == 2 ? 1 - b->machine->gpu.efficiency.swiglu_hidden : 1;
+}
+
+static double rope_left(const Builder *b, const Shapes *s) {
+    return b->fused && b->width == 2 && s->head_dim == 64 && !s->documents ? 1 - b->machine->gpu.efficiency.rope_hidden
+                                                                           : 1;
 }
 
 static void dense_forward(Builder *b, const Shapes *s, StepPass pass) {
     double T = s->tokens, w = b->width;
-    pass_over(b, "norm (MLP)", pass, 2 * T * s->hidden * w);
+    norm(b, b->fused ? "norm (MLP)" : "add + norm (MLP)", s, pass);
     product(b, "gate_up", pass, T, s->hidden, 2 * s->ffn, 1);
-    if (pass == STEP_RECOMPUTE) return; // what follows is not needed again
     pass_over(b, "SwiGLU", pass, 3 * T * s->ffn * w * swiglu_left(b));
+    if (pass == STEP_RECOMPUTE) return; // what follows is not needed again
     product_onto(b, "down", pass, T, s->ffn, s->hidden);
 }
 
 static void moe_forward(Builder *b, const Shapes *s, StepPass pass) {
     double T = s->tokens, R = s->rows, w = b->width;
-    pass_over(b, "norm (MLP)", pass, 2 * T * s->hidden * w);
+    norm(b, b->fused ? "norm (MLP)" : "add + norm (MLP)", s, pass);
     pass_over(b, "router", pass, T * s->hidden * w + T * s->experts * 4);
     pass_over(b, "route", pass, 4 * T * s->experts * 4);
     pass_over(b, "gather rows", pass, 2 * R * s->hidden * w);
@@ -146,7 +161,7 @@ static void moe_forward(Builder *b, const Shapes *s, StepPass pass) {
     if (pass == STEP_RECOMPUTE) return;
     pass_over(b, "SwiGLU (experts)", pass, 3 * R * s->expert_ffn * w);
     product(b, "experts down", pass, R, s->expert_ffn, s->hidden, s->groups);
-    pass_over(b, "sum rows", pass, (R + 2 * T) * s->hidden * w);
+    pass_over(b, "sum rows", pass, (R + (b->fused ? 2 : 1) * T) * s->hidden * w);
 }
 
 static void dense_backward(Builder *b, const Shapes *s) {
@@ -176,8 +191,8 @@ static void attention_backward(Builder *b, const Shapes *s, bool selective) {
     product_backward(b, "o, input gradient", "o, weight gradient", T, s->attention, s->hidden, 1, 1);
     if (selective && s->qk_norm) pass_over(b, "QK-norm + RoPE again", STEP_RECOMPUTE, 2 * T * s->qk * w);
     attention(b, s, STEP_BACKWARD);
-    // Without QK-norm the rotation is undone inside attention's backward pass.
-    if (s->qk_norm) pass_over(b, "QK-norm + RoPE backward", STEP_BACKWARD, 3 * T * s->qk * w);
+    pass_over(b, s->qk_norm ? "QK-norm + RoPE backward" : "RoPE backward", STEP_BACKWARD,
+              (s->qk_norm ? 3 : 2 * rope_left(b, s)) * T * s->qk * w);
     product_backward(b, "qkv, input gradient", "qkv, weight gradient", T, s->hidden, s->qkv, 1, 1);
     pass_over(b, "norm backward (attention)", STEP_BACKWARD, 5 * T * s->hidden * w);
 }
@@ -185,11 +200,11 @@ static void attention_backward(Builder *b, const Shapes *s, bool selective) {
 static void head(Builder *b, const Shapes *s, const Layout *layout) {
     double chunks = ceil(s->tokens / (double)layout->logits_rows), rows = s->tokens / chunks;
     b->layers = 1;
-    pass_over(b, "final norm", STEP_FORWARD, 2 * s->tokens * s->hidden * b->width);
-    pass_over(b, "final norm backward", STEP_BACKWARD, 3 * s->tokens * s->hidden * b->width);
+    pass_over(b, "final norm", STEP_FORWARD, (b->fused ? 2 : 4) * s->tokens * s->hidden * b->width);
+    pass_over(b, "final norm backward", STEP_BACKWARD, (b->fused ? 3 : 4) * s->tokens * s->hidden * b->width);
     b->layers = chunks;
     product(b, "LM head", STEP_FORWARD, rows, s->hidden, s->vocab, 1);
-    pass_over(b, "cross entropy", STEP_FORWARD, 2 * rows * s->vocab * b->width);
+    pass_over(b, "cross entropy", STEP_FORWARD, (b->fused ? 2 : 3) * rows * s->vocab * b->width);
     product_backward(b, "LM head, input gradient", "LM head, weight gradient", rows, s->hidden, s->vocab, 1, chunks);
 }
 
@@ -220,6 +235,7 @@ void stage_cost(StageCost *cost, const PlanMachine *machine, const PlanRun *run,
                  .machine = machine,
                  .dtype = step_dtype(machine, r->precision),
                  .width = (double)dtype_size(layout->dtype),
+                 .fused = machine->software.fused,
                  .compute_factor = machine->software.compute_factor * eager,
                  .memory_factor = machine->software.memory_factor * eager,
                  .grad_accum = run->grad_accum};

@@ -87,7 +87,7 @@ static Status reserve(Bench *b, int index, size_t bytes) {
     return NULL;
 }
 
-static bool fits(Bench *b, size_t bytes) {
+static bool fits(const Bench *b, size_t bytes) {
     return (double)bytes < 0.5 * (double)b->ops->memory_free(b->ops);
 }
 
@@ -202,6 +202,9 @@ static Status measure_linear(Bench *b, const Shape *shape, TextBuffer *toml) {
     return b->ops->sync(b->ops);
 }
 
+// Directions of attention beside forward and backward: with the rotation inside, and with one after it or alone.
+enum { BACKWARD_ROTATED = 2, BACKWARD_THEN_ROTATION, ROTATION };
+
 static void run_attention(Bench *b) {
     const HeadShape *h = &b->heads;
     size_t size = dtype_size(b->dtype);
@@ -223,7 +226,6 @@ static void run_attention(Bench *b) {
         b->ops->attention_forward(b->ops, b->buffer[OUT], lse, in, k, v, &shape, b->dtype);
         return;
     }
-    // Backward through the rotation as well, as models without QK-norm run it.
     const float *cosines = b->buffer[SMALL];
     QkRopeShape rope = {.tokens = (int64_t)h->batch * h->seq,
                         .seq = h->seq,
@@ -232,8 +234,12 @@ static void run_attention(Bench *b) {
                         .head_dim = h->head_dim,
                         .cos = cosines,
                         .sin = cosines + (int64_t)h->seq * (h->head_dim / 2)};
-    b->ops->attention_backward(b->ops, grad, grad + (size_t)q * size, grad + (size_t)(q + kv) * size, stride,
-                               b->buffer[GRAD], b->buffer[OUT], lse, in, k, v, &shape, &rope, b->dtype);
+    if (b->direction != ROTATION)
+        b->ops->attention_backward(b->ops, grad, grad + (size_t)q * size, grad + (size_t)(q + kv) * size, stride,
+                                   b->buffer[GRAD], b->buffer[OUT], lse, in, k, v, &shape,
+                                   b->direction == BACKWARD_ROTATED ? &rope : NULL, b->dtype);
+    if (b->direction >= BACKWARD_THEN_ROTATION)
+        b->ops->qk_rope_backward(b->ops, grad, stride, NULL, 0, NULL, NULL, NULL, &rope, b->dtype);
 }
 
 static Status reserve_attention(Bench *b, const HeadShape *heads) {
@@ -249,9 +255,13 @@ static Status reserve_attention(Bench *b, const HeadShape *heads) {
     return NULL;
 }
 
-static Status measure_attention(Bench *b, const HeadShape *heads, TextBuffer *toml) {
+static bool fits_attention(const Bench *b, const HeadShape *heads) {
     size_t q = (size_t)heads->heads * (size_t)heads->head_dim, kv = (size_t)heads->kv_heads * (size_t)heads->head_dim;
-    if (!fits(b, (size_t)heads->batch * (size_t)heads->seq * (3 * q + 4 * kv) * dtype_size(b->dtype) * 2)) return NULL;
+    return fits(b, (size_t)heads->batch * (size_t)heads->seq * (3 * q + 4 * kv) * dtype_size(b->dtype) * 2);
+}
+
+static Status measure_attention(Bench *b, const HeadShape *heads, TextBuffer *toml) {
+    if (!fits_attention(b, heads)) return NULL;
     TRY(reserve_attention(b, heads));
     double triangle = (double)heads->batch * heads->heads * heads->seq * heads->seq * heads->head_dim;
     b->direction = 0;
@@ -261,6 +271,13 @@ static Status measure_attention(Bench *b, const HeadShape *heads, TextBuffer *to
     text_buffer_format(toml, "    {head_dim = %d, seq = %d, forward_tflops = %.4g, backward_tflops = %.4g},\n",
                        heads->head_dim, heads->seq, forward / 1e12, backward / 1e12);
     return b->ops->sync(b->ops);
+}
+
+static double rope_hidden(Bench *b) {
+    double seconds[ROTATION + 1];
+    for (b->direction = BACKWARD_ROTATED; b->direction <= ROTATION; b->direction++)
+        seconds[b->direction] = seconds_of(b, run_attention);
+    return fmin(1, fmax(0, (seconds[BACKWARD_THEN_ROTATION] - seconds[BACKWARD_ROTATED]) / seconds[ROTATION]));
 }
 
 // The memory-bound ops of a layer, forward and backward, as training runs them.
@@ -361,6 +378,7 @@ static void run_mix(Bench *mix) {
 static Status make_mix(Bench *b, Bench mix[MIX_PARTS]) {
     for (int i = 0; i < MIX_PARTS; i++)
         mix[i] = (Bench){.ops = b->ops, .dtype = b->dtype, .cuda = true};
+    if (!fits(b, (size_t)4 << 30)) return NULL; // a small or busy GPU is measured without
     TRY(reserve_linear(&mix[0], &(Shape){16384, 2048, 4096, 1}));
     TRY(reserve_attention(&mix[1], &(HeadShape){8, 2048, 16, 8, 64}));
     TRY(reserve_layer(&mix[2], 32768, 1024));
@@ -409,11 +427,16 @@ static Status measure_memory(Bench *b, TextBuffer *toml) {
     if (!fits(b, (size_t)(8 * rows * layer_ffn(hidden)) * dtype_size(b->dtype))) rows /= 8;
     TRY(reserve_layer(b, rows, hidden));
     size_t bytes = (size_t)(rows * layer_ffn(hidden)) * dtype_size(b->dtype);
-    double layer = layer_bytes(b) / seconds_of(b, run_layer), fused = swiglu_hidden(b);
+    double layer = layer_bytes(b) / seconds_of(b, run_layer), swiglu = swiglu_hidden(b);
     b->shape.rows = (int64_t)bytes;
     double copy = 2 * (double)bytes / seconds_of(b, run_copy);
-    double gap;
+    double gap, rope = 0;
     TRY(measure_gap(b, &gap));
+    HeadShape heads = b->cuda ? (HeadShape){8, 2048, 16, 8, 64} : (HeadShape){1, 256, 4, 2, 64};
+    if (fits_attention(b, &heads)) {
+        TRY(reserve_attention(b, &heads));
+        rope = rope_hidden(b);
+    }
     void *host = xcalloc(1, bytes);
     b->ops->upload(b->ops, b->buffer[IN], host, bytes); // the first one touches the host's pages
     double start = clock_seconds();
@@ -425,8 +448,9 @@ static Status measure_memory(Bench *b, TextBuffer *toml) {
                        "copy_GBps = %.4g         # read + write\nelementwise_GBps = %.4g  # RMSNorm, rotary and "
                        "SwiGLU, forward and backward\n"
                        "swiglu_hidden = %.3f    # share of SwiGLU's own time that its products hide\n"
+                       "rope_hidden = %.3f      # and of the rotary's backward pass, inside attention's\n"
                        "launch_gap_us = %.3g\nhost_GBps = %.3g\nmemory_gib = %.3f\n",
-                       copy / 1e9, layer / 1e9, fused, 1e6 * gap, upload / 1e9,
+                       copy / 1e9, layer / 1e9, swiglu, rope, 1e6 * gap, upload / 1e9,
                        (double)b->ops->memory_total(b->ops) / 1073741824.0);
     return NULL;
 }

@@ -218,14 +218,17 @@ static void bench_elements(Bench *b) {
     }
 }
 
-static void bench_linear_layer(Bench *b, const char *layer, int64_t rows, int in_dim, int out_dim) {
+// onto: its result joins the residual.
+static void bench_linear_layer(Bench *b, const char *layer, int64_t rows, int in_dim, int out_dim, bool onto) {
     int64_t in = rows * in_dim, out = rows * out_dim, weight = (int64_t)in_dim * out_dim;
     CallSizes s = {.dtype = b->dtype, .rows = rows, .in_dim = in_dim, .out_dim = out_dim};
     double flops = 2.0 * (double)in * out_dim, activations = (double)(in + out) * b->size;
     char *shape = text_format("%s %lldx%d -> %d", layer, (long long)rows, in_dim, out_dim);
     if (wanted(b, "linear_forward")) {
-        random_of(b, b->dtype, out), random_of(b, b->dtype, in), random_of(b, b->dtype, weight), null_of(b);
-        report(b, call_linear_forward, &s, activations + (double)weight * b->size, flops, "%s", shape);
+        random_of(b, b->dtype, out), random_of(b, b->dtype, in), random_of(b, b->dtype, weight);
+        onto ? (void)random_of(b, b->dtype, out) : null_of(b);
+        report(b, call_linear_forward, &s, activations + (double)(weight + (onto ? out : 0)) * b->size, flops, "%s%s",
+               shape, onto ? " + residual" : "");
     }
     if (wanted(b, "linear_backward_input")) {
         random_of(b, b->dtype, in), random_of(b, b->dtype, out), random_of(b, b->dtype, weight);
@@ -242,13 +245,13 @@ static void bench_linear_layer(Bench *b, const char *layer, int64_t rows, int in
 
 static void bench_linear(Bench *b) {
     const ModelConfig *c = b->config;
-    bench_linear_layer(b, "qkv", b->tokens, c->hidden, model_qkv_dim(c));
-    bench_linear_layer(b, "o", b->tokens, model_attention_dim(c), c->hidden);
+    bench_linear_layer(b, "qkv", b->tokens, c->hidden, model_qkv_dim(c), false);
+    bench_linear_layer(b, "o", b->tokens, model_attention_dim(c), c->hidden, true);
     if (model_sparse_layers(c) < c->layers) {
-        bench_linear_layer(b, "gate_up", b->tokens, c->hidden, 2 * c->ffn);
-        bench_linear_layer(b, "down", b->tokens, c->ffn, c->hidden);
+        bench_linear_layer(b, "gate_up", b->tokens, c->hidden, 2 * c->ffn, false);
+        bench_linear_layer(b, "down", b->tokens, c->ffn, c->hidden, true);
     }
-    bench_linear_layer(b, "head", b->layout.logits_rows, c->hidden, c->vocab);
+    bench_linear_layer(b, "head", b->layout.logits_rows, c->hidden, c->vocab, false);
 }
 
 static void bench_embedding(Bench *b) {
@@ -274,10 +277,10 @@ static void bench_norms(Bench *b) {
     int64_t rows = b->tokens, dim = b->config->hidden, n = rows * dim;
     DType t = b->dtype;
     CallSizes s = {.dtype = t, .rows = rows, .dim = (int)dim};
-    if (wanted(b, "add_rmsnorm_forward")) { // reads two, writes two
-        random_of(b, t, n), random_of(b, t, n), random_of(b, DTYPE_F32, rows);
-        random_of(b, t, n), random_of(b, t, n), random_of(b, t, dim);
-        report(b, call_add_rmsnorm_forward, &s, 4 * b->size * (double)n, 0, "%lldx%d", (long long)rows, s.dim);
+    if (wanted(b, "add_rmsnorm_forward")) { // as the model runs it: nothing to add, reads one, writes one
+        random_of(b, t, n), null_of(b), random_of(b, DTYPE_F32, rows);
+        random_of(b, t, n), null_of(b), random_of(b, t, dim);
+        report(b, call_add_rmsnorm_forward, &s, 2 * b->size * (double)n, 0, "%lldx%d", (long long)rows, s.dim);
     }
     if (wanted(b, "add_rmsnorm_backward")) { // reads three, writes two
         random_of(b, t, n), random_of(b, t, n), random_of(b, DTYPE_F32, dim);
@@ -486,8 +489,8 @@ static void bench_moe_rows(Bench *b) {
     }
     if (wanted(b, "moe_sum")) {
         add_routing(b, &s);
-        random_of(b, b->dtype, n), random_of(b, b->dtype, rows), null_of(b);
-        report(b, call_moe_sum, &s, bytes, 0, "%s", shape);
+        random_of(b, b->dtype, n), random_of(b, b->dtype, rows), random_of(b, b->dtype, n);
+        report(b, call_moe_sum, &s, bytes + (double)n * b->size, 0, "%s", shape);
     }
     free(shape);
 }

@@ -142,11 +142,6 @@ void trainer_close(Trainer *trainer) {
 
 // ---- one step ------------------------------------------------------------------------------------------------------
 
-static void drop_step(Trainer *trainer) {
-    loader_stop(trainer->loader); // it is ahead of the position; the next step starts a new one
-    trainer->loader = NULL;
-}
-
 static void split_start(Trainer *trainer, int64_t step, bool *profiled) {
     int64_t every = trainer->config->profile.every;
     *profiled = every > 0 && step % every == 0;
@@ -164,6 +159,13 @@ static void split_stop(Trainer *trainer, MetricsStep *metrics) {
         metrics->split_name[i] = op_category_name((OpCategory)i);
         metrics->split_ms[i] = milliseconds[i];
     }
+}
+
+static void drop_step(Trainer *trainer, bool profiled) {
+    MetricsStep unused;
+    if (profiled) split_stop(trainer, &unused);
+    loader_stop(trainer->loader); // it is ahead of the position; the next step starts a new one
+    trainer->loader = NULL;
 }
 
 // Taken as often as a line is printed.
@@ -227,7 +229,7 @@ Status trainer_step(Trainer *trainer, MetricsStep *metrics, const volatile sig_a
         const LoaderBatch *batch = loader_next(trainer->loader, &waited);
         model_micro_step(model, batch->ids, batch->targets, batch->doc_start);
         if (stop && *stop && i + 1 < accum) {
-            drop_step(trainer);
+            drop_step(trainer, profiled);
             *stopped = true;
             return trainer->ops->sync(trainer->ops);
         }

@@ -3,6 +3,7 @@
 // choice is kept in the tuning cache. Documents and fp32 are the own kernels' alone.
 #include "ops/cuda/attention_sm90.h"
 #include "ops/cuda/cuda.h"
+#include "ops/cuda/sample.h"
 
 #include <assert.h>
 #include <math.h>
@@ -132,35 +133,6 @@ static void case_plan(CudaState *state, AttentionCase *item) {
 }
 
 // ---- a second opinion -----------------------------------------------------------------------------------------------
-// Engines are raced on the run's own data, so they can be checked on it too: a few rows of every result must agree with
-// those of the portable kernels. bf16 results of right kernels differ by about 3e-3 of their norm.
-
-enum { SAMPLE_ROWS = 64, SAMPLE_PARTS = 3 };
-static const double SAMPLE_BOUND = 0.03;
-
-typedef struct Sample {
-    bf16 *part[SAMPLE_PARTS]; // dq, dk, dv; or out alone
-    size_t count[SAMPLE_PARTS];
-} Sample;
-
-static void sample_free(Sample *sample) {
-    for (int i = 0; i < SAMPLE_PARTS; i++)
-        free(sample->part[i]);
-}
-
-// SAMPLE_ROWS rows (or all) of a result, evenly spread.
-static void sample_part(CudaState *state, Sample *sample, int part, const void *from, int64_t stride, int64_t columns,
-                        int64_t rows) {
-    // An odd step, so that the rows fall on all places of sequences and tiles: a multiple of the sequence length would
-    // see only first tokens, whose dQ is zero.
-    int64_t step = rows > SAMPLE_ROWS ? (rows / SAMPLE_ROWS - 1) | 1 : 1,
-            taken = rows > SAMPLE_ROWS ? SAMPLE_ROWS : rows;
-    size_t width = (size_t)columns * sizeof(bf16), pitch = (size_t)(stride * step) * sizeof(bf16);
-    sample->count[part] = (size_t)(columns * taken);
-    sample->part[part] = xmalloc(sample->count[part] * sizeof(bf16));
-    CUDA_CHECK(state, cudaMemcpy2DAsync(sample->part[part], width, from, pitch, width, (size_t)taken,
-                                        cudaMemcpyDeviceToHost, state->stream));
-}
 
 static Sample case_sample(CudaState *state, const AttentionCase *item, const AttentionArgs *a) {
     const AttentionShape *s = &item->shape;
@@ -168,46 +140,27 @@ static Sample case_sample(CudaState *state, const AttentionCase *item, const Att
             kv = (int64_t)s->kv_heads * s->head_dim;
     Sample sample = {0};
     if (item->backward) {
-        sample_part(state, &sample, 0, a->dq, item->dqkv_stride, q, rows);
-        sample_part(state, &sample, 1, a->dk, item->dqkv_stride, kv, rows);
-        sample_part(state, &sample, 2, a->dv, item->dqkv_stride, kv, rows);
+        sample_take(state, &sample, 0, a->dq, item->dqkv_stride, q, rows);
+        sample_take(state, &sample, 1, a->dk, item->dqkv_stride, kv, rows);
+        sample_take(state, &sample, 2, a->dv, item->dqkv_stride, kv, rows);
     } else {
-        sample_part(state, &sample, 0, a->out, s->o_stride, q, rows);
+        sample_take(state, &sample, 0, a->out, s->o_stride, q, rows);
     }
     CUDA_CHECK(state, cudaStreamSynchronize(state->stream));
     return sample;
 }
 
-// NaN into every result, so that what an engine leaves unwritten shows.
 static void case_poison(CudaState *state, const AttentionCase *item, const AttentionArgs *a) {
     const AttentionShape *s = &item->shape;
-    size_t rows = (size_t)s->batch * (size_t)s->seq, size = sizeof(bf16);
-    size_t q = (size_t)(s->heads * s->head_dim) * size, kv = (size_t)(s->kv_heads * s->head_dim) * size;
-    if (!item->backward) {
-        CUDA_CHECK(state, cudaMemset2DAsync(a->out, (size_t)s->o_stride * size, 0xff, q, rows, state->stream));
-        return;
+    int64_t rows = (int64_t)s->batch * s->seq, q = (int64_t)s->heads * s->head_dim,
+            kv = (int64_t)s->kv_heads * s->head_dim;
+    if (item->backward) {
+        sample_poison(state, a->dq, item->dqkv_stride, q, rows);
+        sample_poison(state, a->dk, item->dqkv_stride, kv, rows);
+        sample_poison(state, a->dv, item->dqkv_stride, kv, rows);
+    } else {
+        sample_poison(state, a->out, s->o_stride, q, rows);
     }
-    size_t pitch = (size_t)item->dqkv_stride * size;
-    CUDA_CHECK(state, cudaMemset2DAsync(a->dq, pitch, 0xff, q, rows, state->stream));
-    CUDA_CHECK(state, cudaMemset2DAsync(a->dk, pitch, 0xff, kv, rows, state->stream));
-    CUDA_CHECK(state, cudaMemset2DAsync(a->dv, pitch, 0xff, kv, rows, state->stream));
-}
-
-// The largest relative difference of a part, by norm; NaN when a result is.
-static double sample_difference(const Sample *got, const Sample *wanted) {
-    double worst = 0;
-    for (int part = 0; part < SAMPLE_PARTS; part++) {
-        double difference = 0, size = 0;
-        for (size_t i = 0; i < wanted->count[part]; i++) {
-            double x = bf16_to_f32(got->part[part][i]), y = bf16_to_f32(wanted->part[part][i]);
-            difference += (x - y) * (x - y);
-            size += y * y;
-        }
-        double relative = difference == 0 ? 0 : sqrt(difference / size);
-        if (isnan(relative)) return relative;
-        if (relative > worst) worst = relative;
-    }
-    return worst;
 }
 
 // Whether the engine that just ran agrees with the portable kernels; *reference is taken from the first one asked.
@@ -218,12 +171,10 @@ static bool case_agrees(CudaState *state, const AttentionCase *item, int engine,
         *reference = sample;
         return true;
     }
-    double difference = sample_difference(&sample, reference);
+    bool agrees =
+        sample_agrees(&sample, reference, item->backward ? "attention backward" : "attention forward", engine);
     sample_free(&sample);
-    if (difference <= SAMPLE_BOUND) return true;
-    log_warn("attention %s engine %d differs by %.2g from the portable kernels and is not used; please report this",
-             item->backward ? "backward" : "forward", engine, difference);
-    return false;
+    return agrees;
 }
 
 static bool case_can(CudaState *state, const AttentionCase *item, int engine) {

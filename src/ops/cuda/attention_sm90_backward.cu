@@ -87,6 +87,7 @@ struct Walk {
 };
 
 template <int D> static __device__ __forceinline__ Item item_decode(const BackwardArgs &args, int number) {
+    if (number >= args.batch * args.kv_heads * args.key_blocks) return {0, 0, -1};
     const int whole = args.section * args.key_blocks, section = number / whole, rest = number - section * whole;
     const int pairs = min(args.section, args.batch * args.kv_heads - section * args.section);
     const int turn = rest / pairs, pair = section * args.section + rest - turn * pairs;
@@ -144,8 +145,7 @@ static __device__ __forceinline__ void backward_load(const BackwardArgs &args, c
         const int slot = turn % C::KV_SLOTS;
         const uint32_t full = base + C::KV_FULL + slot * 8;
         mbarrier_wait(base + C::KV_EMPTY + slot * 8, (turn / C::KV_SLOTS + 1) & 1);
-        Item item = item_decode<D>(args, number);
-        if (number >= args.batch * args.kv_heads * args.key_blocks) item.key_block = -1;
+        const Item item = item_decode<D>(args, number);
         *(volatile int *)(shared + C::ITEMS + slot * 16) = item.batch;
         *(volatile int *)(shared + C::ITEMS + slot * 16 + 4) = item.kv_head;
         *(volatile int *)(shared + C::ITEMS + slot * 16 + 8) = item.key_block;

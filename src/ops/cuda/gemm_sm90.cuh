@@ -299,14 +299,14 @@ HOPPER_CODE void consume(const Ring<C> &ring, const Experts &experts, const Grou
 
 // ---- host ---------------------------------------------------------------------------------------------------------
 
-// A tensor [d2, d1, d0] that is read or written in boxes of [1, box1, box0]; strides in elements.
-static CUtensorMap map_make_strided(CudaState *state, const void *memory, DType dtype, int64_t d2, int64_t d1,
-                                    int64_t d0, int64_t stride2, int64_t stride1, int box1, int box0) {
+// A tensor [d2, d1, d0] that is read or written in boxes of [box2, box1, box0].
+static CUtensorMap map_make_boxes(CudaState *state, const void *memory, DType dtype, int64_t d2, int64_t d1, int64_t d0,
+                                  int box2, int box1, int box0) {
     CUtensorMap map;
     const cuuint64_t size = dtype == DTYPE_BF16 ? 2 : 4;
     const cuuint64_t dims[3] = {(cuuint64_t)d0, (cuuint64_t)d1, (cuuint64_t)d2};
-    const cuuint64_t strides[2] = {stride1 * size, stride2 * size};
-    const cuuint32_t box[3] = {(cuuint32_t)box0, (cuuint32_t)box1, 1}, steps[3] = {1, 1, 1};
+    const cuuint64_t strides[2] = {d0 * size, d0 * d1 * size};
+    const cuuint32_t box[3] = {(cuuint32_t)box0, (cuuint32_t)box1, (cuuint32_t)box2}, steps[3] = {1, 1, 1};
     MapEncode encode = map_encode_find();
     CUresult result =
         !encode ? CUDA_ERROR_NOT_FOUND
@@ -321,7 +321,7 @@ static CUtensorMap map_make_strided(CudaState *state, const void *memory, DType 
 
 static CUtensorMap map_make(CudaState *state, const void *memory, DType dtype, int64_t d2, int64_t d1, int64_t d0,
                             int box1, int box0) {
-    return map_make_strided(state, memory, dtype, d2, d1, d0, d0 * d1, d0, box1, box0);
+    return map_make_boxes(state, memory, dtype, d2, d1, d0, 1, box1, box0);
 }
 
 // A kernel's body exists only in code for sm_90a. A build without it has an empty kernel, which shows in the registers.

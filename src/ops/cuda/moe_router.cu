@@ -385,8 +385,13 @@ static void router_dweight_launch(CudaState *state, float *partials, const Bf16 
 extern "C" void cuda_moe_router_backward(Ops *ops, void *din, float *dweight, const float *dlogits, const void *in,
                                          const void *weight, int64_t rows, int dim, int experts, bool accumulate,
                                          DType dtype) {
-    if (rows == 0) return;
     CudaState *state = cuda_scope_begin(ops, OP_MOE);
+    if (rows == 0) {
+        if (dweight && !accumulate)
+            CUDA_CHECK(state, cudaMemsetAsync(dweight, 0, (size_t)experts * dim * sizeof(float), state->stream));
+        cuda_scope_end(state);
+        return;
+    }
     char *scratch = (char *)cuda_scratch(state, workspace_moe_router_backward(rows, dim, experts));
     if (!scratch) {
         cuda_scope_end(state);

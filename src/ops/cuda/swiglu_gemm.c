@@ -1,7 +1,8 @@
 // SwiGLU and the product beside it: one kernel (swiglu_gemm_sm90.cu) or two. They are timed at a shape's first use
-// outside a graph, under load, into memory that is overwritten anyway or borrowed; the choice is kept in the tuning
-// cache.
+// outside a graph, under load, into memory that is overwritten anyway or borrowed, and checked against each other; the
+// choice is kept in the tuning cache.
 #include "ops/cuda/swiglu_gemm.h"
+#include "ops/cuda/sample.h"
 
 #include <stdlib.h>
 
@@ -71,25 +72,51 @@ static float run_time(Ops *ops, const SwigluCase *item, int choice, const Swiglu
     return milliseconds;
 }
 
+static Sample results_sample(CudaState *state, const SwigluCall *call) {
+    Sample sample = {0};
+    sample_take(state, &sample, 0, call->gate_up, 2 * call->dim, 2 * call->dim, call->rows);
+    sample_take(state, &sample, 1, call->hidden, call->dim, call->dim, call->rows);
+    CUDA_CHECK(state, cudaStreamSynchronize(state->stream));
+    return sample;
+}
+
+// Milliseconds, or negative for a choice that cannot do the shape or disagrees with the two kernels' results.
+static float trial(Ops *ops, const SwigluCase *item, int choice, const SwigluCall *call, const Sample *reference,
+                   const char *key) {
+    CudaState *state = cuda_state(ops);
+    sample_poison(state, call->gate_up, 2 * call->dim, 2 * call->dim, call->rows);
+    sample_poison(state, call->hidden, call->dim, call->dim, call->rows);
+    float time = run_time(ops, item, choice, call);
+    if (time < 0) return time;
+    Sample sample = results_sample(state, call);
+    bool agrees = sample_agrees(&sample, reference, key, choice);
+    sample_free(&sample);
+    return agrees ? time : -1;
+}
+
 static void race(Ops *ops, SwigluCase *item, const SwigluCall *call, const char *key) {
     CudaState *state = cuda_state(ops);
-    SwigluCall trial = *call;
+    SwigluCall other = *call;
     void *borrowed = NULL;
     if (call->before == call->gate_up) { // in place: what is read must survive
-        if (cudaMalloc(&borrowed, (size_t)call->rows * 2 * (size_t)call->dim * sizeof(bf16)) != cudaSuccess) {
+        size_t bytes = (size_t)call->rows * 2 * (size_t)call->dim * sizeof(bf16);
+        if (cudaMalloc(&borrowed, bytes) != cudaSuccess) {
             cudaGetLastError();
+            log_warn("no memory to race kernels of SwiGLU (%zu bytes): two separate ones are used", bytes);
             return;
         }
-        trial.gate_up = borrowed;
+        other.gate_up = borrowed;
     }
-    float best = run_time(ops, item, TWO_KERNELS, &trial);
+    float best = run_time(ops, item, TWO_KERNELS, &other);
+    Sample reference = results_sample(state, &other);
     for (int choice = 0; choice < SWIGLU_SM90_VARIANTS; choice++) {
-        float time = run_time(ops, item, choice, &trial);
+        float time = trial(ops, item, choice, &other, &reference, key);
         log_debug("%s: variant %d %.3f ms, best so far %.3f", key, choice, time, best);
         if (time < 0 || time >= best) continue;
         best = time;
         item->choice = choice;
     }
+    sample_free(&reference);
     if (borrowed) CUDA_CHECK(state, cudaFree(borrowed));
     char value[16];
     snprintf(value, sizeof value, "%d", item->choice);
@@ -97,9 +124,11 @@ static void race(Ops *ops, SwigluCase *item, const SwigluCall *call, const char 
 }
 
 static void choose(Ops *ops, SwigluCase *item, const SwigluCall *call) {
+    enum { RACE_ROWS = 1024 }; // fewer are a prompt's, of any length: not worth a race each
     CudaState *state = cuda_state(ops);
     item->choice = TWO_KERNELS;
-    char *key = text_format("swiglu 1 %s rows %lld dim %d inner %d", item->backward ? "backward" : "forward",
+    if (call->rows < RACE_ROWS) return;
+    char *key = text_format("swiglu 2 %s rows %lld dim %d inner %d", item->backward ? "backward" : "forward",
                             (long long)item->rows, item->dim, item->inner);
     const char *known = tune_get(state->tune, key);
     int64_t choice;

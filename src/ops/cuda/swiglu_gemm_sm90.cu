@@ -156,8 +156,8 @@ HOPPER_CODE void rounds_load(const Rounds<C> &rounds, const CUtensorMap *gate_up
         const uint32_t slot = rounds.slots + index * C::SLOT_BYTES, barrier = rounds.loaded + index * 8;
         mbarrier_wait(rounds.empty + index * 8, parity ^ 1);
         mbarrier_expect(barrier, 2 * C::PIECE_BYTES);
-        tensor_load(slot, gate_up, barrier, x, y, 0);
-        tensor_load(slot + C::PIECE_BYTES, gate_up, barrier, x, y, 1);
+        tensor_load(slot, gate_up, barrier, x, 0, y);
+        tensor_load(slot + C::PIECE_BYTES, gate_up, barrier, x, 1, y);
     });
 }
 
@@ -168,8 +168,8 @@ HOPPER_CODE void rounds_store(const Rounds<C> &rounds, const CUtensorMap *gate_u
         const uint32_t index = round % C::SLOTS, parity = round / C::SLOTS & 1;
         const uint32_t slot = rounds.slots + index * C::SLOT_BYTES;
         mbarrier_wait(rounds.done + index * 8, parity);
-        tensor_store(gate_up, slot, x, y, 0);
-        tensor_store(gate_up, slot + C::PIECE_BYTES, x, y, 1);
+        tensor_store(gate_up, slot, x, 0, y);
+        tensor_store(gate_up, slot + C::PIECE_BYTES, x, 1, y);
         tensor_store(hidden, slot + 2 * C::PIECE_BYTES, x, y, 0);
         tensor_store_commit();
         tensor_store_wait_read<1>(); // those of the round before
@@ -231,12 +231,10 @@ static bool swiglu_launch(CudaState *state, const SwigluCall *call) {
     CUtensorMap a = map_make(state, call->in, DTYPE_BF16, 1, rows, inner, C::A_BOX, TILE_K);
     CUtensorMap b = BACKWARD ? map_make(state, call->weight, DTYPE_BF16, 1, inner, dim, C::B_BOX, 64)
                              : map_make(state, call->weight, DTYPE_BF16, 2, dim, inner, C::B_BOX, TILE_K);
-    // gate and up are two matrices whose rows lie in turn
-    CUtensorMap gate_up =
-        map_make_strided(state, call->gate_up, DTYPE_BF16, 2, rows, dim, dim, 2 * (int64_t)dim, 64, C::COLUMNS);
+    // gate and up are two matrices whose rows lie in turn: a round is 64 rows of one of them
+    CUtensorMap gate_up = map_make_boxes(state, call->gate_up, DTYPE_BF16, rows, 2, dim, 64, 1, C::COLUMNS);
     CUtensorMap before = gate_up; // read backward only
-    if (BACKWARD)
-        before = map_make_strided(state, call->before, DTYPE_BF16, 2, rows, dim, dim, 2 * (int64_t)dim, 64, C::COLUMNS);
+    if (BACKWARD) before = map_make_boxes(state, call->before, DTYPE_BF16, rows, 2, dim, 64, 1, C::COLUMNS);
     CUtensorMap hidden = map_make(state, call->hidden, DTYPE_BF16, 1, rows, dim, 64, C::COLUMNS);
     if (state->failure) return true;
     GroupedArgs args = {
@@ -247,31 +245,30 @@ static bool swiglu_launch(CudaState *state, const SwigluCall *call) {
 }
 
 static bool call_fits(CudaState *state, const SwigluCall *call) {
+    static int there = -1; // asking costs some microseconds
+    if (there < 0) there = kernel_is_there(state, swiglu_kernel<SwigluConfig<false, 192, 4, SHARE_B>>);
     const bool aligned = (((uintptr_t)call->before | (uintptr_t)call->gate_up | (uintptr_t)call->hidden |
                            (uintptr_t)call->in | (uintptr_t)call->weight) &
                           15) == 0;
-    return aligned && call->dim % 8 == 0 && call->inner % 8 == 0 && call->rows > 0 &&
-           kernel_is_there(state, swiglu_kernel<SwigluConfig<false, 192, 4, SHARE_NONE>>);
+    return there && aligned && call->dim % 8 == 0 && call->inner % 8 == 0 && call->rows > 0;
+}
+
+// Which is best depends on how tiles of 64, 96, 128 or 192 columns fill the width, and on what must pass through L2.
+template <bool BACKWARD> static bool swiglu_sm90(CudaState *state, const SwigluCall *call, int variant) {
+    if (!call_fits(state, call)) return false;
+    switch (variant) {
+    case 0: return swiglu_launch<BACKWARD, 192, 4, SHARE_B>(state, call);
+    case 1: return swiglu_launch<BACKWARD, 128, 5, SHARE_A>(state, call);
+    case 2: return swiglu_launch<BACKWARD, 192, 4, SHARE_A>(state, call);
+    case 3: return swiglu_launch<BACKWARD, 128, 5, SHARE_B>(state, call);
+    }
+    return false;
 }
 
 bool swiglu_sm90_forward(CudaState *state, const SwigluCall *call, int variant) {
-    if (!call_fits(state, call)) return false;
-    switch (variant) {
-    case 0: return swiglu_launch<false, 192, 4, SHARE_B>(state, call);
-    case 1: return swiglu_launch<false, 128, 5, SHARE_A>(state, call);
-    case 2: return swiglu_launch<false, 192, 4, SHARE_A>(state, call);
-    case 3: return swiglu_launch<false, 128, 5, SHARE_B>(state, call);
-    }
-    return false;
+    return swiglu_sm90<false>(state, call, variant);
 }
 
 bool swiglu_sm90_backward(CudaState *state, const SwigluCall *call, int variant) {
-    if (!call_fits(state, call)) return false;
-    switch (variant) {
-    case 0: return swiglu_launch<true, 192, 4, SHARE_B>(state, call);
-    case 1: return swiglu_launch<true, 128, 5, SHARE_A>(state, call);
-    case 2: return swiglu_launch<true, 192, 4, SHARE_A>(state, call);
-    case 3: return swiglu_launch<true, 128, 5, SHARE_B>(state, call);
-    }
-    return false;
+    return swiglu_sm90<true>(state, call, variant);
 }
