@@ -1,8 +1,9 @@
 // Cross entropy over rows of logits, loss and gradient in place with one read and one write of device memory: a block
 // holds its row on chip between the two passes, the first REGISTER_VECS vectors of each thread in registers and the
-// rest in shared memory. That covers 165,000 bf16 columns; what is longer still is read a second time (from L2,
-// mostly). Two blocks share a multiprocessor where the row is short enough, so that one computes while the other moves
-// bytes.
+// rest in shared memory. A row too long for two blocks to share a multiprocessor is split over a cluster of two blocks
+// where there are clusters (compute capability 9.0), which exchange their sums. Without clusters one block covers
+// 165,000 bf16 columns; what is longer still is read a second time (from L2, mostly). Two blocks share a multiprocessor
+// where the row is short enough, so that one computes while the other moves bytes.
 #include "ops/cuda/cuda.h"
 #include "ops/cuda/reduce.cuh"
 #include "ops/cuda/vector.cuh"
@@ -44,22 +45,100 @@ static __device__ __forceinline__ Softmax softmax_block(Softmax own, Softmax *sh
     return own;
 }
 
-template <int N> static __device__ __forceinline__ void softmax_add(Softmax &own, const uint4 &raw) {
-    float x[N];
-    vec_unpack(x, raw);
-    float max = x[0];
+// The larger one of each half.
+static __device__ __forceinline__ uint32_t max_bf16(uint32_t a, uint32_t b) {
+    __nv_bfloat162 larger = __hmax2(*reinterpret_cast<__nv_bfloat162 *>(&a), *reinterpret_cast<__nv_bfloat162 *>(&b));
+    return *reinterpret_cast<uint32_t *>(&larger);
+}
+
+template <typename T, int COUNT> static __device__ __forceinline__ float vecs_max(const uint4 (&raw)[COUNT]) {
+    if constexpr (sizeof(T) == 2) {
+        uint32_t largest = 0xff80ff80u;
 #pragma unroll
-    for (int j = 1; j < N; j++)
-        max = fmaxf(max, x[j]);
-    max *= LOG2E;
+        for (int i = 0; i < COUNT; i++)
+            largest = max_bf16(largest, max_bf16(max_bf16(raw[i].x, raw[i].y), max_bf16(raw[i].z, raw[i].w)));
+        return fmaxf(__uint_as_float(largest << 16), __uint_as_float(largest & 0xffff0000u));
+    } else {
+        float largest = -INFINITY;
+#pragma unroll
+        for (int i = 0; i < COUNT; i++) {
+            float x[4];
+            vec_unpack(x, raw[i]);
+            largest = fmaxf(largest, fmaxf(fmaxf(x[0], x[1]), fmaxf(x[2], x[3])));
+        }
+        return largest;
+    }
+}
+
+template <typename T, int COUNT>
+static __device__ __forceinline__ void softmax_add(Softmax &own, const uint4 (&raw)[COUNT]) {
+    constexpr int N = Vec<T>::N;
+    float max = vecs_max<T, COUNT>(raw) * LOG2E;
     if (max > own.max) {
         own.sum *= exp2_fast(own.max - max);
         own.max = max;
     }
     if (own.max == -INFINITY) return;
 #pragma unroll
-    for (int j = 0; j < N; j++)
-        own.sum += exp2_fast(fmaf(x[j], LOG2E, -own.max));
+    for (int i = 0; i < COUNT; i++) {
+        float x[N];
+        vec_unpack(x, raw[i]);
+#pragma unroll
+        for (int j = 0; j < N; j++)
+            own.sum += exp2_fast(fmaf(x[j], LOG2E, -own.max));
+    }
+}
+
+// A vector of -infinity: adds nothing.
+template <typename T> static __device__ __forceinline__ uint4 vec_nothing(void) {
+    uint32_t word = sizeof(T) == 2 ? 0xff80ff80u : 0xff800000u;
+    return make_uint4(word, word, word, word);
+}
+
+// ---- a row on several blocks: a cluster of compute capability 9.0 and later
+
+static __device__ __forceinline__ void cluster_arrive(void) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+#endif
+}
+
+static __device__ __forceinline__ void cluster_wait(void) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+#endif
+}
+
+// Writes to the same place in shared memory of another block.
+static __device__ __forceinline__ void cluster_write(float *shared, int block, float value) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("{\n"
+                 ".reg .b32 remote;\n"
+                 "mapa.shared::cluster.u32 remote, %0, %1;\n"
+                 "st.shared::cluster.f32 [remote], %2;\n"
+                 "}" ::"r"((uint32_t)__cvta_generic_to_shared(shared)),
+                 "r"(block), "f"(value)
+                 : "memory");
+#endif
+}
+
+// The whole row's from every block's; always joined in the same order. parts: one for each block.
+template <int CLUSTER> static __device__ __forceinline__ Softmax softmax_cluster(Softmax own, Softmax *parts) {
+    if constexpr (CLUSTER == 1) return own;
+    int rank = (int)blockIdx.x % CLUSTER;
+    cluster_wait(); // all blocks of the cluster have started
+    if (threadIdx.x < CLUSTER) {
+        cluster_write(&parts[rank].max, (int)threadIdx.x, own.max);
+        cluster_write(&parts[rank].sum, (int)threadIdx.x, own.sum);
+    }
+    __syncwarp();
+    cluster_arrive();
+    cluster_wait();
+    own = parts[0];
+#pragma unroll
+    for (int i = 1; i < CLUSTER; i++)
+        own = softmax_join(own, parts[i]);
+    return own;
 }
 
 // The gradient of one vector: scale * (softmax - one-hot); lse2 is the log-sum-exp in base 2, hit the target's place in
@@ -79,31 +158,35 @@ static __device__ __forceinline__ uint4 softmax_gradient(const uint4 &raw, float
     return vec_pack(x);
 }
 
-template <typename T, int THREADS, int REGISTER_VECS, int BLOCKS>
+template <typename T, int THREADS, int REGISTER_VECS, int BLOCKS, int CLUSTER>
 static __global__
 __launch_bounds__(THREADS, BLOCKS) void cross_entropy_kernel(float *losses, T *logits, const int32_t *targets,
                                                              const float *scale_at, int vocab, int shared_vecs) {
     constexpr int N = Vec<T>::N;
     extern __shared__ uint4 kept[]; // [shared_vecs]
-    __shared__ Softmax joined[32];
-    int64_t row = blockIdx.x;
-    T *in = logits + row * vocab;
-    int thread = (int)threadIdx.x, vectors = vocab / N, target = targets[row];
+    __shared__ Softmax joined[32], parts[CLUSTER];
+    // The last rows first: L2 still holds them.
+    int64_t row = gridDim.x / CLUSTER - 1 - blockIdx.x / CLUSTER;
+    int share = (vocab / N + CLUSTER - 1) / CLUSTER, first = (int)blockIdx.x % CLUSTER * share;
+    int thread = (int)threadIdx.x, vectors = min(vocab / N - first, share), target = targets[row];
+    T *in = logits + row * vocab + (int64_t)first * N; // of this block
     int in_shared = THREADS * REGISTER_VECS, beyond = in_shared + shared_vecs;
     if (target < 0) {
-        if (thread == 0) losses[row] = 0;
+        if (thread == 0 && first == 0) losses[row] = 0;
         if (scale_at)
             for (int v = thread; v < vectors; v += THREADS)
                 store16_once(in + (int64_t)v * N, make_uint4(0, 0, 0, 0));
         return;
     }
-    float target_logit = to_float(in[target]); // before anything is overwritten: a barrier follows
+    if (CLUSTER > 1) cluster_arrive();
+    float target_logit = to_float(logits[row * vocab + target]); // before it is overwritten: a barrier follows
+    target -= first * N;
     uint4 held[REGISTER_VECS];
     Softmax own = {-INFINITY, 0};
 #pragma unroll
     for (int i = 0; i < REGISTER_VECS; i++) {
         int v = thread + i * THREADS;
-        if (v < vectors) held[i] = load16_once(in + (int64_t)v * N);
+        held[i] = v < vectors ? load16_once(in + (int64_t)v * N) : vec_nothing<T>();
     }
     int shared_end = vectors < beyond ? vectors : beyond;
     int v = in_shared + thread;
@@ -113,25 +196,24 @@ __launch_bounds__(THREADS, BLOCKS) void cross_entropy_kernel(float *losses, T *l
         for (int u = 0; u < 4; u++)
             part[u] = load16_once(in + (int64_t)(v + u * THREADS) * N);
 #pragma unroll
-        for (int u = 0; u < 4; u++) {
+        for (int u = 0; u < 4; u++)
             kept[v + u * THREADS - in_shared] = part[u];
-            softmax_add<N>(own, part[u]);
-        }
+        softmax_add<T>(own, part);
     }
     for (; v < shared_end; v += THREADS) {
-        uint4 part = load16_once(in + (int64_t)v * N);
-        kept[v - in_shared] = part;
-        softmax_add<N>(own, part);
+        uint4 part[1] = {load16_once(in + (int64_t)v * N)};
+        kept[v - in_shared] = part[0];
+        softmax_add<T>(own, part);
     }
-    for (v = beyond + thread; v < vectors; v += THREADS)
-        softmax_add<N>(own, load16(in + (int64_t)v * N));
-#pragma unroll
-    for (int i = 0; i < REGISTER_VECS; i++)
-        if (thread + i * THREADS < vectors) softmax_add<N>(own, held[i]);
+    for (v = beyond + thread; v < vectors; v += THREADS) {
+        uint4 part[1] = {load16(in + (int64_t)v * N)};
+        softmax_add<T>(own, part);
+    }
+    softmax_add<T>(own, held);
 
-    own = softmax_block(own, joined);
+    own = softmax_cluster<CLUSTER>(softmax_block(own, joined), parts);
     float lse2 = own.max + log2f(own.sum);
-    if (thread == 0) losses[row] = lse2 * 0.6931471805599453f - target_logit;
+    if (thread == 0 && first == 0) losses[row] = lse2 * 0.6931471805599453f - target_logit;
     if (!scale_at) return;
     float scale = *scale_at;
 #pragma unroll
@@ -178,18 +260,27 @@ static __global__ __launch_bounds__(512) void cross_entropy_scalar_kernel(float 
     }
 }
 
-template <typename T, int THREADS, int REGISTER_VECS, int BLOCKS>
+template <typename T, int THREADS, int REGISTER_VECS, int BLOCKS, int CLUSTER>
 static void cross_entropy_launch(CudaState *state, float *losses, T *logits, const int32_t *targets, const float *scale,
                                  int64_t rows, int vocab) {
-    int vectors = vocab / Vec<T>::N, most = (state->shared_limit - 1024) / BLOCKS / 16 - 64;
-    int shared_vecs = vectors - THREADS * REGISTER_VECS;
+    int vectors = (int)ceil_div64(vocab / Vec<T>::N, CLUSTER);
+    int most = (state->shared_limit - 1024) / BLOCKS / 16 - 64, shared_vecs = vectors - THREADS * REGISTER_VECS;
     if (shared_vecs < 0) shared_vecs = 0;
     if (shared_vecs > most) shared_vecs = most;
-    size_t bytes = (size_t)shared_vecs * 16;
-    CUDA_CHECK(state, cudaFuncSetAttribute(cross_entropy_kernel<T, THREADS, REGISTER_VECS, BLOCKS>,
-                                           cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
-    cross_entropy_kernel<T, THREADS, REGISTER_VECS, BLOCKS>
-        <<<(unsigned)rows, THREADS, bytes, state->stream>>>(losses, logits, targets, scale, vocab, shared_vecs);
+    auto kernel = cross_entropy_kernel<T, THREADS, REGISTER_VECS, BLOCKS, CLUSTER>;
+    cudaLaunchAttribute cluster = {};
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim.x = CLUSTER, cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3((unsigned)(rows * CLUSTER));
+    config.blockDim = dim3(THREADS);
+    config.dynamicSmemBytes = (size_t)shared_vecs * 16;
+    config.stream = state->stream;
+    config.attrs = &cluster;
+    config.numAttrs = CLUSTER > 1;
+    CUDA_CHECK(state,
+               cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)config.dynamicSmemBytes));
+    CUDA_CHECK(state, cudaLaunchKernelEx(&config, kernel, losses, logits, targets, scale, vocab, shared_vecs));
 }
 
 extern "C" void cuda_cross_entropy(Ops *ops, float *losses, void *logits, const int32_t *targets, const float *scale,
@@ -202,10 +293,13 @@ extern "C" void cuda_cross_entropy(Ops *ops, float *losses, void *logits, const 
                              <<<(unsigned)rows, 512, 0, state->stream>>>(losses, (T *)logits, targets, scale, vocab)));
     else if (row_bytes <= 512 * 6 * 16 + (size_t)(state->shared_limit / 2 - 2048))
         WITH_STORAGE(dtype,
-                     (cross_entropy_launch<T, 512, 6, 2>(state, losses, (T *)logits, targets, scale, rows, vocab)));
+                     (cross_entropy_launch<T, 512, 6, 2, 1>(state, losses, (T *)logits, targets, scale, rows, vocab)));
+    else if (state->arch >= 90)
+        WITH_STORAGE(dtype,
+                     (cross_entropy_launch<T, 512, 6, 2, 2>(state, losses, (T *)logits, targets, scale, rows, vocab)));
     else
         WITH_STORAGE(dtype,
-                     (cross_entropy_launch<T, 1024, 6, 1>(state, losses, (T *)logits, targets, scale, rows, vocab)));
+                     (cross_entropy_launch<T, 1024, 6, 1, 1>(state, losses, (T *)logits, targets, scale, rows, vocab)));
     LAUNCH_CHECK(state);
     cuda_scope_end(state);
 }

@@ -1,8 +1,10 @@
-// Residual add + RMSNorm, forward and backward, one pass over memory each: a row is held in registers, packed as it is
-// stored, by one warp (short rows) or by a group of warps. Forward reads residual and branch and writes sum and out;
-// backward reads dout, sum and dsum and writes dsum and the normed row; its weight gradient stays in registers over a
-// persistent grid and leaves one partial row per block, which columns_reduce adds up in a fixed order. workspace:
-// add_rmsnorm_backward uses workspace_norm_backward(dim).
+// Residual add + RMSNorm, forward and backward, one pass over memory each: a row belongs to one warp (short rows) or to
+// a group of warps. Forward holds it in registers, packed as it is stored: reads residual and branch, writes sum and
+// out. Backward reads dout, sum and dsum and writes dsum and the normed row; a ring in shared memory takes a group's
+// next row while it works on this one. Its weight gradient stays in registers over a persistent grid and leaves one
+// partial row per block, which columns_reduce adds up in a fixed order. Both take the last rows first: those are the
+// ones that the product before has just written and L2 still holds. workspace: add_rmsnorm_backward uses
+// workspace_norm_backward(dim).
 #include "ops/cuda/cuda.h"
 #include "ops/cuda/reduce.cuh"
 #include "ops/cuda/vector.cuh"
@@ -12,7 +14,7 @@
 // ----------------------------------------------------------------------------------------------------------
 
 // GROUP threads hold a row of `vectors` 16-byte vectors, VECS each.
-template <typename T, int VECS, int GROUP>
+template <typename T, int VECS, int GROUP, bool BRANCH>
 static __global__
 __launch_bounds__(GROUP > 256 ? GROUP : 256) void rmsnorm_forward_kernel(T *out, T *sum, float *rstd, const T *residual,
                                                                          const T *branch, const T *__restrict__ weight,
@@ -20,21 +22,20 @@ __launch_bounds__(GROUP > 256 ? GROUP : 256) void rmsnorm_forward_kernel(T *out,
     constexpr int BLOCK = GROUP > 256 ? GROUP : 256, GROUPS = BLOCK / GROUP, N = Vec<T>::N;
     __shared__ float scratch[GROUPS][2 * (GROUP / 32)];
     int group = (int)threadIdx.x / GROUP, lane = (int)threadIdx.x % GROUP, vectors = dim / N, half = 0;
-    int64_t row = (int64_t)blockIdx.x * GROUPS + group;
-    if (row >= rows) return;
-    const T *in_row = residual + row * dim;
-    uint4 x[VECS], b[VECS];
+    int64_t row = rows - 1 - ((int64_t)blockIdx.x * GROUPS + group);
+    if (row < 0) return;
+    uint4 x[VECS], b[VECS], w[VECS];
 #pragma unroll
     for (int i = 0; i < VECS; i++) {
         int v = lane + i * GROUP;
-        if (v < vectors) x[i] = load16(in_row + v * N);
+        if (v >= vectors) continue;
+        x[i] = load16_once(residual + row * dim + v * N);
+        if (BRANCH) b[i] = load16_once(branch + row * dim + v * N);
     }
-    if (branch) {
 #pragma unroll
-        for (int i = 0; i < VECS; i++) {
-            int v = lane + i * GROUP;
-            if (v < vectors) b[i] = load16(branch + row * dim + v * N);
-        }
+    for (int i = 0; i < VECS; i++) {
+        int v = lane + i * GROUP;
+        if (v < vectors) w[i] = load16(weight + v * N);
     }
     float squares = 0;
 #pragma unroll
@@ -43,14 +44,14 @@ __launch_bounds__(GROUP > 256 ? GROUP : 256) void rmsnorm_forward_kernel(T *out,
         if (v >= vectors) continue;
         float value[N];
         vec_unpack(value, x[i]);
-        if (branch) {
+        if (BRANCH) {
             float other[N];
             vec_unpack(other, b[i]);
 #pragma unroll
             for (int j = 0; j < N; j++)
                 value[j] += other[j];
             x[i] = vec_pack(value);
-            store16(sum + row * dim + v * N, x[i]);
+            store16_once(sum + row * dim + v * N, x[i]);
             vec_unpack(value, x[i]); // as stored: what the backward pass will read
         }
 #pragma unroll
@@ -64,12 +65,12 @@ __launch_bounds__(GROUP > 256 ? GROUP : 256) void rmsnorm_forward_kernel(T *out,
     for (int i = 0; i < VECS; i++) {
         int v = lane + i * GROUP;
         if (v >= vectors) continue;
-        float value[N], w[N];
+        float value[N], weights[N];
         vec_unpack(value, x[i]);
-        vec_unpack(w, load16(weight + v * N));
+        vec_unpack(weights, w[i]);
 #pragma unroll
         for (int j = 0; j < N; j++)
-            value[j] *= scale * w[j];
+            value[j] *= scale * weights[j];
         store16(out + row * dim + v * N, vec_pack(value));
     }
 }
@@ -103,8 +104,13 @@ template <typename T, int VECS, int GROUP>
 static void forward_launch(CudaState *state, T *out, T *sum, float *rstd, const T *residual, const T *branch,
                            const T *weight, int64_t rows, int dim, float eps) {
     constexpr int BLOCK = GROUP > 256 ? GROUP : 256;
-    rmsnorm_forward_kernel<T, VECS, GROUP><<<(unsigned)ceil_div64(rows, BLOCK / GROUP), BLOCK, 0, state->stream>>>(
-        out, sum, rstd, residual, branch, weight, rows, dim, eps);
+    unsigned blocks = (unsigned)ceil_div64(rows, BLOCK / GROUP);
+    if (branch)
+        rmsnorm_forward_kernel<T, VECS, GROUP, true>
+            <<<blocks, BLOCK, 0, state->stream>>>(out, sum, rstd, residual, branch, weight, rows, dim, eps);
+    else
+        rmsnorm_forward_kernel<T, VECS, GROUP, false>
+            <<<blocks, BLOCK, 0, state->stream>>>(out, sum, rstd, residual, branch, weight, rows, dim, eps);
 }
 
 template <typename T>
@@ -141,69 +147,104 @@ extern "C" void cuda_add_rmsnorm_forward(Ops *ops, void *out, void *sum, float *
 // ---- backward
 // ---------------------------------------------------------------------------------------------------------
 
-// With x^ = sum * rstd: dx = rstd * (dout w - x^ mean(dout w x^)); dw = sum over rows of dout x^.
-template <typename T, int VECS, int GROUP>
-static __global__ __launch_bounds__(GROUP > 256 ? GROUP : 256) void rmsnorm_backward_kernel(
-    T *dsum, T *normed, float *partials, const T *__restrict__ dout, const T *__restrict__ sum,
-    const float *__restrict__ rstd, const T *__restrict__ weight, int64_t rows, int dim, bool dsum_is_zero) {
-    constexpr int BLOCK = GROUP > 256 ? GROUP : 256, GROUPS = BLOCK / GROUP, N = Vec<T>::N;
+// 16 bytes from device to shared memory while the thread goes on; copies_wait waits until all but the newest LEFT
+// groups of its copies are there.
+static __device__ __forceinline__ void copy16_async(void *shared, const void *from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(shared)),
+                 "l"(from)
+                 : "memory");
+}
+
+static __device__ __forceinline__ void copies_commit(void) {
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+template <int LEFT> static __device__ __forceinline__ void copies_wait(void) {
+    asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
+}
+
+// With x^ = sum * rstd: dx = rstd * (dout w - x^ mean(dout w x^)); dw = sum over rows of dout x^. A thread reads from
+// the ring only what it has copied itself, so the ring needs no barriers.
+template <typename T, int VECS, int GROUP, int BLOCK, int PER_SM, int STAGES>
+static __global__ __launch_bounds__(BLOCK, PER_SM) void rmsnorm_backward_kernel(
+    T *dsum, T *normed, float *partials, const T *dout, const T *sum, const float *__restrict__ rstd,
+    const T *__restrict__ weight, int64_t rows, int dim, bool dsum_is_zero) {
+    constexpr int GROUPS = BLOCK / GROUP, N = Vec<T>::N;
+    extern __shared__ uint4 ring[]; // [STAGES, 3, VECS, BLOCK]: sum, dout, dsum
     __shared__ float scratch[GROUPS][2 * (GROUP / 32)];
-    extern __shared__ float total[]; // [dim]
     int group = (int)threadIdx.x / GROUP, lane = (int)threadIdx.x % GROUP, vectors = dim / N, half = 0;
+    int64_t step = (int64_t)gridDim.x * GROUPS, row = rows - 1 - ((int64_t)blockIdx.x * GROUPS + group);
     float dw[VECS][N] = {};
-    for (int64_t row = (int64_t)blockIdx.x * GROUPS + group; row < rows; row += (int64_t)gridDim.x * GROUPS) {
-        uint4 x[VECS], g[VECS], d[VECS];
+    uint4 w[VECS];
+#pragma unroll
+    for (int i = 0; i < VECS; i++) {
+        int v = lane + i * GROUP;
+        w[i] = v < vectors ? load16(weight + v * N) : make_uint4(0, 0, 0, 0);
+    }
+    auto fetch = [&](int64_t from, int stage) {
+        uint4 *slot = ring + stage * 3 * VECS * BLOCK + threadIdx.x;
+        int64_t at = from * dim + lane * N;
+        const T *sum_at = sum + at, *dout_at = dout + at, *dsum_at = dsum + at;
 #pragma unroll
         for (int i = 0; i < VECS; i++) {
-            int v = lane + i * GROUP;
-            if (v >= vectors) continue;
-            x[i] = load16_once(sum + row * dim + v * N);
-            g[i] = load16_once(dout + row * dim + v * N);
+            if (from < 0 || lane + i * GROUP >= vectors) continue;
+            copy16_async(slot + i * BLOCK, sum_at + i * GROUP * N);
+            copy16_async(slot + (VECS + i) * BLOCK, dout_at + i * GROUP * N);
+            if (!dsum_is_zero) copy16_async(slot + (2 * VECS + i) * BLOCK, dsum_at + i * GROUP * N);
         }
-        if (!dsum_is_zero) {
+        copies_commit();
+    };
 #pragma unroll
-            for (int i = 0; i < VECS; i++) {
-                int v = lane + i * GROUP;
-                if (v < vectors) d[i] = load16(dsum + row * dim + v * N);
-            }
-        }
-        float scale = rstd[row], dot = 0;
+    for (int stage = 0; stage < STAGES - 1; stage++)
+        fetch(row - stage * step, stage);
+    int stage = 0;
+    float scale = row >= 0 ? rstd[row] : 0;
+    for (; row >= 0; row -= step) {
+        fetch(row - (STAGES - 1) * step, stage == 0 ? STAGES - 1 : stage - 1);
+        float next_scale = row >= step ? rstd[row - step] : 0;
+        copies_wait<STAGES - 1>();
+        const uint4 *slot = ring + stage * 3 * VECS * BLOCK + threadIdx.x;
+        stage = stage + 1 == STAGES ? 0 : stage + 1;
+        float dot = 0;
 #pragma unroll
         for (int i = 0; i < VECS; i++) {
-            int v = lane + i * GROUP;
-            if (v >= vectors) continue;
-            float xs[N], gs[N], w[N];
-            vec_unpack(xs, x[i]);
-            vec_unpack(gs, g[i]);
-            vec_unpack(w, load16(weight + v * N));
+            if (lane + i * GROUP >= vectors) continue;
+            float xs[N], gs[N], ws[N];
+            vec_unpack(xs, slot[i * BLOCK]);
+            vec_unpack(gs, slot[(VECS + i) * BLOCK]);
+            vec_unpack(ws, w[i]);
 #pragma unroll
             for (int j = 0; j < N; j++) {
                 float hat = xs[j] * scale;
                 dw[i][j] += gs[j] * hat;
-                dot += gs[j] * w[j] * hat;
+                dot += gs[j] * ws[j] * hat;
             }
         }
         float mean = group_sum<GROUP>(dot, group, scratch[group], half) / (float)dim;
+        asm volatile("" ::: "memory"); // reads the row again from the ring: held in registers, it makes them spill
+        T *dsum_at = dsum + row * dim + lane * N, *normed_at = normed + row * dim + lane * N;
 #pragma unroll
         for (int i = 0; i < VECS; i++) {
-            int v = lane + i * GROUP;
-            if (v >= vectors) continue;
-            float xs[N], gs[N], w[N], ds[N];
-            vec_unpack(xs, x[i]);
-            vec_unpack(gs, g[i]);
-            vec_unpack(w, load16(weight + v * N));
-            if (!dsum_is_zero) vec_unpack(ds, d[i]);
+            if (lane + i * GROUP >= vectors) continue;
+            float xs[N], gs[N], ws[N], ds[N] = {};
+            vec_unpack(xs, slot[i * BLOCK]);
+            vec_unpack(gs, slot[(VECS + i) * BLOCK]);
+            vec_unpack(ws, w[i]);
+            if (!dsum_is_zero) vec_unpack(ds, slot[(2 * VECS + i) * BLOCK]);
 #pragma unroll
             for (int j = 0; j < N; j++) {
-                float hat = xs[j] * scale, dx = scale * (gs[j] * w[j] - hat * mean);
+                float hat = xs[j] * scale, dx = scale * (gs[j] * ws[j] - hat * mean);
                 gs[j] = dsum_is_zero ? dx : ds[j] + dx;
-                xs[j] = hat * w[j];
+                xs[j] = hat * ws[j];
             }
-            store16(dsum + row * dim + v * N, vec_pack(gs));
-            if (normed) store16(normed + row * dim + v * N, vec_pack(xs));
+            store16_once(dsum_at + i * GROUP * N, vec_pack(gs));
+            if (normed) store16(normed_at + i * GROUP * N, vec_pack(xs));
         }
+        scale = next_scale;
     }
     // The groups add their sums one after the other, always in the same order.
+    float *total = (float *)ring; // [dim]
+    __syncthreads();
     for (int turn = 0; turn < GROUPS; turn++) {
         if (turn == group) {
 #pragma unroll
@@ -249,19 +290,28 @@ static __global__ __launch_bounds__(256) void rmsnorm_backward_scalar_kernel(T *
     }
 }
 
+template <typename T, int VECS, int GROUP, int BLOCK, int PER_SM, int STAGES>
+static int backward_launch_ring(CudaState *state, T *dsum, T *normed, float *partials, const T *dout, const T *sum,
+                                const float *rstd, const T *weight, int64_t rows, int dim, bool dsum_is_zero) {
+    int64_t most = ceil_div64(rows, BLOCK / GROUP), fit = state->sm_count * PER_SM;
+    if (fit > NORM_BACKWARD_BLOCKS) fit = NORM_BACKWARD_BLOCKS;
+    int blocks = (int)(most < fit ? most : fit), shared = STAGES * 3 * VECS * BLOCK * 16;
+    CUDA_CHECK(state, cudaFuncSetAttribute(rmsnorm_backward_kernel<T, VECS, GROUP, BLOCK, PER_SM, STAGES>,
+                                           cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
+    rmsnorm_backward_kernel<T, VECS, GROUP, BLOCK, PER_SM, STAGES><<<blocks, BLOCK, shared, state->stream>>>(
+        dsum, normed, partials, dout, sum, rstd, weight, rows, dim, dsum_is_zero);
+    return blocks;
+}
+
 template <typename T, int VECS, int GROUP>
 static int backward_launch(CudaState *state, T *dsum, T *normed, float *partials, const T *dout, const T *sum,
                            const float *rstd, const T *weight, int64_t rows, int dim, bool dsum_is_zero) {
     constexpr int BLOCK = GROUP > 256 ? GROUP : 256;
-    int64_t most = ceil_div64(rows, BLOCK / GROUP);
-    int blocks = (int)(most < NORM_BACKWARD_BLOCKS ? most : NORM_BACKWARD_BLOCKS);
-    size_t shared = (size_t)dim * sizeof(float);
-    if (shared > 40 << 10) // with the static part over 48 KB
-        CUDA_CHECK(state, cudaFuncSetAttribute(rmsnorm_backward_kernel<T, VECS, GROUP>,
-                                               cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
-    rmsnorm_backward_kernel<T, VECS, GROUP><<<blocks, BLOCK, shared, state->stream>>>(
-        dsum, normed, partials, dout, sum, rstd, weight, rows, dim, dsum_is_zero);
-    return blocks;
+    if (2 * 3 * VECS * BLOCK * 16 + 1024 <= state->shared_limit)
+        return backward_launch_ring<T, VECS, GROUP, BLOCK, 512 / BLOCK, 2>(state, dsum, normed, partials, dout, sum,
+                                                                           rstd, weight, rows, dim, dsum_is_zero);
+    return backward_launch_ring<T, VECS, GROUP, BLOCK, 512 / BLOCK, 1>(state, dsum, normed, partials, dout, sum, rstd,
+                                                                       weight, rows, dim, dsum_is_zero);
 }
 
 template <typename T> // returns the number of partial rows

@@ -1,6 +1,7 @@
 // QK-norm + RoPE on query and key heads, forward and backward. A warp takes one token, a part of the warp one head:
 // every thread holds V elements of the first half of the head and the V that they are rotated with, so cosines and
-// sines are loaded once per token and the norm of a head is a few shuffles. workspace: qk_rope_backward with norm
+// sines are loaded once per token and the norm of a head is a few shuffles. Without norm weights forward and backward
+// are one kernel, a plain stream of 16-byte pieces. workspace: qk_rope_backward with norm
 // weights uses workspace_qk_rope_backward(head_dim).
 #include "ops/cuda/cuda.h"
 #include "ops/cuda/reduce.cuh"
@@ -8,6 +9,8 @@
 #include "ops/cuda/workspace.h"
 
 #include <assert.h>
+
+enum { ROTATE_HEADS = 4 }; // that a thread of rotate_kernel takes at once
 
 typedef struct RopeParams {
     int64_t tokens, out_stride, in_stride;
@@ -46,14 +49,84 @@ static __device__ __forceinline__ void half_store(T *out, const Half<V, C> &in, 
 
 #define FOR_HALF(c, i) _Pragma("unroll") for (int c = 0; c < C; c++) _Pragma("unroll") for (int i = 0; i < V; i++)
 
+// ---- without norm weights
+// ----------------------------------------------------------------------------------------------------------
+
+// Forward or, with the angle negated, backward; in and out may be the same. A thread takes 16 bytes of the first half
+// of HEADS heads and those that they are rotated with, all loaded before the first is stored. The block:
+// [tokens, heads / HEADS, pieces of half a head]. The last tokens come first: L2 still holds them.
+template <typename T, int HEADS, bool BACK>
+static __global__ __launch_bounds__(256) void rotate_kernel(T *out, const T *in, RopeParams p) {
+    constexpr int N = Vec<T>::N;
+    int half = p.head_dim / 2, all_heads = p.heads + p.kv_heads, at = (int)threadIdx.x * N;
+    int64_t token = p.tokens - 1 - ((int64_t)blockIdx.x * blockDim.z + threadIdx.z);
+    if (token < 0) return;
+    in += token * p.in_stride + at;
+    out += token * p.out_stride + at;
+    int64_t angle = (p.first_position + token % p.seq) * half + at;
+    float cosine[N], sine[N];
+    load_floats<N>(cosine, p.cos + angle);
+    load_floats<N>(sine, p.sin + angle);
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        sine[i] = BACK ? -sine[i] : sine[i];
+    for (int first = (int)threadIdx.y; first < all_heads; first += HEADS * (int)blockDim.y) {
+        uint4 raw1[HEADS], raw2[HEADS];
+#pragma unroll
+        for (int h = 0; h < HEADS; h++) {
+            int head = first + h * (int)blockDim.y;
+            if (head >= all_heads) continue;
+            raw1[h] = load16_once(in + head * p.head_dim);
+            raw2[h] = load16_once(in + head * p.head_dim + half);
+        }
+#pragma unroll
+        for (int h = 0; h < HEADS; h++) {
+            int head = first + h * (int)blockDim.y;
+            if (head >= all_heads) continue;
+            float x[N], y[N];
+            vec_unpack(x, raw1[h]);
+            vec_unpack(y, raw2[h]);
+#pragma unroll
+            for (int i = 0; i < N; i++) {
+                float rotated = x[i] * cosine[i] - y[i] * sine[i];
+                y[i] = y[i] * cosine[i] + x[i] * sine[i];
+                x[i] = rotated;
+            }
+            store16(out + head * p.head_dim, vec_pack(x));
+            store16(out + head * p.head_dim + half, vec_pack(y));
+        }
+    }
+}
+
+static bool rotate_fits(const QkRopeShape *shape, int64_t out_stride, int64_t in_stride, const void *out,
+                        const void *in, DType dtype) {
+    int n = 16 / (int)dtype_size(dtype);
+    return !shape->q_weight && shape->head_dim / 2 % n == 0 && out_stride % n == 0 && in_stride % n == 0 &&
+           all_aligned(16, out, in, shape->cos, shape->sin);
+}
+
+template <typename T, bool BACK, int HEADS = ROTATE_HEADS>
+static void rotate_launch(CudaState *state, T *out, const T *in, const RopeParams &p) {
+    int pieces = p.head_dim / 2 / Vec<T>::N, groups = (p.heads + p.kv_heads + HEADS - 1) / HEADS;
+    if (groups > 256 / pieces) groups = 256 / pieces;
+    int most = 256 / (pieces * groups), tokens = most; // whole warps, where that is possible
+    while (tokens > 1 && tokens * pieces * groups % 32)
+        tokens--;
+    if (tokens * pieces * groups % 32) tokens = most;
+    if (tokens > 64) tokens = 64;
+    rotate_kernel<T, HEADS, BACK>
+        <<<(unsigned)ceil_div64(p.tokens, tokens), dim3((unsigned)pieces, (unsigned)groups, (unsigned)tokens), 0,
+           state->stream>>>(out, in, p);
+    LAUNCH_CHECK(state);
+}
+
 // ---- forward
 // ----------------------------------------------------------------------------------------------------------
 
 template <typename T, int V, int C, bool NORM>
-static __global__ __launch_bounds__(256,
-                                    NORM || V == 8 ? 2 : 3) void rope_forward_kernel(T *out, const T *in, float *rstd,
-                                                                                     const T *q_weight,
-                                                                                     const T *k_weight, RopeParams p) {
+static __global__ __launch_bounds__(256, NORM ? 2 : 3) void rope_forward_kernel(T *out, const T *in, float *rstd,
+                                                                                const T *q_weight, const T *k_weight,
+                                                                                RopeParams p) {
     int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, member = lane % p.group, part = lane / p.group;
     int half = p.head_dim / 2, at_once = 32 / p.group, all_heads = p.heads + p.kv_heads;
     int64_t token = (int64_t)blockIdx.x * 8 + warp;
@@ -263,16 +336,20 @@ extern "C" void cuda_qk_rope_forward(Ops *ops, void *out, int64_t out_stride, co
                                      float *rstd, const QkRopeShape *shape, DType dtype) {
     if (shape->tokens == 0) return;
     CudaState *state = cuda_scope_begin(ops, OP_ELEMENTWISE);
+    if (rotate_fits(shape, out_stride, in_stride, out, in, dtype)) {
+        RopeParams p = rope_params(shape, out_stride, in_stride, 4);
+        WITH_STORAGE(dtype, (rotate_launch<T, false>(state, (T *)out, (const T *)in, p)));
+        cuda_scope_end(state);
+        return;
+    }
     int v = rope_vector(shape, out_stride, in_stride, out, in, dtype_size(dtype), 8);
     RopeParams p = rope_params(shape, out_stride, in_stride, v);
     unsigned blocks = (unsigned)ceil_div64(shape->tokens, 8);
 #define ROPE_FORWARD(V, C, NORM)                                           \
     rope_forward_kernel<T, V, C, NORM><<<blocks, 256, 0, state->stream>>>( \
         (T *)out, (const T *)in, rstd, (const T *)shape->q_weight, (const T *)shape->k_weight, p)
-    if (v == 8 && shape->q_weight)
+    if (v == 8) // only with norm weights: else rotate_kernel does it
         WITH_STORAGE(dtype, ROPE_FORWARD(8, 1, true));
-    else if (v == 8)
-        WITH_STORAGE(dtype, ROPE_FORWARD(8, 1, false));
     else if (v == 4 && shape->q_weight)
         WITH_STORAGE(dtype, ROPE_FORWARD(4, 1, true));
     else if (v == 4)
@@ -291,10 +368,7 @@ static void rope_backward_launch(CudaState *state, T *grad, const T *in, const f
                                  float *partials, int blocks, const RopeParams &p, int v) {
     size_t shared = NORM ? (size_t)(8 * (p.head_dim / 2)) * sizeof(float) : 0;
     const T *q_weight = (const T *)shape->q_weight, *k_weight = (const T *)shape->k_weight;
-    if (v == 8) // only without norm weights
-        rope_backward_kernel<T, 8, 1, false>
-            <<<blocks, 256, shared, state->stream>>>(grad, in, rstd, q_weight, k_weight, partials, p);
-    else if (v == 4)
+    if (v == 4)
         rope_backward_kernel<T, 4, 1, NORM>
             <<<blocks, 256, shared, state->stream>>>(grad, in, rstd, q_weight, k_weight, partials, p);
     else
@@ -309,8 +383,13 @@ extern "C" void cuda_qk_rope_backward(Ops *ops, void *grad, int64_t grad_stride,
     if (shape->tokens == 0) return;
     CudaState *state = cuda_scope_begin(ops, OP_ELEMENTWISE);
     bool norm = shape->q_weight != NULL;
-    int v =
-        rope_vector(shape, grad_stride, norm ? in_stride : 0, grad, norm ? in : NULL, dtype_size(dtype), norm ? 4 : 8);
+    if (rotate_fits(shape, grad_stride, grad_stride, grad, grad, dtype)) {
+        RopeParams p = rope_params(shape, grad_stride, grad_stride, 4);
+        WITH_STORAGE(dtype, (rotate_launch<T, true>(state, (T *)grad, (const T *)grad, p)));
+        cuda_scope_end(state);
+        return;
+    }
+    int v = rope_vector(shape, grad_stride, norm ? in_stride : 0, grad, norm ? in : NULL, dtype_size(dtype), 4);
     RopeParams p = rope_params(shape, grad_stride, in_stride, v);
     int64_t blocks = ceil_div64(shape->tokens, 8);
     if (norm && blocks > ROPE_BACKWARD_BLOCKS) blocks = ROPE_BACKWARD_BLOCKS;
