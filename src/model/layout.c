@@ -422,7 +422,7 @@ static void build_activations(Layout *layout) {
     if (sparse) {
         keep(layout, ACT_COUNTS, -1, DTYPE_I32, sparse, c->experts);
         keep(layout, ACT_PROB_SUM, -1, DTYPE_F32, sparse, c->experts);
-        keep(layout, ACT_DPROB, -1, DTYPE_F32, c->experts, 1);
+        keep(layout, ACT_DPROB, -1, DTYPE_F32, sparse, c->experts);
     }
     build_temporaries(layout, sparse<layout->layer_count, sparse> 0);
     // 1F1B: stage s has pp - s micro-batches between their forward and backward pass.

@@ -140,7 +140,7 @@ typedef enum ActId {
     ACT_LOSSES,         // [T] float
     ACT_COUNTS,         // [sparse layers, experts] int32
     ACT_PROB_SUM,       // [sparse layers, experts] float
-    ACT_DPROB,          // [experts] float
+    ACT_DPROB,          // [sparse layers, experts] float
     // temporary
     ACT_NORMED,        // [T, hidden] input of the next linear layer
     ACT_HIDDEN,        // [T, ffn] or [R, moe_ffn] after SwiGLU

@@ -24,10 +24,11 @@ typedef struct Model {
     bool direct;        // run micro-steps op by op instead of replaying the graph (for a profile by category)
     int64_t step_valid; // valid targets of the step under way
     int step_micro_batches;
-    int pass;          // 0 while in forward code, 1 while in backward code (see layout_activation)
-    float z_loss_coef; // router z-loss; 0: off
-    bool router_bias;  // aux-free balancing: choose experts by probability + bias
-    MoeForce force;    // benchmarks only
+    int pass;           // 0 while in forward code, 1 while in backward code (see layout_activation)
+    float z_loss_coef;  // router z-loss; 0: off
+    MoeBalance balance; // of the load-balancing loss
+    bool router_bias;   // aux-free balancing: choose experts by probability + bias
+    MoeForce force;     // benchmarks only
 } Model;
 
 // Allocates everything; nothing is allocated later. Weights are uninitialised.

@@ -282,7 +282,7 @@ void transformer_head(Model *model, bool backward) {
     if (sparse)
         ops->moe_balance(ops, model_scalar(model, SCALAR_AUX_SUM), act(model, ACT_DPROB, -1),
                          model_scalar(model, SCALAR_AUX_SCALE), act(model, ACT_COUNTS, -1),
-                         act(model, ACT_PROB_SUM, -1), sparse, layout->tokens, c->experts);
+                         act(model, ACT_PROB_SUM, -1), model->balance, sparse, layout->tokens, c->experts);
     if (backward)
         ops->add_rmsnorm_backward(ops, act(model, ACT_DRESIDUAL, -1), NULL, grad(model, PARAM_FINAL_NORM, -1), dnormed,
                                   act(model, ACT_RESIDUAL_FINAL, -1), act(model, ACT_FINAL_RSTD, -1),
@@ -359,7 +359,8 @@ static void moe_backward(Model *model, int layer) {
     ops->grouped_linear_backward_input(ops, drows, gate_up, weight(model, PARAM_EXPERT_GATE_UP, layer), routing.offsets,
                                        c->experts, R, c->hidden, 2 * c->moe_ffn, dtype);
     ops->moe_sum(ops, dnormed, drows, NULL, &routing, &shape, c->hidden, dtype);
-    ops->moe_route_backward(ops, dlogits, drow_weight, act(model, ACT_DPROB, -1),
+    const float *dprob = (float *)act(model, ACT_DPROB, -1) + (int64_t)sparse_index(c, layer) * c->experts;
+    ops->moe_route_backward(ops, dlogits, drow_weight, dprob,
                             model->z_loss_coef != 0 ? model_scalar(model, SCALAR_Z_COEF) : NULL, &routing, &shape);
     ops->moe_router_backward(ops, dnormed, NULL, dlogits, NULL, router, T, c->hidden, c->experts, false, dtype);
     norm_backward(model, layer, PARAM_MLP_NORM, ACT_RESIDUAL_MID, ACT_MLP_RSTD);

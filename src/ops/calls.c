@@ -164,8 +164,9 @@ void call_moe_route_backward(Ops *ops, void **p, const CallSizes *s) { // routin
     ops->moe_route_backward(ops, rest[0], rest[1], rest[2], rest[3], &routing, &s->moe);
 }
 
-void call_moe_balance(Ops *ops, void **p, const CallSizes *s) { // loss dprob scale counts prob_sum
-    ops->moe_balance(ops, p[0], p[1], p[2], p[3], p[4], s->layers, s->moe.tokens, s->moe.experts);
+void call_moe_balance(Ops *ops, void **p, const CallSizes *s) { // loss dprob scale counts prob_sum; flag: by layers
+    ops->moe_balance(ops, p[0], p[1], p[2], p[3], p[4], s->flag ? BALANCE_LAYERS : BALANCE_TOGETHER, s->layers,
+                     s->moe.tokens, s->moe.experts);
 }
 
 void call_moe_load_stats(Ops *ops, void **p, const CallSizes *s) { // stats counts

@@ -48,6 +48,11 @@ typedef struct QkRopeShape {
 
 typedef enum MoeForce { MOE_NATURAL, MOE_BALANCED, MOE_WORST } MoeForce; // the last two only for benchmarks
 
+// Whose rows the load-balancing loss counts. Together: those of all layers at once, as HF defines it; layers that each
+// send everything to a few experts, but to different ones, are balanced for it. Layers: each layer's own, with the full
+// weight each; the loss that is reported is their mean.
+typedef enum MoeBalance { BALANCE_TOGETHER, BALANCE_LAYERS } MoeBalance;
+
 typedef struct MoeShape {
     int64_t tokens;
     int experts, top_k;
@@ -249,11 +254,10 @@ struct Ops {
     // (NULL: none).
     void (*moe_route_backward)(Ops *ops, float *dlogits, const float *drow_weight, const float *dprob,
                                const float *z_coef, const MoeRouting *routing, const MoeShape *shape);
-    // HF's load-balancing loss over all layers' routers together: loss = experts * sum_e (share of the layers * tokens
-    // rows that chose e) * (mean probability of e). *loss += loss; dprob[e] = scale[0] * d(loss)/d(prob of one token).
-    // counts, prob_sum: [layers, experts].
+    // Load-balancing loss: experts * sum_e (share of the rows that chose e) * (mean probability of e). *loss += loss;
+    // dprob[l, e] = scale[0] * d(objective)/d(prob of one token in layer l). counts, prob_sum: [layers, experts].
     void (*moe_balance)(Ops *ops, float *loss, float *dprob, const float *scale, const int32_t *counts,
-                        const float *prob_sum, int layers, int64_t tokens, int experts);
+                        const float *prob_sum, MoeBalance balance, int layers, int64_t tokens, int experts);
     // stats: [layers, MOE_LOAD_STATS] from counts: [layers, experts]; a layer without tokens has MAX and ENTROPY 0.
     void (*moe_load_stats)(Ops *ops, float *stats, const int32_t *counts, int layers, int experts);
     // Aux-free balancing: bias[l, e] += rate where the expert has less than its layer's mean, -= rate where it has

@@ -461,7 +461,7 @@ static void bench_moe_route(Bench *b) {
         report(b, call_moe_route_backward, &s, 8 * scores + 16 * slots, 0, "%s", shape);
     }
     if (wanted(b, "moe_balance")) {
-        random_of(b, DTYPE_F32, 1), random_of(b, DTYPE_F32, experts), random_of(b, DTYPE_F32, 1);
+        random_of(b, DTYPE_F32, 1), random_of(b, DTYPE_F32, counts), random_of(b, DTYPE_F32, 1);
         ids_of(b, counts, 64), random_of(b, DTYPE_F32, counts);
         report(b, call_moe_balance, &s, 8.0 * (double)counts, 0, "%d layers, %d experts", s.layers, s.moe.experts);
     }

@@ -46,6 +46,7 @@ typedef struct Config {
         int64_t experts, top_k, expert_ffn;
         bool scale_residual;
         double aux_coef, z_coef, router_bias_rate;
+        const char *balance;
     } model;
     struct {
         ConfigTexts train, val;

@@ -64,6 +64,10 @@ const ConfigKey config_keys[] = {
      "initial o and down projections smaller by 1 / sqrt(2 layers)"},
     {"model", "aux_coef", "router_aux_loss_coef", CONFIG_DOUBLE, AT(model.aux_coef), "-1", -1, 1000, "", NULL,
      "weight of the load-balancing loss (-1: as the model says)"},
+    {"model", "balance", "", CONFIG_CHOICE, AT(model.balance), "layers", 0, 0, "", "layers|together",
+     "whose tokens the load-balancing loss counts: each layer's own, or those of all layers at once (as Hugging Face "
+     "does; "
+     "single layers may then use few experts)"},
     {"model", "z_coef", "router_z_loss_coef", CONFIG_DOUBLE, AT(model.z_coef), "0", 0, 1000, "", NULL,
      "weight of the router's z-loss (0: off)"},
     {"model", "router_bias_rate", "", CONFIG_DOUBLE, AT(model.router_bias_rate), "0", 0, 1, "", NULL,

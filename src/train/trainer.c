@@ -70,6 +70,7 @@ static Status open_model(Trainer *trainer) {
     TRY(fit_require(config, &request, memory));
     TRY(config_blame(config, "train.micro_batch", model_create(&trainer->model, trainer->ops, &request)));
     trainer->model->z_loss_coef = (float)config->model.z_coef;
+    trainer->model->balance = strcmp(config->model.balance, "layers") == 0 ? BALANCE_LAYERS : BALANCE_TOGETHER;
     trainer->model->router_bias = config->model.router_bias_rate > 0;
     trainer->expert_load =
         xcalloc((size_t)model_sparse_layers(&trainer->model_config) + 1, sizeof *trainer->expert_load);

@@ -115,16 +115,16 @@ void sweep_moe_route_backward(Compare *run) {
 }
 
 void sweep_moe_balance(Compare *run) {
-    EACH(layers, 1, 12) EACH(experts, 4, 60, 256) {
-        Case c = {.sizes = {.layers = layers, .moe = {.tokens = 1000, .experts = experts}}};
+    EACH(layers, 1, 12) EACH(experts, 4, 60, 256) EACH(by_layer, 0, 1) {
+        Case c = {.sizes = {.layers = layers, .flag = by_layer, .moe = {.tokens = 1000, .experts = experts}}};
         add_inout(run, &c, DTYPE_F32, 1, experts);
-        add_out(run, &c, DTYPE_F32, experts, layers);
+        add_out(run, &c, DTYPE_F32, (int64_t)layers * experts, layers);
         *(float *)add_in(run, &c, DTYPE_F32, 1) = 0.02f;
         int32_t *counts = add_in(run, &c, DTYPE_I32, (int64_t)layers * experts);
         for (int i = 0; i < layers * experts; i++)
             counts[i] = i * 37 % 501;
         positive(add_in(run, &c, DTYPE_F32, (int64_t)layers * experts), (int64_t)layers * experts);
-        check(run, &c, call_moe_balance, "layers %d experts %d", layers, experts);
+        check(run, &c, call_moe_balance, "layers %d experts %d by layer %d", layers, experts, by_layer);
     }
 }
 

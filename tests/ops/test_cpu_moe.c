@@ -201,29 +201,34 @@ static void route_backward_is_the_derivative_in_float64(void **state) {
     }
 }
 
-static void balance_loss_is_what_hf_defines(void **state) {
+static void balance_loss_counts_all_layers_or_each(void **state) {
     (void)state;
-    Ops *ops = oracle_ops(1, 8, 0, 1, 8, 5);
-    enum { LAYERS = 3, EXPERTS = 5, TOKENS = 40 };
-    int32_t *counts = ids(LAYERS * EXPERTS, 60);
-    Tensor prob_sum = tensor_normal(DTYPE_F32, LAYERS * EXPERTS, 1, 8), dprob = tensor_poison(DTYPE_F32, EXPERTS);
-    Tensor loss = tensor_normal(DTYPE_F32, 1, 1, 0);
-    double want = loss.value[0], dwant[EXPERTS];
-    float scale = 0.001f;
-    for (int e = 0; e < EXPERTS; e++) {
-        double share = 0, mean = 0;
-        for (int l = 0; l < LAYERS; l++)
-            share += counts[l * EXPERTS + e] / (double)(LAYERS * TOKENS),
-                mean += prob_sum.value[l * EXPERTS + e] / (LAYERS * TOKENS);
-        want += EXPERTS * share * mean;
-        dwant[e] = (double)scale * EXPERTS * share / (LAYERS * TOKENS);
+    enum { LAYERS = 3, EXPERTS = 5, TOKENS = 40, N = LAYERS * EXPERTS };
+    for (int by_layer = 0; by_layer < 2; by_layer++) {
+        Ops *ops = oracle_ops(1, 8, 0, 1, 8, 5);
+        int32_t *counts = ids(N, 60);
+        Tensor prob_sum = tensor_normal(DTYPE_F32, N, 1, 8), dprob = tensor_poison(DTYPE_F32, N);
+        Tensor loss = tensor_normal(DTYPE_F32, 1, 1, 0);
+        double want = loss.value[0], dwant[N];
+        float scale = 0.001f;
+        for (int i = 0; i < N; i++) {
+            double share = 0, mean = 0, rows = by_layer ? TOKENS : LAYERS * TOKENS;
+            for (int l = 0; l < LAYERS; l++) {
+                if (by_layer && l != i / EXPERTS) continue;
+                share += counts[l * EXPERTS + i % EXPERTS] / rows;
+                mean += prob_sum.value[l * EXPERTS + i % EXPERTS] / rows;
+            }
+            want += EXPERTS * share * mean / LAYERS; // together, every layer says the same
+            dwant[i] = (double)scale * EXPERTS * share / rows;
+        }
+        ops->moe_balance(ops, loss.data, dprob.data, &scale, counts, prob_sum.data,
+                         by_layer ? BALANCE_LAYERS : BALANCE_TOGETHER, LAYERS, TOKENS, EXPERTS);
+        tensor_check("balance loss", &loss, &want, 0);
+        tensor_check("balance dprob", &dprob, dwant, 0);
+        tensors_free(&prob_sum, &dprob, &loss);
+        free(counts);
+        oracle_ops_free(ops);
     }
-    ops->moe_balance(ops, loss.data, dprob.data, &scale, counts, prob_sum.data, LAYERS, TOKENS, EXPERTS);
-    tensor_check("balance loss", &loss, &want, 0);
-    tensor_check("balance dprob", &dprob, dwant, 0);
-    tensors_free(&prob_sum, &dprob, &loss);
-    free(counts);
-    oracle_ops_free(ops);
 }
 
 static void load_is(const int32_t *counts, int experts, double most, double entropy, int dead) {
@@ -317,7 +322,7 @@ int main(void) {
         cmocka_unit_test(equal_scores_choose_the_lower_expert_first),
         cmocka_unit_test(forced_routing_is_even_or_worst),
         cmocka_unit_test(route_backward_is_the_derivative_in_float64),
-        cmocka_unit_test(balance_loss_is_what_hf_defines),
+        cmocka_unit_test(balance_loss_counts_all_layers_or_each),
         cmocka_unit_test(load_of_equal_counts_is_balanced),
         cmocka_unit_test(load_of_uneven_counts_has_the_entropy_of_their_shares),
         cmocka_unit_test(load_of_no_tokens_and_of_one_expert_has_an_answer),

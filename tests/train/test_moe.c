@@ -77,9 +77,9 @@ static void every_printed_step_logs_the_load_of_every_layer(void **state) {
     free(config);
 }
 
-static double last_load(const char *rate, int steps) {
+// Load of the busiest expert of the worst layer over the mean, in the last ten steps of a run with these settings.
+static double last_load(const char *const sets[4], int steps) {
     char *path = moe_config("bias.toml", steps, "print_every = 1\n");
-    const char *const sets[] = {"model.aux_coef=0", rate, "optimizer.lr=0", "train.grad_accum=1"};
     Config config;
     Trainer trainer;
     MetricsStep metrics;
@@ -100,8 +100,21 @@ static double last_load(const char *rate, int steps) {
 // With weights that stand still, only the bias can change the load.
 static void the_bias_evens_out_the_load(void **state) {
     (void)state;
-    double without = last_load("model.router_bias_rate=0", 60), with = last_load("model.router_bias_rate=0.001", 60);
+    const char *sets[4] = {"model.aux_coef=0", "model.router_bias_rate=0", "optimizer.lr=0", "train.grad_accum=1"};
+    double without = last_load(sets, 60);
+    sets[1] = "model.router_bias_rate=0.001";
+    double with = last_load(sets, 60);
     if (!(with < 0.9 * without)) fail_msg("busiest expert %.2f x mean with the bias, %.2f without", with, without);
+}
+
+// Layers that each prefer other experts look balanced when they are counted together.
+static void layers_counted_alone_are_more_even(void **state) {
+    (void)state;
+    const char *sets[4] = {"model.aux_coef=0.1", "model.balance=together", "optimizer.lr=1e-2", "train.grad_accum=1"};
+    double together = last_load(sets, 150);
+    sets[1] = "model.balance=layers";
+    double alone = last_load(sets, 150);
+    if (!(alone < 0.9 * together)) fail_msg("busiest expert %.2f x mean alone, %.2f together", alone, together);
 }
 
 // A config.json must state a dense width, though no layer of this model has one.
@@ -143,6 +156,7 @@ int main(void) {
         cmocka_unit_test(the_worst_is_taken_figure_by_figure),
         cmocka_unit_test(every_printed_step_logs_the_load_of_every_layer),
         cmocka_unit_test(the_bias_evens_out_the_load),
+        cmocka_unit_test(layers_counted_alone_are_more_even),
         cmocka_unit_test(a_run_whose_layers_are_all_sparse_resumes),
         cmocka_unit_test(a_bias_without_experts_is_refused),
     };

@@ -175,19 +175,22 @@ static void cpu_moe_route_backward(Ops *ops, float *dlogits, const float *drow_w
 }
 
 static void cpu_moe_balance(Ops *ops, float *loss, float *dprob, const float *scale, const int32_t *counts,
-                            const float *prob_sum, int layers, int64_t tokens, int experts) {
+                            const float *prob_sum, MoeBalance balance, int layers, int64_t tokens, int experts) {
     CPU_TIMED(ops, OP_MOE);
-    double rows = (double)layers * (double)tokens, sum = 0;
-    for (int e = 0; e < experts; e++) {
-        double count = 0, prob = 0;
-        for (int layer = 0; layer < layers; layer++) {
-            count += (double)counts[layer * experts + e];
-            prob += (double)prob_sum[layer * experts + e];
+    int parts = balance == BALANCE_LAYERS ? layers : 1, each = layers / parts; // layers that count together
+    double rows = (double)each * (double)tokens, sum = 0;
+    for (int part = 0; part < parts; part++)
+        for (int e = 0; e < experts; e++) {
+            double count = 0, prob = 0;
+            for (int layer = part * each; layer < (part + 1) * each; layer++) {
+                count += (double)counts[layer * experts + e];
+                prob += (double)prob_sum[layer * experts + e];
+            }
+            sum += count / rows * (prob / rows);
+            for (int layer = part * each; layer < (part + 1) * each; layer++)
+                dprob[layer * experts + e] = (float)((double)scale[0] * experts * (count / rows) / rows);
         }
-        sum += count / rows * (prob / rows);
-        dprob[e] = (float)((double)scale[0] * experts * (count / rows) / rows);
-    }
-    *loss = (float)((double)*loss + experts * sum);
+    *loss = (float)((double)*loss + experts * sum / parts);
 }
 
 // ---- load

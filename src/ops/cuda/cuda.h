@@ -168,7 +168,7 @@ void cuda_moe_route_forward(Ops *ops, const MoeRouting *routing, const MoeShape 
 void cuda_moe_route_backward(Ops *ops, float *dlogits, const float *drow_weight, const float *dprob,
                              const float *z_coef, const MoeRouting *routing, const MoeShape *shape);
 void cuda_moe_balance(Ops *ops, float *loss, float *dprob, const float *scale, const int32_t *counts,
-                      const float *prob_sum, int layers, int64_t tokens, int experts);
+                      const float *prob_sum, MoeBalance balance, int layers, int64_t tokens, int experts);
 void cuda_moe_load_stats(Ops *ops, float *stats, const int32_t *counts, int layers, int experts);
 void cuda_moe_bias_update(Ops *ops, float *bias, const int32_t *counts, const int32_t *skip, float rate, int layers,
                           int experts);

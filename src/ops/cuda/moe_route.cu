@@ -336,30 +336,35 @@ extern "C" void cuda_moe_route_backward(Ops *ops, float *dlogits, const float *d
 // ---- balancing loss
 // ---------------------------------------------------------------------------------------------------
 
+// A thread takes an expert of a part: of `each` layers that count together.
 static __global__ __launch_bounds__(256) void balance_kernel(float *loss, float *dprob, const float *scale,
-                                                             const int32_t *counts, const float *prob_sum, int layers,
-                                                             int64_t tokens, int experts) {
+                                                             const int32_t *counts, const float *prob_sum, int parts,
+                                                             int each, int64_t tokens, int experts) {
     __shared__ double shared[32];
-    double rows = (double)layers * (double)tokens, total = 0;
-    for (int e = (int)threadIdx.x; e < experts; e += 256) {
+    double rows = (double)each * (double)tokens, total = 0;
+    for (int i = (int)threadIdx.x; i < parts * experts; i += 256) {
+        int first = i / experts * each * experts + i % experts; // in the part's first layer
         int64_t count = 0;
         double probs = 0;
-        for (int layer = 0; layer < layers; layer++) {
-            count += counts[layer * experts + e];
-            probs += prob_sum[layer * experts + e];
+        for (int layer = 0; layer < each; layer++) {
+            count += counts[first + layer * experts];
+            probs += prob_sum[first + layer * experts];
         }
         double share = (double)count / rows;
         total += share * (probs / rows);
-        dprob[e] = (float)((double)*scale * experts * share / rows);
+        for (int layer = 0; layer < each; layer++)
+            dprob[first + layer * experts] = (float)((double)*scale * experts * share / rows);
     }
     total = block_sum(total, shared);
-    if (threadIdx.x == 0) *loss += (float)(total * experts);
+    if (threadIdx.x == 0) *loss += (float)(total * experts / parts);
 }
 
 extern "C" void cuda_moe_balance(Ops *ops, float *loss, float *dprob, const float *scale, const int32_t *counts,
-                                 const float *prob_sum, int layers, int64_t tokens, int experts) {
+                                 const float *prob_sum, MoeBalance balance, int layers, int64_t tokens, int experts) {
     CudaState *state = cuda_scope_begin(ops, OP_MOE);
-    balance_kernel<<<1, 256, 0, state->stream>>>(loss, dprob, scale, counts, prob_sum, layers, tokens, experts);
+    int parts = balance == BALANCE_LAYERS ? layers : 1;
+    balance_kernel<<<1, 256, 0, state->stream>>>(loss, dprob, scale, counts, prob_sum, parts, layers / parts, tokens,
+                                                 experts);
     LAUNCH_CHECK(state);
     cuda_scope_end(state);
 }
