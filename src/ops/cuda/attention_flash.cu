@@ -9,6 +9,7 @@
 // Tiles lie in shared memory as rows of 16-byte chunks whose place is XORed with the row, so that ldmatrix meets no
 // bank twice. Head dimensions are padded with zeros to the template's D.
 #include "ops/cuda/cuda.h"
+#include "ops/cuda/vector.cuh"
 
 #include <cuda_bf16.h>
 #include <math_constants.h>
@@ -64,18 +65,6 @@ static __device__ __forceinline__ void multiply(float d[4], const uint32_t a[4],
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-static __device__ __forceinline__ uint32_t pack(float low, float high) {
-    __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-    return *reinterpret_cast<uint32_t *>(&pair);
-}
-
-// 2^x without the care for denormal results that exp2f takes: they would be rounded away anyway.
-static __device__ __forceinline__ float power2(float x) {
-    float result;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
-    return result;
-}
-
 // ---- tiles --------------------------------------------------------------------------------------------------------
 
 // Byte offset of an 8-element chunk of a tile of rows of D elements.
@@ -126,8 +115,9 @@ static __device__ __forceinline__ void rows_store(uint8_t *tile, int row0, const
 #pragma unroll
     for (int i = 0; i < D / 8; i++) {
         int row = row0 + lane / 4, at = (lane & 3) * 4;
-        *(uint32_t *)(tile + tile_offset<D>(row, i) + at) = pack(acc[i][0] * factor_low, acc[i][1] * factor_low);
-        *(uint32_t *)(tile + tile_offset<D>(row + 8, i) + at) = pack(acc[i][2] * factor_high, acc[i][3] * factor_high);
+        *(uint32_t *)(tile + tile_offset<D>(row, i) + at) = pack_bf16(acc[i][0] * factor_low, acc[i][1] * factor_low);
+        *(uint32_t *)(tile + tile_offset<D>(row + 8, i) + at) =
+            pack_bf16(acc[i][2] * factor_high, acc[i][3] * factor_high);
     }
     __syncwarp();
 #pragma unroll
@@ -248,13 +238,13 @@ static __global__ void __launch_bounds__(WARPS * 32, BLOCKS) forward_kernel(cons
                 top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
                 top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
                 const float base = top == -CUDART_INF_F ? 0.0f : top * scale2; // nothing seen yet: keep zeros zero
-                const float shrink = power2(maximum[t][half] * scale2 - base);
+                const float shrink = exp2_fast(maximum[t][half] * scale2 - base);
                 float added = 0;
 #pragma unroll
                 for (int j = 0; j < BN / 8; j++)
 #pragma unroll
                     for (int e = 2 * half; e < 2 * half + 2; e++) {
-                        s[t][j][e] = power2(fmaf(s[t][j][e], scale2, -base));
+                        s[t][j][e] = exp2_fast(fmaf(s[t][j][e], scale2, -base));
                         added += s[t][j][e];
                     }
                 sum[t][half] = sum[t][half] * shrink + added;
@@ -268,9 +258,10 @@ static __global__ void __launch_bounds__(WARPS * 32, BLOCKS) forward_kernel(cons
             uint32_t p[MT][4];
 #pragma unroll
             for (int t = 0; t < MT; t++) {
-                p[t][0] = pack(s[t][2 * j][0], s[t][2 * j][1]), p[t][1] = pack(s[t][2 * j][2], s[t][2 * j][3]);
-                p[t][2] = pack(s[t][2 * j + 1][0], s[t][2 * j + 1][1]);
-                p[t][3] = pack(s[t][2 * j + 1][2], s[t][2 * j + 1][3]);
+                p[t][0] = pack_bf16(s[t][2 * j][0], s[t][2 * j][1]),
+                p[t][1] = pack_bf16(s[t][2 * j][2], s[t][2 * j][3]);
+                p[t][2] = pack_bf16(s[t][2 * j + 1][0], s[t][2 * j + 1][1]);
+                p[t][3] = pack_bf16(s[t][2 * j + 1][2], s[t][2 * j + 1][3]);
             }
 #pragma unroll
             for (int i = 0; i < D / 16; i++) {
@@ -444,15 +435,17 @@ static __global__ void __launch_bounds__(WARPS * 32, BLOCKS) backward_q_kernel(c
             for (int j = 0; j < BN / 8; j++)
 #pragma unroll
                 for (int e = 0; e < 4; e++)
-                    s[t][j][e] = power2(fmaf(s[t][j][e], scale2, -lse2[t][e / 2])) * (dp[t][j][e] - row_sum[t][e / 2]);
+                    s[t][j][e] =
+                        exp2_fast(fmaf(s[t][j][e], scale2, -lse2[t][e / 2])) * (dp[t][j][e] - row_sum[t][e / 2]);
 #pragma unroll
         for (int j = 0; j < BN / 16; j++) {
             uint32_t ds[MT][4];
 #pragma unroll
             for (int t = 0; t < MT; t++) {
-                ds[t][0] = pack(s[t][2 * j][0], s[t][2 * j][1]), ds[t][1] = pack(s[t][2 * j][2], s[t][2 * j][3]);
-                ds[t][2] = pack(s[t][2 * j + 1][0], s[t][2 * j + 1][1]);
-                ds[t][3] = pack(s[t][2 * j + 1][2], s[t][2 * j + 1][3]);
+                ds[t][0] = pack_bf16(s[t][2 * j][0], s[t][2 * j][1]),
+                ds[t][1] = pack_bf16(s[t][2 * j][2], s[t][2 * j][3]);
+                ds[t][2] = pack_bf16(s[t][2 * j + 1][0], s[t][2 * j + 1][1]);
+                ds[t][3] = pack_bf16(s[t][2 * j + 1][2], s[t][2 * j + 1][3]);
             }
 #pragma unroll
             for (int i = 0; i < D / 16; i++) {
@@ -584,17 +577,18 @@ static __global__ void __launch_bounds__(WARPS * 32, BLOCKS)
                 const float2 centre = *(const float2 *)&row_sum[stage][column];
 #pragma unroll
                 for (int e = 0; e < 4; e++) {
-                    s[j][e] = power2(fmaf(s[j][e], scale2, -(e & 1 ? shift.y : shift.x)));
+                    s[j][e] = exp2_fast(fmaf(s[j][e], scale2, -(e & 1 ? shift.y : shift.x)));
                     dp[j][e] = s[j][e] * (dp[j][e] - (e & 1 ? centre.y : centre.x));
                 }
             }
 #pragma unroll
             for (int j = 0; j < BM / 16; j++) {
                 uint32_t p[4], ds[4];
-                p[0] = pack(s[2 * j][0], s[2 * j][1]), p[1] = pack(s[2 * j][2], s[2 * j][3]);
-                p[2] = pack(s[2 * j + 1][0], s[2 * j + 1][1]), p[3] = pack(s[2 * j + 1][2], s[2 * j + 1][3]);
-                ds[0] = pack(dp[2 * j][0], dp[2 * j][1]), ds[1] = pack(dp[2 * j][2], dp[2 * j][3]);
-                ds[2] = pack(dp[2 * j + 1][0], dp[2 * j + 1][1]), ds[3] = pack(dp[2 * j + 1][2], dp[2 * j + 1][3]);
+                p[0] = pack_bf16(s[2 * j][0], s[2 * j][1]), p[1] = pack_bf16(s[2 * j][2], s[2 * j][3]);
+                p[2] = pack_bf16(s[2 * j + 1][0], s[2 * j + 1][1]), p[3] = pack_bf16(s[2 * j + 1][2], s[2 * j + 1][3]);
+                ds[0] = pack_bf16(dp[2 * j][0], dp[2 * j][1]), ds[1] = pack_bf16(dp[2 * j][2], dp[2 * j][3]);
+                ds[2] = pack_bf16(dp[2 * j + 1][0], dp[2 * j + 1][1]),
+                ds[3] = pack_bf16(dp[2 * j + 1][2], dp[2 * j + 1][3]);
 #pragma unroll
                 for (int step = 0; step < D / 16; step++) {
                     uint32_t r[4], w[4];

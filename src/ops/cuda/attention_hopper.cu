@@ -6,6 +6,7 @@
 // swizzle that wgmma reads. The same tile serves as the operand that is summed over its columns (K-major) and as the
 // one that is summed over its rows (MN-major).
 #include "ops/cuda/cuda.h"
+#include "ops/cuda/vector.cuh"
 
 #include <cuda_bf16.h>
 #include <math_constants.h>
@@ -88,18 +89,6 @@ static __device__ __forceinline__ void multiply_registers(float d[32], const uin
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 
-static __device__ __forceinline__ uint32_t pack(float low, float high) {
-    __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-    return *reinterpret_cast<uint32_t *>(&pair);
-}
-
-// 2^x without the care for denormal results that exp2f takes: they would be rounded away anyway.
-static __device__ __forceinline__ float power2(float x) {
-    float result;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
-    return result;
-}
-
 // ---- tiles --------------------------------------------------------------------------------------------------------
 
 // Byte offset of an 8-element chunk of a tile of ROWS rows.
@@ -146,7 +135,7 @@ static __device__ __forceinline__ void left_operands(uint32_t p[4][4], const flo
     for (int step = 0; step < 4; step++)
 #pragma unroll
         for (int e = 0; e < 4; e++)
-            p[step][e] = pack(s[step * 8 + e * 2], s[step * 8 + e * 2 + 1]);
+            p[step][e] = pack_bf16(s[step * 8 + e * 2], s[step * 8 + e * 2 + 1]);
 }
 
 // A warp's 16 x D accumulators times factor, as bf16 through its own rows of a tile to memory.
@@ -159,8 +148,8 @@ static __device__ __forceinline__ void rows_store(uint8_t *tile, int row0, const
     for (int i = 0; i < D / 8; i++) {
         const float *a = &acc[i / 8][(i % 8) * 4];
         const int row = row0 + lane / 4, at = (lane & 3) * 4;
-        *(uint32_t *)(tile + tile_offset<ROWS>(row, i) + at) = pack(a[0] * factor, a[1] * factor);
-        *(uint32_t *)(tile + tile_offset<ROWS>(row + 8, i) + at) = pack(a[2] * factor, a[3] * factor);
+        *(uint32_t *)(tile + tile_offset<ROWS>(row, i) + at) = pack_bf16(a[0] * factor, a[1] * factor);
+        *(uint32_t *)(tile + tile_offset<ROWS>(row + 8, i) + at) = pack_bf16(a[2] * factor, a[3] * factor);
     }
     __syncwarp();
 #pragma unroll
@@ -268,7 +257,7 @@ static __global__ void __launch_bounds__(GROUPS * 128, BLOCKS)
         }
 #pragma unroll
         for (int i = 0; i < 32; i++)
-            s[i] = power2(fmaf(s[i], scale2, -lse2[(i / 2) & 1]));
+            s[i] = exp2_fast(fmaf(s[i], scale2, -lse2[(i / 2) & 1]));
         products_wait<0>();
 #pragma unroll
         for (int i = 0; i < 32; i++)
@@ -365,7 +354,7 @@ static __global__ void __launch_bounds__(GROUPS * 128, BLOCKS)
                 const float2 shift = *(const float2 *)&lse2[stage][j * 8 + (lane & 3) * 2];
 #pragma unroll
                 for (int e = 0; e < 4; e++)
-                    s[j * 4 + e] = power2(fmaf(s[j * 4 + e], scale2, -(e & 1 ? shift.y : shift.x)));
+                    s[j * 4 + e] = exp2_fast(fmaf(s[j * 4 + e], scale2, -(e & 1 ? shift.y : shift.x)));
             }
             uint32_t p[4][4], ds[4][4];
             left_operands(p, s);

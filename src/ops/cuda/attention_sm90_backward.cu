@@ -26,6 +26,7 @@
 #include "ops/cuda/attention_sm90.h"
 #include "ops/cuda/attention_sm90_rows.cuh"
 #include "ops/cuda/cuda.h"
+#include "ops/cuda/vector.cuh"
 
 #include <cuda_bf16.h>
 #include <math_constants.h>
@@ -241,21 +242,6 @@ static __device__ __forceinline__ void backward_sum(const BackwardArgs &args, ui
 // ---- the two warpgroups that compute
 // ---------------------------------------------------------------------------------
 
-static __device__ __forceinline__ float low(uint32_t pair) {
-    return __uint_as_float(pair << 16);
-}
-
-static __device__ __forceinline__ float high(uint32_t pair) {
-    return __uint_as_float(pair & 0xffff0000u);
-}
-
-// 2^x without the care for denormal results that exp2f takes: they would be rounded away anyway.
-static __device__ __forceinline__ float power2(float x) {
-    float result;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
-    return result;
-}
-
 // d [64, QUERIES] = 64 rows of a tile of keys . a tile of queries, summed over D columns.
 template <int D, int COUNT>
 static __device__ __forceinline__ void scores_start(float (&d)[COUNT], uint32_t keys, uint32_t queries) {
@@ -302,7 +288,7 @@ template <int COUNT>
 static __device__ __forceinline__ void left_operands(uint32_t (&p)[COUNT / 8][4], const float (&s)[COUNT]) {
 #pragma unroll
     for (int i = 0; i < COUNT / 2; i++)
-        p[i / 4][i % 4] = pack(s[i * 2], s[i * 2 + 1]);
+        p[i / 4][i % 4] = pack_bf16(s[i * 2], s[i * 2 + 1]);
 }
 
 // dS as [key, query] with 64 queries in a panel: the reduction of dQ is strided.
@@ -387,10 +373,10 @@ static __device__ __forceinline__ void scores_finish(const Place &at, float (&s)
 #pragma unroll
     for (int i = 0; i < COUNT / 4; i++) {
         const float2 x = lse2[i * 4];
-        s[i * 4] = power2(fmaf(s[i * 4], at.scale2, -x.x));
-        s[i * 4 + 1] = power2(fmaf(s[i * 4 + 1], at.scale2, -x.y));
-        s[i * 4 + 2] = power2(fmaf(s[i * 4 + 2], at.scale2, -x.x));
-        s[i * 4 + 3] = power2(fmaf(s[i * 4 + 3], at.scale2, -x.y));
+        s[i * 4] = exp2_fast(fmaf(s[i * 4], at.scale2, -x.x));
+        s[i * 4 + 1] = exp2_fast(fmaf(s[i * 4 + 1], at.scale2, -x.y));
+        s[i * 4 + 2] = exp2_fast(fmaf(s[i * 4 + 2], at.scale2, -x.x));
+        s[i * 4 + 3] = exp2_fast(fmaf(s[i * 4 + 3], at.scale2, -x.y));
     }
     uint32_t p[COUNT / 8][4];
     left_operands(p, s);
@@ -402,8 +388,8 @@ static __device__ __forceinline__ void scores_finish(const Place &at, float (&s)
     for (int i = 0; i < COUNT / 4; i++) {
         const float2 x = dots[i * 4];
         const uint32_t a = p[i / 2][i % 2 * 2], b = p[i / 2][i % 2 * 2 + 1];
-        ds[i / 2][i % 2 * 2] = pack(low(a) * (dp[i * 4] - x.x), high(a) * (dp[i * 4 + 1] - x.y));
-        ds[i / 2][i % 2 * 2 + 1] = pack(low(b) * (dp[i * 4 + 2] - x.x), high(b) * (dp[i * 4 + 3] - x.y));
+        ds[i / 2][i % 2 * 2] = pack_bf16(low_bf16(a) * (dp[i * 4] - x.x), high_bf16(a) * (dp[i * 4 + 1] - x.y));
+        ds[i / 2][i % 2 * 2 + 1] = pack_bf16(low_bf16(b) * (dp[i * 4 + 2] - x.x), high_bf16(b) * (dp[i * 4 + 3] - x.y));
     }
     ds_store<D>(at.base + C::DS + stage * C::DS_BYTES, ds, at.row0);
     shared_fence_async();

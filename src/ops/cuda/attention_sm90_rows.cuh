@@ -1,13 +1,10 @@
 // From the accumulators of matrix products to rows of memory: back through a rotary embedding, and as bf16.
 #pragma once
 
+#include "ops/cuda/vector.cuh"
+
 #include <cuda_bf16.h>
 #include <stdint.h>
-
-static __device__ __forceinline__ uint32_t pack(float low, float high) {
-    __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-    return *reinterpret_cast<uint32_t *>(&pair);
-}
 
 // Swaps so that `low` and `high` of the lanes whose number differs in `bit` become rows instead of columns.
 static __device__ __forceinline__ void lanes_swap(uint32_t &low, uint32_t &high, int bit, bool upper) {
@@ -28,7 +25,7 @@ static __device__ __forceinline__ void rows_store(const float (&acc)[COUNT], flo
 #pragma unroll
             for (int e = 0; e < 4; e++) {
                 const int at = (part * 4 + e) * 4 + half * 2;
-                x[e] = pack(acc[at] * factor, acc[at + 1] * factor);
+                x[e] = pack_bf16(acc[at] * factor, acc[at + 1] * factor);
             }
             lanes_swap(x[0], x[1], 1, quarter & 1);
             lanes_swap(x[2], x[3], 1, quarter & 1);

@@ -12,12 +12,6 @@
 
 static constexpr float LOG2E = 1.4426950408889634f;
 
-static __device__ __forceinline__ float exp2_fast(float x) { // 2 ulp, denormals flushed
-    float result;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
-    return result;
-}
-
 // Maximum and sum of exponentials relative to it, kept in the base-2 domain: values are x * log2(e).
 struct Softmax {
     float max, sum;

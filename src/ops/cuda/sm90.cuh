@@ -7,7 +7,8 @@
 #include <cuda_runtime.h>
 #include <stdint.h>
 
-#define HOPPER_CODE static __device__ __forceinline__
+// Unused where a build has no code for sm_90a.
+#define HOPPER_CODE [[maybe_unused]] static __device__ __forceinline__
 
 // ---- places and thread blocks of a cluster ------------------------------------------------------------------------
 
@@ -134,6 +135,14 @@ HOPPER_CODE void shared_fence_async(void) {
 HOPPER_CODE void shared_store_matrices(uint32_t shared, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared), "r"(a), "r"(b),
                  "r"(c), "r"(d)
+                 : "memory");
+}
+
+// The same way back.
+HOPPER_CODE void shared_load_matrices(uint32_t (&r)[4], uint32_t shared) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(shared)
                  : "memory");
 }
 

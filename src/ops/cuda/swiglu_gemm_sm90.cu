@@ -38,31 +38,10 @@ template <typename C> HOPPER_CODE Rounds<C> rounds_make(uint32_t slots, uint64_t
     return rounds;
 }
 
-HOPPER_CODE void shared_load_matrices(uint32_t (&r)[4], uint32_t shared) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(shared)
-                 : "memory");
-}
-
-HOPPER_CODE float low_bf16(uint32_t pair) {
-    return __uint_as_float(pair << 16);
-}
-
-HOPPER_CODE float high_bf16(uint32_t pair) {
-    return __uint_as_float(pair & 0xffff0000u);
-}
-
-HOPPER_CODE float exp2f_approx(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
 // Good for some 21 bits: enough for bf16. Far left the exponential is infinite and its reciprocal 0, as it should be.
 HOPPER_CODE float sigmoid(float x) {
     float s;
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(s) : "f"(1.0f + exp2f_approx(x * -1.4426950408889634f)));
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(s) : "f"(1.0f + exp2_fast(x * -1.4426950408889634f)));
     return s;
 }
 

@@ -40,6 +40,20 @@ __device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
     __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
     return *reinterpret_cast<uint32_t *>(&pair);
 }
+__device__ __forceinline__ float low_bf16(uint32_t pair) {
+    return __uint_as_float(pair << 16);
+}
+__device__ __forceinline__ float high_bf16(uint32_t pair) {
+    return __uint_as_float(pair & 0xffff0000u);
+}
+
+// 2^x within 2 ulp, without the care for denormal results that exp2f takes: they would be rounded away anyway.
+__device__ __forceinline__ float exp2_fast(float x) {
+    float result;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+    return result;
+}
+
 __device__ __forceinline__ uint4 vec_pack(const float (&in)[4]) {
     return make_uint4(__float_as_uint(in[0]), __float_as_uint(in[1]), __float_as_uint(in[2]), __float_as_uint(in[3]));
 }
