@@ -255,7 +255,8 @@ struct Ops {
     void (*moe_route_backward)(Ops *ops, float *dlogits, const float *drow_weight, const float *dprob,
                                const float *z_coef, const MoeRouting *routing, const MoeShape *shape);
     // Load-balancing loss: experts * sum_e (share of the rows that chose e) * (mean probability of e). *loss += loss;
-    // dprob[l, e] = scale[0] * d(objective)/d(prob of one token in layer l). counts, prob_sum: [layers, experts].
+    // dprob[l, e] = scale[0] * d(objective)/d(prob of one token in layer l), the objective being that loss, or by
+    // layers the sum of theirs (*loss gets their mean). counts, prob_sum: [layers, experts].
     void (*moe_balance)(Ops *ops, float *loss, float *dprob, const float *scale, const int32_t *counts,
                         const float *prob_sum, MoeBalance balance, int layers, int64_t tokens, int experts);
     // stats: [layers, MOE_LOAD_STATS] from counts: [layers, experts]; a layer without tokens has MAX and ENTROPY 0.

@@ -463,7 +463,7 @@ static void bench_moe_route(Bench *b) {
     if (wanted(b, "moe_balance")) {
         random_of(b, DTYPE_F32, 1), random_of(b, DTYPE_F32, counts), random_of(b, DTYPE_F32, 1);
         ids_of(b, counts, 64), random_of(b, DTYPE_F32, counts);
-        report(b, call_moe_balance, &s, 8.0 * (double)counts, 0, "%d layers, %d experts", s.layers, s.moe.experts);
+        report(b, call_moe_balance, &s, 12.0 * (double)counts, 0, "%d layers, %d experts", s.layers, s.moe.experts);
     }
     if (wanted(b, "moe_load_stats")) {
         space(b, (size_t)s.layers * MOE_LOAD_STATS * sizeof(float)), ids_of(b, counts, 64);

@@ -63,7 +63,7 @@ const ConfigKey config_keys[] = {
     {"model", "scale_residual", "", CONFIG_BOOL, AT(model.scale_residual), "false", 0, 0, "", NULL,
      "initial o and down projections smaller by 1 / sqrt(2 layers)"},
     {"model", "aux_coef", "router_aux_loss_coef", CONFIG_DOUBLE, AT(model.aux_coef), "-1", -1, 1000, "", NULL,
-     "weight of the load-balancing loss (-1: as the model says)"},
+     "weight of the load-balancing loss, of each layer's or of the one of all (see balance; -1: as the model says)"},
     {"model", "balance", "", CONFIG_CHOICE, AT(model.balance), "layers", 0, 0, "", "layers|together",
      "whose tokens the load-balancing loss counts: each layer's own, or those of all layers at once (as Hugging Face "
      "does; "

@@ -83,11 +83,13 @@ void config_write(const Config *config, TextBuffer *out) {
 }
 
 uint64_t config_hash(const Config *config) {
-    // The model's shape is compared by the weights themselves; these only say where things are or when to stop.
+    // The model's shape is compared by the weights themselves; these only say where things are or when to stop. What
+    // the model's section adds to the objective counts.
     static const char *const free_keys[] = {"name",     "runs",         "tokens",   "steps",       "hours",
                                             "prefetch", "verify",       "graph",    "micro_batch", "grad_accum",
                                             "threads",  "batch_tokens", "max_skips"};
     static const char *const sections[] = {"data", "train", "optimizer", "schedule"};
+    static const char *const objective[] = {"aux_coef", "balance", "z_coef", "router_bias_rate"};
     TextBuffer text = {0};
     for (int i = 0; i < config_key_count; i++) {
         const ConfigKey *row = &config_keys[i];
@@ -96,6 +98,8 @@ uint64_t config_hash(const Config *config) {
             counts |= strcmp(row->section, sections[k]) == 0;
         for (size_t k = 0; k < sizeof free_keys / sizeof *free_keys; k++)
             counts &= strcmp(row->key, free_keys[k]) != 0;
+        for (size_t k = 0; k < sizeof objective / sizeof *objective; k++)
+            counts |= strcmp(row->section, "model") == 0 && strcmp(row->key, objective[k]) == 0;
         if (!counts) continue;
         text_buffer_format(&text, "%s.%s=", row->section, row->key);
         write_value(&text, config, row);

@@ -277,6 +277,18 @@ static void cross_entropy_launch(CudaState *state, float *losses, T *logits, con
     CUDA_CHECK(state, cudaLaunchKernelEx(&config, kernel, losses, logits, targets, scale, vocab, shared_vecs));
 }
 
+// Whether the code that runs here was compiled with clusters: a build for older GPUs also runs on newer ones, without.
+static bool clusters_are_there(const CudaState *state) {
+    static int there = -1; // asking costs some microseconds
+    if (there < 0) {
+        cudaFuncAttributes attributes;
+        there = cudaFuncGetAttributes(&attributes, cross_entropy_kernel<__nv_bfloat16, 512, 6, 2, 2>) == cudaSuccess &&
+                attributes.ptxVersion >= 90;
+        cudaGetLastError();
+    }
+    return state->arch >= 90 && there;
+}
+
 extern "C" void cuda_cross_entropy(Ops *ops, float *losses, void *logits, const int32_t *targets, const float *scale,
                                    int64_t rows, int vocab, DType dtype) {
     if (rows == 0) return;
@@ -288,7 +300,7 @@ extern "C" void cuda_cross_entropy(Ops *ops, float *losses, void *logits, const 
     else if (row_bytes <= 512 * 6 * 16 + (size_t)(state->shared_limit / 2 - 2048))
         WITH_STORAGE(dtype,
                      (cross_entropy_launch<T, 512, 6, 2, 1>(state, losses, (T *)logits, targets, scale, rows, vocab)));
-    else if (state->arch >= 90)
+    else if (clusters_are_there(state))
         WITH_STORAGE(dtype,
                      (cross_entropy_launch<T, 512, 6, 2, 2>(state, losses, (T *)logits, targets, scale, rows, vocab)));
     else
