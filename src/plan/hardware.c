@@ -42,6 +42,7 @@ static const Field efficiency_fields[] = {
     NUMBER(HardwareEfficiency, "link", link, 1, 1e-6, 1),
     NUMBER(HardwareEfficiency, "swiglu_hidden", swiglu_hidden, 1, 0, 1),
     NUMBER(HardwareEfficiency, "rope_hidden", rope_hidden, 1, 0, 1),
+    NUMBER(HardwareEfficiency, "sustained", sustained, 1, 0.1, 1),
     NUMBER(HardwareEfficiency, "launch_gap_us", launch_gap, MICRO, 0, 1e6),
 };
 
@@ -150,6 +151,7 @@ void hardware_init(Hardware *hardware) {
                        .attention_backward_half = 1200,
                        .memory = 0.80,
                        .link = 0.78,
+                       .sustained = 1,
                        .launch_gap = 2e-6},
         .defaults = {.usd_per_kwh = 0.10,
                      .pue = 1.3,

@@ -35,6 +35,7 @@ typedef struct HardwareEfficiency {
     double link;                                            // of a link's bandwidth, for collectives
     double swiglu_hidden; // share of a dense SwiGLU's own time that goes away inside the products beside it (bf16)
     double rope_hidden;   // and of the rotary's backward pass inside attention's, at head_dim 64 without documents
+    double sustained;     // of their rates, what products and attention keep in a whole step at the power limit
     double launch_gap;    // seconds between two kernels
 } HardwareEfficiency;
 

@@ -19,7 +19,9 @@ static void add(Builder *b, const char *name, StepPart part, StepPass pass, doub
     assert(b->cost->op_count < STEP_OPS_MAX);
     if (b->layers <= 0) return;
     const HardwareGpu *gpu = &b->machine->gpu;
-    double compute = flops > 0 ? flops / rate * b->compute_factor : 0;
+    // Factors of other software were fitted to logs and contain what the power limit takes.
+    double sustained = b->fused ? gpu->efficiency.sustained : 1;
+    double compute = flops > 0 ? flops / (rate * sustained) * b->compute_factor : 0;
     double memory = bytes / (gpu->bandwidth * gpu->efficiency.memory);
     if (part == STEP_MEMORY_OPS || part == STEP_OPTIMIZER) memory *= b->memory_factor;
     StepOp op = {.name = name,
