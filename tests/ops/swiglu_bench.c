@@ -63,8 +63,7 @@ static bool run(const Problem *p, bool backward, int variant) {
     const Case *s = p->shape;
     if (variant >= 0) {
         SwigluCall call = {p->gate_up, p->hidden, p->saved, p->in, p->weight, s->rows, s->dim, s->inner};
-        return backward ? swiglu_sm90_backward(ops->state, &call, variant)
-                        : swiglu_sm90_forward(ops->state, &call, variant);
+        return swiglu_sm90(ops->state, backward, &call, variant);
     }
     if (backward) {
         ops->linear_backward_input(ops, p->hidden, p->in, p->weight, s->rows, s->dim, s->inner, DTYPE_BF16);

@@ -106,6 +106,31 @@ static __device__ __forceinline__ void right_columns(uint32_t b[4], uint32_t til
     load_matrices_transposed(b, tile + tile_offset<D>(step * 16 + (lane & 15), pair * 2 + (lane >> 4)));
 }
 
+// acc += s, rounded to bf16, times the rows of a tile: 16 rows of a warp for every t.
+template <int D, int MT, int BLOCKS_OF_8>
+static __device__ __forceinline__ void rows_multiply(float (&acc)[MT][D / 8][4], const float (&s)[MT][BLOCKS_OF_8][4],
+                                                     uint32_t tile) {
+#pragma unroll
+    for (int j = 0; j < BLOCKS_OF_8 / 2; j++) {
+        uint32_t left[MT][4];
+#pragma unroll
+        for (int t = 0; t < MT; t++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                left[t][e] = pack_bf16(s[t][2 * j + e / 2][e % 2 * 2], s[t][2 * j + e / 2][e % 2 * 2 + 1]);
+#pragma unroll
+        for (int i = 0; i < D / 16; i++) {
+            uint32_t r[4];
+            right_columns<D>(r, tile, j, i);
+#pragma unroll
+            for (int t = 0; t < MT; t++) {
+                multiply(acc[t][2 * i], left[t], r[0], r[1]);
+                multiply(acc[t][2 * i + 1], left[t], r[2], r[3]);
+            }
+        }
+    }
+}
+
 // A warp's 16 x D accumulators times factor (per row half), as bf16 through its own rows of a tile to memory.
 template <int D>
 static __device__ __forceinline__ void rows_store(uint8_t *tile, int row0, const float (*acc)[4], float factor_low,
@@ -253,27 +278,7 @@ static __global__ void __launch_bounds__(WARPS * 32, BLOCKS) forward_kernel(cons
                 for (int i = 0; i < D / 8; i++)
                     acc[t][i][2 * half] *= shrink, acc[t][i][2 * half + 1] *= shrink;
             }
-#pragma unroll
-        for (int j = 0; j < BN / 16; j++) {
-            uint32_t p[MT][4];
-#pragma unroll
-            for (int t = 0; t < MT; t++) {
-                p[t][0] = pack_bf16(s[t][2 * j][0], s[t][2 * j][1]),
-                p[t][1] = pack_bf16(s[t][2 * j][2], s[t][2 * j][3]);
-                p[t][2] = pack_bf16(s[t][2 * j + 1][0], s[t][2 * j + 1][1]);
-                p[t][3] = pack_bf16(s[t][2 * j + 1][2], s[t][2 * j + 1][3]);
-            }
-#pragma unroll
-            for (int i = 0; i < D / 16; i++) {
-                uint32_t r[4];
-                right_columns<D>(r, v_now, j, i);
-#pragma unroll
-                for (int t = 0; t < MT; t++) {
-                    multiply(acc[t][2 * i], p[t], r[0], r[1]);
-                    multiply(acc[t][2 * i + 1], p[t], r[2], r[3]);
-                }
-            }
-        }
+        rows_multiply<D>(acc, s, v_now);
     }
 
 #pragma unroll
@@ -437,27 +442,7 @@ static __global__ void __launch_bounds__(WARPS * 32, BLOCKS) backward_q_kernel(c
                 for (int e = 0; e < 4; e++)
                     s[t][j][e] =
                         exp2_fast(fmaf(s[t][j][e], scale2, -lse2[t][e / 2])) * (dp[t][j][e] - row_sum[t][e / 2]);
-#pragma unroll
-        for (int j = 0; j < BN / 16; j++) {
-            uint32_t ds[MT][4];
-#pragma unroll
-            for (int t = 0; t < MT; t++) {
-                ds[t][0] = pack_bf16(s[t][2 * j][0], s[t][2 * j][1]),
-                ds[t][1] = pack_bf16(s[t][2 * j][2], s[t][2 * j][3]);
-                ds[t][2] = pack_bf16(s[t][2 * j + 1][0], s[t][2 * j + 1][1]);
-                ds[t][3] = pack_bf16(s[t][2 * j + 1][2], s[t][2 * j + 1][3]);
-            }
-#pragma unroll
-            for (int i = 0; i < D / 16; i++) {
-                uint32_t r[4];
-                right_columns<D>(r, k_now, j, i);
-#pragma unroll
-                for (int t = 0; t < MT; t++) {
-                    multiply(acc[t][2 * i], ds[t], r[0], r[1]);
-                    multiply(acc[t][2 * i + 1], ds[t], r[2], r[3]);
-                }
-            }
-        }
+        rows_multiply<D>(acc, s, k_now);
     }
 #pragma unroll
     for (int t = 0; t < MT; t++)
@@ -613,32 +598,25 @@ static __global__ void __launch_bounds__(WARPS * 32, BLOCKS)
 
 // ---- launches -----------------------------------------------------------------------------------------------------
 
-#define FLASH_LAUNCH(state, kernel, grid, threads, bytes, args)                                                     \
-    do {                                                                                                            \
-        CUDA_CHECK(state, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)(bytes))); \
-        (kernel)<<<grid, threads, bytes, (state)->stream>>>(args);                                                  \
-        LAUNCH_CHECK(state);                                                                                        \
-    } while (0)
-
 template <int D, int WARPS, int MT, int BN, int BLOCKS>
 static void forward_launch(CudaState *state, const FlashArgs &args) {
     constexpr int BM = WARPS * 16 * MT, BYTES = (BM + 4 * BN) * D * 2;
     dim3 grid((unsigned)(args.batch * args.heads), (unsigned)((args.seq + BM - 1) / BM));
-    FLASH_LAUNCH(state, (forward_kernel<D, WARPS, MT, BN, BLOCKS>), grid, WARPS * 32, BYTES, args);
+    LAUNCH_SHARED(state, (forward_kernel<D, WARPS, MT, BN, BLOCKS>), grid, WARPS * 32, BYTES, args);
 }
 
 template <int D, int WARPS, int MT, int BN, int BLOCKS>
 static void backward_q_launch(CudaState *state, const FlashArgs &args) {
     constexpr int BM = WARPS * 16 * MT, BYTES = (2 * BM + 4 * BN) * D * 2;
     dim3 grid((unsigned)(args.batch * args.heads), (unsigned)((args.seq + BM - 1) / BM));
-    FLASH_LAUNCH(state, (backward_q_kernel<D, WARPS, MT, BN, BLOCKS>), grid, WARPS * 32, BYTES, args);
+    LAUNCH_SHARED(state, (backward_q_kernel<D, WARPS, MT, BN, BLOCKS>), grid, WARPS * 32, BYTES, args);
 }
 
 template <int D, int WARPS, int BM, int BLOCKS>
 static void backward_kv_launch(CudaState *state, const FlashArgs &args) {
     constexpr int BN = WARPS * 16, BYTES = (2 * BN + 4 * BM) * D * 2;
     dim3 grid((unsigned)(args.batch * args.kv_heads), (unsigned)((args.seq + BN - 1) / BN));
-    FLASH_LAUNCH(state, (backward_kv_kernel<D, WARPS, BM, BLOCKS>), grid, WARPS * 32, BYTES, args);
+    LAUNCH_SHARED(state, (backward_kv_kernel<D, WARPS, BM, BLOCKS>), grid, WARPS * 32, BYTES, args);
 }
 
 static FlashArgs flash_args(const AttentionShape *shape) {

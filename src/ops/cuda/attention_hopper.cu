@@ -6,6 +6,7 @@
 // swizzle that wgmma reads. The same tile serves as the operand that is summed over its columns (K-major) and as the
 // one that is summed over its rows (MN-major).
 #include "ops/cuda/cuda.h"
+#include "ops/cuda/sm90.cuh"
 #include "ops/cuda/vector.cuh"
 
 #include <cuda_bf16.h>
@@ -30,10 +31,6 @@ struct HopperArgs {
 
 // ---- instructions ---------------------------------------------------------------------------------------------------
 
-static __device__ __forceinline__ uint32_t shared_address(const void *pointer) {
-    return (uint32_t)__cvta_generic_to_shared(pointer);
-}
-
 static __device__ __forceinline__ void copy_async(uint32_t to, const void *from, bool valid) { // zeros when not valid
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0));
 }
@@ -41,25 +38,13 @@ static __device__ __forceinline__ void copy_async(uint32_t to, const void *from,
 // Copies have landed and may be read by wgmma once all threads have passed the barrier.
 static __device__ __forceinline__ void copies_arrive() {
     asm volatile("cp.async.wait_group 0;" ::: "memory");
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    shared_fence_async();
     __syncthreads();
 }
 
-static __device__ __forceinline__ void products_fence() {
-    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-}
-
-static __device__ __forceinline__ void products_commit() {
-    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-}
-
-template <int PENDING> static __device__ __forceinline__ void products_wait() {
-    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
-}
-
-// Descriptor of a panel from this address on: 128-byte swizzle, 1024 bytes from one group of 8 rows to the next.
+// A panel from this address on, 64 columns wide.
 static __device__ __forceinline__ uint64_t panel(uint32_t address) {
-    return (uint64_t)((address & 0x3ffff) >> 4) | (uint64_t)1 << 16 | (uint64_t)64 << 32 | (uint64_t)1 << 62;
+    return wgmma_operand(address, 16);
 }
 
 // d (64 x 64) (+)= a (64 x 16) . b^T, both K-major in shared memory.
@@ -242,12 +227,12 @@ static __global__ void __launch_bounds__(GROUPS * 128, BLOCKS)
         if (n0 > m0 + group0 + 63) continue; // above the diagonal for the whole warpgroup
         const uint32_t k_now = k_tile + stage * BN * D * 2, v_now = v_tile + stage * BN * D * 2;
         float s[32], dp[32];
-        products_fence();
+        wgmma_fence();
         scores<D, BM, BN>(s, q_tile, group0, k_now, 0);
-        products_commit();
+        wgmma_commit();
         scores<D, BM, BN>(dp, do_tile, group0, v_now, 0);
-        products_commit();
-        products_wait<1>();
+        wgmma_commit();
+        wgmma_wait<1>();
         if (n0 + BN - 1 > m0 + group0 || doc_start) {
 #pragma unroll
             for (int i = 0; i < 32; i++) {
@@ -258,16 +243,16 @@ static __global__ void __launch_bounds__(GROUPS * 128, BLOCKS)
 #pragma unroll
         for (int i = 0; i < 32; i++)
             s[i] = exp2_fast(fmaf(s[i], scale2, -lse2[(i / 2) & 1]));
-        products_wait<0>();
+        wgmma_wait<0>();
 #pragma unroll
         for (int i = 0; i < 32; i++)
             s[i] *= dp[i] - row_sum[(i / 2) & 1];
         uint32_t ds[4][4];
         left_operands(ds, s);
-        products_fence();
+        wgmma_fence();
         accumulate<D, BN>(acc, ds, k_now, 0);
-        products_commit();
-        products_wait<0>();
+        wgmma_commit();
+        wgmma_wait<0>();
     }
     rows_store<D, BM>(shared, row0, acc, args.scale, args.dq + (token0 + m0) * args.grad_stride + h * args.head_dim,
                       args.grad_stride, args.seq - m0, args.head_dim);
@@ -335,12 +320,12 @@ static __global__ void __launch_bounds__(GROUPS * 128, BLOCKS)
         if (m0 + BM - 1 >= n0 + group0) { // else all of the warpgroup's keys come after these queries
             const uint32_t q_now = q_tile + stage * BM * D * 2, do_now = do_tile + stage * BM * D * 2;
             float s[32], dp[32];
-            products_fence();
+            wgmma_fence();
             scores<D, BN, BM>(s, k_tile, group0, q_now, 0);
-            products_commit();
+            wgmma_commit();
             scores<D, BN, BM>(dp, v_tile, group0, do_now, 0);
-            products_commit();
-            products_wait<1>();
+            wgmma_commit();
+            wgmma_wait<1>();
             if (m0 < n0 + group0 + 63 || doc_start) {
 #pragma unroll
                 for (int i = 0; i < 32; i++) {
@@ -358,10 +343,10 @@ static __global__ void __launch_bounds__(GROUPS * 128, BLOCKS)
             }
             uint32_t p[4][4], ds[4][4];
             left_operands(p, s);
-            products_fence();
+            wgmma_fence();
             accumulate<D, BM>(dv, p, do_now, 0);
-            products_commit();
-            products_wait<1>(); // dp is there, dv is under way
+            wgmma_commit();
+            wgmma_wait<1>(); // dp is there, dv is under way
 #pragma unroll
             for (int j = 0; j < 8; j++) {
                 const float2 centre = *(const float2 *)&row_sum[stage][j * 8 + (lane & 3) * 2];
@@ -376,10 +361,10 @@ static __global__ void __launch_bounds__(GROUPS * 128, BLOCKS)
                 }
             }
             left_operands(ds, dp);
-            products_fence();
+            wgmma_fence();
             accumulate<D, BM>(dk, ds, q_now, 0);
-            products_commit();
-            products_wait<0>();
+            wgmma_commit();
+            wgmma_wait<0>();
         }
         if (i + 1 < iterations) keep(stage ^ 1);
     }
@@ -395,35 +380,21 @@ static __global__ void __launch_bounds__(GROUPS * 128, BLOCKS)
 
 // ---- launches -----------------------------------------------------------------------------------------------------
 
-#define HOPPER_LAUNCH(state, kernel, grid, threads, bytes, args)                                                    \
-    do {                                                                                                            \
-        CUDA_CHECK(state, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)(bytes))); \
-        (kernel)<<<grid, threads, bytes, (state)->stream>>>(args);                                                  \
-        LAUNCH_CHECK(state);                                                                                        \
-    } while (0)
-
 template <int D, int GROUPS, int BLOCKS> static void hopper_q_launch(CudaState *state, const HopperArgs &args) {
     constexpr int BM = GROUPS * 64, BYTES = (2 * BM + 4 * 64) * D * 2 + BM * 4;
     dim3 grid((unsigned)(args.batch * args.heads), (unsigned)((args.seq + BM - 1) / BM));
-    HOPPER_LAUNCH(state, (hopper_q_kernel<D, GROUPS, BLOCKS>), grid, GROUPS * 128, BYTES, args);
+    LAUNCH_SHARED(state, (hopper_q_kernel<D, GROUPS, BLOCKS>), grid, GROUPS * 128, BYTES, args);
 }
 
 template <int D, int GROUPS, int BLOCKS, bool LEAN>
 static void hopper_kv_launch(CudaState *state, const HopperArgs &args) {
     constexpr int BN = GROUPS * 64, BYTES = (2 * BN + 4 * 64) * D * 2 + 4 * 64 * 4;
     dim3 grid((unsigned)(args.batch * args.kv_heads), (unsigned)((args.seq + BN - 1) / BN));
-    HOPPER_LAUNCH(state, (hopper_kv_kernel<D, GROUPS, BLOCKS, LEAN>), grid, GROUPS * 128, BYTES, args);
+    LAUNCH_SHARED(state, (hopper_kv_kernel<D, GROUPS, BLOCKS, LEAN>), grid, GROUPS * 128, BYTES, args);
 }
 
-// Where the instructions were not compiled in, the kernels are empty and hardly use registers.
 bool hopper_available(CudaState *state) {
-    struct cudaFuncAttributes attributes;
-    if (state->arch != 90) return false;
-    if (cudaFuncGetAttributes(&attributes, hopper_q_kernel<64, 2, 2>) != cudaSuccess) {
-        cudaGetLastError();
-        return false;
-    }
-    return attributes.numRegs > 64;
+    return kernel_is_there(state->arch, hopper_q_kernel<64, 2, 2>);
 }
 
 void hopper_backward(CudaState *state, void *dq, void *dk, void *dv, int64_t dqkv_stride, const void *dout,

@@ -582,16 +582,10 @@ static int section_choose(const CudaState *state, int key_blocks) {
 }
 
 extern "C" bool attention_sm90_supported(const CudaState *state, int64_t dqkv_stride, const AttentionShape *shape) {
-    struct cudaFuncAttributes attributes;
-    if (state->arch != 90 || shape->doc_start || shape->head_dim > 128 || shape->head_dim % 8 || shape->q_stride % 8 ||
+    if (shape->doc_start || shape->head_dim > 128 || shape->head_dim % 8 || shape->q_stride % 8 ||
         shape->k_stride % 8 || shape->v_stride % 8 || shape->o_stride % 8 || dqkv_stride % 8)
         return false;
-    // Where the instructions were not compiled in, the kernels are empty and hardly use registers.
-    if (cudaFuncGetAttributes(&attributes, backward_kernel<64, false>) != cudaSuccess) {
-        cudaGetLastError();
-        return false;
-    }
-    return attributes.numRegs > 64;
+    return kernel_is_there(state->arch, backward_kernel<64, false>);
 }
 
 extern "C" bool attention_sm90_rotates(const AttentionShape *shape, const QkRopeShape *rope) {

@@ -112,6 +112,14 @@ void cuda_fail(CudaState *state, const char *file, int line, const char *format,
                       cudaGetErrorString(launch_check_));                             \
     } while (0)
 
+// A launch with dynamic shared memory of any size; kernel in parentheses.
+#define LAUNCH_SHARED(state, kernel, grid, threads, bytes, args)                                                    \
+    do {                                                                                                            \
+        CUDA_CHECK(state, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)(bytes))); \
+        (kernel)<<<grid, threads, bytes, (state)->stream>>>(args);                                                  \
+        LAUNCH_CHECK(state);                                                                                        \
+    } while (0)
+
 // The two ends of every op: the time between them counts for the category when profiling is on.
 CudaState *cuda_scope_begin(Ops *ops, OpCategory category);
 void cuda_scope_end(CudaState *state);

@@ -324,15 +324,6 @@ static CUtensorMap map_make(CudaState *state, const void *memory, DType dtype, i
     return map_make_boxes(state, memory, dtype, d2, d1, d0, 1, box1, box0);
 }
 
-// A kernel's body exists only in code for sm_90a. A build without it has an empty kernel, which shows in the registers.
-template <typename... Parameters> static bool kernel_is_there(CudaState *state, void (*kernel)(Parameters...)) {
-    cudaFuncAttributes attributes;
-    const bool there =
-        state->arch == 90 && cudaFuncGetAttributes(&attributes, kernel) == cudaSuccess && attributes.numRegs > 64;
-    cudaGetLastError();
-    return there;
-}
-
 // One block (or cluster) per multiprocessor; they find their tiles themselves.
 template <typename C, typename... Parameters, typename... Values>
 static void persistent_launch(CudaState *state, void (*kernel)(Parameters...), int shared, Values... values) {

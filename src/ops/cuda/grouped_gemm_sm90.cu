@@ -181,7 +181,8 @@ bool grouped_sm90(CudaState *state, const GroupedCall *call) {
     const int contiguous = call->product == GROUPED_WEIGHT ? call->m | call->n : call->n | call->k;
     const bool aligned = (((uintptr_t)call->out | (uintptr_t)call->a | (uintptr_t)call->b) & 15) == 0;
     static int there = -1; // asking costs some microseconds
-    if (there < 0) there = kernel_is_there(state, grouped_kernel<Config<GROUPED_FORWARD, 192, 4, true, SHARE_NONE>>);
+    if (there < 0)
+        there = kernel_is_there(state->arch, grouped_kernel<Config<GROUPED_FORWARD, 192, 4, true, SHARE_NONE>>);
     if (!there || call->experts > EXPERTS_MAX || contiguous % 8 || !aligned) return false;
     if (call->product == GROUPED_FORWARD)
         grouped_rows<GROUPED_FORWARD>(state, call);

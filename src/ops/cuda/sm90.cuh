@@ -271,3 +271,12 @@ static inline MapEncode map_encode_find(void) {
     }
     return found;
 }
+
+// A kernel's body exists only in code for sm_90a. A build without it has an empty kernel, which shows in the registers.
+template <typename... Parameters> static inline bool kernel_is_there(int arch, void (*kernel)(Parameters...)) {
+    cudaFuncAttributes attributes;
+    const bool there =
+        arch == 90 && cudaFuncGetAttributes(&attributes, kernel) == cudaSuccess && attributes.numRegs > 64;
+    cudaGetLastError();
+    return there;
+}

@@ -41,7 +41,7 @@ static bool run(Ops *ops, const SwigluCase *item, int choice, const SwigluCall *
                                        DTYPE_BF16);
     } else {
         cuda_scope_begin(ops, OP_GEMM);
-        done = item->backward ? swiglu_sm90_backward(state, c, choice) : swiglu_sm90_forward(state, c, choice);
+        done = swiglu_sm90(state, item->backward, c, choice);
         cuda_scope_end(state);
     }
     return done;

@@ -22,8 +22,7 @@ extern "C" {
 enum { SWIGLU_SM90_VARIANTS = 4 };
 
 // bf16. False when this GPU or shape cannot: then nothing was done.
-bool swiglu_sm90_forward(CudaState *state, const SwigluCall *call, int variant);
-bool swiglu_sm90_backward(CudaState *state, const SwigluCall *call, int variant);
+bool swiglu_sm90(CudaState *state, bool backward, const SwigluCall *call, int variant);
 
 #ifdef __cplusplus
 }

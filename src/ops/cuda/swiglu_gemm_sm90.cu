@@ -225,7 +225,7 @@ static bool swiglu_launch(CudaState *state, const SwigluCall *call) {
 
 static bool call_fits(CudaState *state, const SwigluCall *call) {
     static int there = -1; // asking costs some microseconds
-    if (there < 0) there = kernel_is_there(state, swiglu_kernel<SwigluConfig<false, 192, 4, SHARE_B>>);
+    if (there < 0) there = kernel_is_there(state->arch, swiglu_kernel<SwigluConfig<false, 192, 4, SHARE_B>>);
     const bool aligned = (((uintptr_t)call->before | (uintptr_t)call->gate_up | (uintptr_t)call->hidden |
                            (uintptr_t)call->in | (uintptr_t)call->weight) &
                           15) == 0;
@@ -233,8 +233,7 @@ static bool call_fits(CudaState *state, const SwigluCall *call) {
 }
 
 // Which is best depends on how tiles of 64, 96, 128 or 192 columns fill the width, and on what must pass through L2.
-template <bool BACKWARD> static bool swiglu_sm90(CudaState *state, const SwigluCall *call, int variant) {
-    if (!call_fits(state, call)) return false;
+template <bool BACKWARD> static bool swiglu_variant(CudaState *state, const SwigluCall *call, int variant) {
     switch (variant) {
     case 0: return swiglu_launch<BACKWARD, 192, 4, SHARE_B>(state, call);
     case 1: return swiglu_launch<BACKWARD, 128, 5, SHARE_A>(state, call);
@@ -244,10 +243,7 @@ template <bool BACKWARD> static bool swiglu_sm90(CudaState *state, const SwigluC
     return false;
 }
 
-bool swiglu_sm90_forward(CudaState *state, const SwigluCall *call, int variant) {
-    return swiglu_sm90<false>(state, call, variant);
-}
-
-bool swiglu_sm90_backward(CudaState *state, const SwigluCall *call, int variant) {
-    return swiglu_sm90<true>(state, call, variant);
+bool swiglu_sm90(CudaState *state, bool backward, const SwigluCall *call, int variant) {
+    if (!call_fits(state, call)) return false;
+    return backward ? swiglu_variant<true>(state, call, variant) : swiglu_variant<false>(state, call, variant);
 }
