@@ -199,7 +199,8 @@ static __global__ __launch_bounds__(BLOCK, PER_SM) void rmsnorm_backward_kernel(
         fetch(row - stage * step, stage);
     int stage = 0;
     float scale = row >= 0 ? rstd[row] : 0;
-    for (; row >= 0; row -= step) {
+    for (; row + group >= 0; row -= step) { // as often in every group: some have no row in the last round
+        const int mine = row >= 0 ? vectors : 0;
         fetch(row - (STAGES - 1) * step, stage == 0 ? STAGES - 1 : stage - 1);
         float next_scale = row >= step ? rstd[row - step] : 0;
         copies_wait<STAGES - 1>();
@@ -208,7 +209,7 @@ static __global__ __launch_bounds__(BLOCK, PER_SM) void rmsnorm_backward_kernel(
         float dot = 0;
 #pragma unroll
         for (int i = 0; i < VECS; i++) {
-            if (lane + i * GROUP >= vectors) continue;
+            if (lane + i * GROUP >= mine) continue;
             float xs[N], gs[N], ws[N];
             vec_unpack(xs, slot[i * BLOCK]);
             vec_unpack(gs, slot[(VECS + i) * BLOCK]);
@@ -225,7 +226,7 @@ static __global__ __launch_bounds__(BLOCK, PER_SM) void rmsnorm_backward_kernel(
         T *dsum_at = dsum + row * dim + lane * N, *normed_at = normed + row * dim + lane * N;
 #pragma unroll
         for (int i = 0; i < VECS; i++) {
-            if (lane + i * GROUP >= vectors) continue;
+            if (lane + i * GROUP >= mine) continue;
             float xs[N], gs[N], ws[N], ds[N] = {};
             vec_unpack(xs, slot[i * BLOCK]);
             vec_unpack(gs, slot[(VECS + i) * BLOCK]);
@@ -242,24 +243,25 @@ static __global__ __launch_bounds__(BLOCK, PER_SM) void rmsnorm_backward_kernel(
         }
         scale = next_scale;
     }
-    // The groups add their sums one after the other, always in the same order.
-    float *total = (float *)ring; // [dim]
+    // The groups' sums are added always in the same order.
+    float *sums = (float *)ring; // [GROUPS, dim], at most two thirds of the ring
     __syncthreads();
-    for (int turn = 0; turn < GROUPS; turn++) {
-        if (turn == group) {
 #pragma unroll
-            for (int i = 0; i < VECS; i++) {
-                int v = lane + i * GROUP;
-                if (v >= vectors) continue;
+    for (int i = 0; i < VECS; i++) {
+        int v = lane + i * GROUP;
+        if (v >= vectors) continue;
 #pragma unroll
-                for (int j = 0; j < N; j++)
-                    total[v * N + j] = turn ? total[v * N + j] + dw[i][j] : dw[i][j];
-            }
-        }
-        __syncthreads();
+        for (int j = 0; j < N; j++)
+            sums[group * dim + v * N + j] = dw[i][j];
     }
-    for (int i = (int)threadIdx.x; i < dim; i += BLOCK)
-        partials[(int64_t)blockIdx.x * dim + i] = total[i];
+    __syncthreads();
+    for (int i = (int)threadIdx.x; i < dim; i += BLOCK) {
+        float total = sums[i];
+#pragma unroll
+        for (int g = 1; g < GROUPS; g++)
+            total += sums[g * dim + i];
+        partials[(int64_t)blockIdx.x * dim + i] = total;
+    }
 }
 
 // Any width and alignment: a block takes its rows one by one and keeps dw of its columns in its own partial row.
