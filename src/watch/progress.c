@@ -20,7 +20,7 @@ ProgressMode progress_mode(const char *name) {
 
 void progress_begin(Progress *progress) {
     progress->started = clock_seconds();
-    progress->last_draw = 0;
+    progress->last_draw = progress->warm = 0;
     progress->drawn = false;
 }
 
@@ -30,11 +30,12 @@ static void clear_line(Progress *progress) {
 }
 
 static double seconds_left(const Progress *progress, const MetricsStep *step) {
-    double elapsed = clock_seconds() - progress->started, left = -1;
-    int64_t done = step->step - progress->first_step;
-    if (progress->total_steps && done > 0) left = elapsed / (double)done * (double)(progress->total_steps - step->step);
+    double now = clock_seconds(), left = -1;
+    int64_t done = step->step - progress->first_step - 1;
+    if (progress->total_steps && done > 0)
+        left = (now - progress->warm) / (double)done * (double)(progress->total_steps - step->step);
     if (progress->hours > 0) {
-        double limit = progress->hours * 3600 - elapsed;
+        double limit = progress->hours * 3600 - (now - progress->started);
         if (left < 0 || limit < left) left = limit;
     }
     return left;
@@ -87,6 +88,7 @@ static void draw_live(Progress *progress, const MetricsStep *step) {
 
 void progress_step(Progress *progress, const MetricsStep *step) {
     if (progress->mode == PROGRESS_OFF) return;
+    if (progress->warm == 0) progress->warm = clock_seconds();
     if (step->moe_count) {
         progress->has_load = true;
         progress->load = expert_load_worst(step->moe, step->moe_count);

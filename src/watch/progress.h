@@ -14,7 +14,7 @@ typedef struct Progress {
     int64_t first_step, total_steps; // total 0: not known
     double hours;                    // limit of this process, 0: none
     double last_draw;                // seconds
-    double started;
+    double started, warm;            // seconds; warm: when the first step, which tunes and records, was done
     bool drawn;      // a live line is on the screen
     bool has_load;   // MoE
     ExpertLoad load; // worst over the layers, as last taken
