@@ -15,9 +15,9 @@ typedef struct Progress {
     double hours;                    // limit of this process, 0: none
     double last_draw;                // seconds
     double started, warm;            // seconds; warm: when the first step, which tunes and records, was done
-    bool drawn;      // a live line is on the screen
-    bool has_load;   // MoE
-    ExpertLoad load; // worst over the layers, as last taken
+    bool drawn;                      // a live line is on the screen
+    bool has_load;                   // MoE
+    ExpertLoad load;                 // worst over the layers, as last taken
 } Progress;
 
 ProgressMode progress_mode(const char *name); // "auto", "live", "plain", "off"
