@@ -77,11 +77,12 @@ static bool run(const Problem *p, int variant) {
     const LinearCall *c = &p->call;
     if (variant >= 0) return linear_sm90(ops->state, c, variant);
     if (c->backward)
-        ops->linear_backward_input(ops, c->out, c->in, c->weight, c->rows, c->n, c->k, DTYPE_BF16);
-    else if (c->rope)
-        ops_linear_then_rope_forward(ops, c->out, c->in, c->weight, c->k, c->rope, DTYPE_BF16);
-    else
-        ops->linear_forward(ops, c->out, c->in, c->weight, c->add, c->rows, c->k, c->n, DTYPE_BF16);
+        gemm_linear_backward_input(ops, c->out, c->in, c->weight, c->rows, c->n, c->k, DTYPE_BF16);
+    else if (c->rope) {
+        gemm_linear_forward(ops, c->out, c->in, c->weight, NULL, c->rows, c->k, c->n, DTYPE_BF16);
+        ops->qk_rope_forward(ops, c->out, c->n, c->out, c->n, NULL, c->rope, DTYPE_BF16);
+    } else
+        gemm_linear_forward(ops, c->out, c->in, c->weight, c->add, c->rows, c->k, c->n, DTYPE_BF16);
     return true;
 }
 

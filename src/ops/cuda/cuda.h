@@ -198,10 +198,10 @@ void cuda_grouped_linear_backward_weight(Ops *ops, float *dweight, const void *d
                                          const int32_t *offsets, int experts, int64_t rows, int in_dim, int out_dim,
                                          bool accumulate, DType dtype);
 
-// gemm.c
-void cuda_linear_forward(Ops *ops, void *out, const void *in, const void *weight, const void *add, int64_t rows,
+// gemm.c: cuBLASLt
+void gemm_linear_forward(Ops *ops, void *out, const void *in, const void *weight, const void *add, int64_t rows,
                          int in_dim, int out_dim, DType dtype);
-void cuda_linear_backward_input(Ops *ops, void *din, const void *dout, const void *weight, int64_t rows, int in_dim,
+void gemm_linear_backward_input(Ops *ops, void *din, const void *dout, const void *weight, int64_t rows, int in_dim,
                                 int out_dim, DType dtype);
 void cuda_linear_backward_weight(Ops *ops, float *dweight, const void *dout, const void *in, int64_t rows, int in_dim,
                                  int out_dim, bool accumulate, DType dtype);
@@ -215,6 +215,10 @@ void cuda_linear_swiglu_backward(Ops *ops, void *dgate_up, void *out, const void
                                  const void *weight, int64_t rows, int dim, int next_dim, DType dtype);
 
 // linear.c: likewise
+void cuda_linear_forward(Ops *ops, void *out, const void *in, const void *weight, const void *add, int64_t rows,
+                         int in_dim, int out_dim, DType dtype);
+void cuda_linear_backward_input(Ops *ops, void *din, const void *dout, const void *weight, int64_t rows, int in_dim,
+                                int out_dim, DType dtype);
 void cuda_linear_rope_forward(Ops *ops, void *out, const void *in, const void *weight, int in_dim,
                               const QkRopeShape *rope, DType dtype);
 

@@ -189,11 +189,11 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, 1)
     } else {
         registers_grow<CONSUMER_REGISTERS>();
         consume<C>(ring, experts, args, rank, warpgroup, [&](const Tile &tile, uint32_t number, auto &d) {
-            const int first_row = tile.m * TILE_M + (C::PINGPONG ? 0 : warpgroup * 64);
 #pragma unroll
             for (int part = 0; part < C::M_PARTS; part++) {
                 if constexpr (C::HEAD_DIM != 0)
-                    heads_rotate<C::HEAD_DIM>(d[part], rotation, tile.n * C::TILE_N, first_row + part * 64);
+                    heads_rotate<C::HEAD_DIM>(d[part], rotation, tile.n * C::TILE_N,
+                                              tile.m * TILE_M + (C::PINGPONG ? part : warpgroup) * 64);
 #pragma unroll
                 for (int column = 0; column < C::ACROSS; column++)
                     piece_fill<C>(slots, number, C::PINGPONG ? part * C::ACROSS + column : column * 2 + warpgroup,
