@@ -45,6 +45,8 @@ struct Config {
     static constexpr int TILE_N = TILE_N_, STAGES = STAGES_;
     static constexpr bool PINGPONG = PINGPONG_, PAIRED = PAIRED_;
     static constexpr bool FINISH_IN_TURN = false; // the warpgroups finish their tiles in turn as well
+    static constexpr int THREADS =
+        BLOCK_THREADS; // two warpgroups that multiply, one that loads, and what a kernel adds
     static constexpr int CLUSTER_M = CLUSTER_M_, CLUSTER_N = CLUSTER_N_, BLOCKS = CLUSTER_M * CLUSTER_N;
     static constexpr int FED = CLUSTER_M + CLUSTER_N - 1; // blocks that one loads for, itself among them
     static constexpr bool TRANSPOSE_A = PRODUCT == GROUPED_WEIGHT, TRANSPOSE_B = PRODUCT != GROUPED_FORWARD;
@@ -351,7 +353,7 @@ static void persistent_launch(CudaState *state, void (*kernel)(Parameters...), i
     cluster.val.clusterDim.x = C::BLOCKS, cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
     cudaLaunchConfig_t config = {};
     config.gridDim = dim3((unsigned)(state->sm_count / C::BLOCKS * C::BLOCKS));
-    config.blockDim = dim3(BLOCK_THREADS);
+    config.blockDim = dim3(C::THREADS);
     config.dynamicSmemBytes = (size_t)shared;
     config.stream = state->stream;
     config.attrs = &cluster;

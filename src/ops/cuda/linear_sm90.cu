@@ -1,25 +1,24 @@
 // Linear layers on Hopper, on the pipeline of gemm_sm90.cuh; see linear_sm90.h.
 //
-// Tiles of up to 192 columns: the warpgroups take turns, so one warpgroup's epilogue runs beside the other's products.
-// Tiles of 256 columns: each has half of the rows. A finished tile leaves through a ring of slots in shared memory in
-// pieces of 64 rows by 64 columns: where something is added to it, a warp of the producers has brought that into the
-// slot ahead of time; the consumers put their results there, and another warp stores them.
+// The warpgroups take turns, so one warpgroup's epilogue runs beside the other's products. A finished tile leaves
+// through shared memory in pieces of 64 rows by 64 columns: where something is added to it, a warp of the producers has
+// brought that into the piece's place ahead of time; the consumers put their results there, and another warp stores
+// them.
 #include "ops/cuda/gemm_sm90.cuh"
 #include "ops/cuda/linear_sm90.h"
 
 // What happens to a finished tile. The rotations: of heads of 64 or 128 columns; a head's halves are in one thread.
 typedef enum Ending { ENDING_PLAIN, ENDING_ADD, ENDING_ROTATE_64, ENDING_ROTATE_128 } Ending;
 
-template <GroupedProduct PRODUCT, Ending ENDING_, int TILE_N, int STAGES, int CLUSTER_M, int CLUSTER_N>
-struct LinearConfig : Config<PRODUCT, TILE_N, STAGES, (TILE_N < 256), CLUSTER_M, CLUSTER_N> {
-    using Base = Config<PRODUCT, TILE_N, STAGES, (TILE_N < 256), CLUSTER_M, CLUSTER_N>;
+template <GroupedProduct PRODUCT, Ending ENDING_, int TILE_N, int STAGES>
+struct LinearConfig : Config<PRODUCT, TILE_N, STAGES, true, 2, 1> {
+    using Base = Config<PRODUCT, TILE_N, STAGES, true, 2, 1>;
     static constexpr Ending ENDING = ENDING_;
-    static constexpr bool FINISH_IN_TURN = Base::PINGPONG; // a slot's barrier, too, tells only two phases apart
+    static constexpr bool FINISH_IN_TURN = true; // there is room for the pieces of one tile
     static constexpr int HEAD_DIM = ENDING == ENDING_ROTATE_64 ? 64 : ENDING == ENDING_ROTATE_128 ? 128 : 0;
-    static constexpr int ACROSS = TILE_N / 64, PIECES = TILE_M / 64 * ACROSS; // of a tile
-    static constexpr int SLOTS = PIECES > 6 ? 4 : PIECES, SLOT_BYTES = 64 * 64 * 2;
-    static constexpr int SHARED = STAGES * Base::STAGE_BYTES + SLOTS * SLOT_BYTES + 1024; // 1024: to align by hand
-    static_assert(TILE_N % (HEAD_DIM ? HEAD_DIM : 64) == 0 && PIECES % SLOTS == 0, "whole heads, pieces and rounds");
+    static constexpr int PIECE_BYTES = 64 * 64 * 2, ACROSS = TILE_N / 64, PIECES = TILE_M / 64 * ACROSS; // of a tile
+    static constexpr int SHARED = STAGES * Base::STAGE_BYTES + PIECES * PIECE_BYTES + 1024; // 1024: to align by hand
+    static_assert(TILE_N % (HEAD_DIM ? HEAD_DIM : 64) == 0, "tiles of whole pieces and heads");
 };
 
 typedef struct Rotation {
@@ -30,41 +29,34 @@ typedef struct Rotation {
 
 // ---- pieces -------------------------------------------------------------------------------------------------------
 
-// loaded: what is added is there. done: the results are. empty: the store has read them. Piece i of a tile goes through
-// slot i % SLOTS.
-template <typename C> struct Slots { uint32_t memory, loaded, done, empty; };
+// loaded: what is added is there. done: the results are. empty: the store has read them.
+template <typename C> struct Pieces { uint32_t memory, loaded, done, empty; };
 
-template <typename C> HOPPER_CODE Slots<C> slots_make(uint32_t memory, uint64_t (&barriers)[3 * C::SLOTS]) {
-    const Slots<C> slots = {memory, shared_address(barriers), shared_address(barriers + C::SLOTS),
-                            shared_address(barriers + 2 * C::SLOTS)};
+template <typename C> HOPPER_CODE Pieces<C> pieces_make(uint32_t memory, uint64_t (&barriers)[3 * C::PIECES]) {
+    const Pieces<C> pieces = {memory, shared_address(barriers), shared_address(barriers + C::PIECES),
+                              shared_address(barriers + 2 * C::PIECES)};
     if (threadIdx.x == 0) {
-        for (int s = 0; s < C::SLOTS; s++) {
-            mbarrier_init(slots.loaded + s * 8, 1);
-            mbarrier_init(slots.done + s * 8, 4);
-            mbarrier_init(slots.empty + s * 8, 1);
+        for (int i = 0; i < C::PIECES; i++) {
+            mbarrier_init(pieces.loaded + i * 8, 1);
+            mbarrier_init(pieces.done + i * 8, 4);
+            mbarrier_init(pieces.empty + i * 8, 1);
         }
         mbarrier_init_fence();
     }
-    return slots;
+    return pieces;
 }
 
-// The parity of the phase in which piece i of the block's tile of this number has its slot.
-template <typename C> HOPPER_CODE uint32_t piece_parity(uint32_t number, int i) {
-    return (number * (C::PIECES / C::SLOTS) + i / C::SLOTS) & 1;
-}
-
-// Piece i of a tile from the accumulators of one warpgroup, columns first .. first + 64.
+// Piece i of a tile from the accumulators of one warpgroup, columns first .. first + 64; parity: of the tile's number.
 template <typename C, int COUNT>
-HOPPER_CODE void piece_fill(const Slots<C> &slots, uint32_t number, int i, float (&d)[COUNT], int first) {
+HOPPER_CODE void piece_fill(const Pieces<C> &pieces, int i, uint32_t parity, float (&d)[COUNT], int first) {
     const int lane = threadIdx.x % 32, row = threadIdx.x % 128 / 32 * 16 + lane % 16;
-    const uint32_t index = i % C::SLOTS, parity = piece_parity<C>(number, i);
-    const uint32_t slot = slots.memory + index * C::SLOT_BYTES;
+    const uint32_t piece = pieces.memory + i * C::PIECE_BYTES;
     if constexpr (C::ENDING == ENDING_ADD) {
-        mbarrier_wait(slots.loaded + index * 8, parity);
+        mbarrier_wait(pieces.loaded + i * 8, parity);
 #pragma unroll
         for (int j = 0; j < 8; j += 2) { // as stage_bf16 stores them
             uint32_t add[4];
-            shared_load_matrices(add, slot + row * 128 + (((j + lane / 16) ^ (row & 7)) * 16));
+            shared_load_matrices(add, piece + row * 128 + (((j + lane / 16) ^ (row & 7)) * 16));
 #pragma unroll
             for (int m = 0; m < 4; m++) {
                 d[(first / 8 + j) * 4 + 2 * m] += low_bf16(add[m]);
@@ -72,48 +64,47 @@ HOPPER_CODE void piece_fill(const Slots<C> &slots, uint32_t number, int i, float
             }
         }
     } else {
-        mbarrier_wait(slots.empty + index * 8, parity ^ 1);
+        mbarrier_wait(pieces.empty + i * 8, parity ^ 1);
     }
-    stage_bf16<64>(slot, d, first);
+    stage_bf16<64>(piece, d, first);
     shared_fence_async();
     __syncwarp();
-    if (lane == 0) mbarrier_arrive(slots.done + index * 8);
+    if (lane == 0) mbarrier_arrive(pieces.done + i * 8);
 }
 
-// Calls use(index, parity, x, y) for the slots of this block's pieces, in the order in which they are filled; (x, y) is
-// the piece's first column and row. The halves of a tile come one after the other where one warpgroup has both, else in
-// turn.
+// Calls use(i, parity, x, y) for the pieces of this block's tiles, in the order in which they are filled; (x, y) is the
+// piece's first column and row.
 template <typename C, typename Use>
 HOPPER_CODE void pieces_walk(const Experts &experts, const GroupedArgs &args, int rank, Use use) {
     Tile tile = {};
-    uint32_t number = 0;
-    for (int wave = 0; tile_find<C>(tile, wave, experts, args, rank); wave++, number += tile.real)
-        for (int i = 0; i < (tile.real ? C::PIECES : 0); i++) {
-            const int column = C::PINGPONG ? i % C::ACROSS : i / 2, half = C::PINGPONG ? i / C::ACROSS : i % 2;
-            use(i % C::SLOTS, piece_parity<C>(number, i), tile.n * C::TILE_N + column * 64,
-                tile.m * TILE_M + half * 64);
-        }
+    uint32_t parity = 0;
+    for (int wave = 0; tile_find<C>(tile, wave, experts, args, rank); wave++) {
+        if (!tile.real) continue;
+        for (int i = 0; i < C::PIECES; i++)
+            use(i, parity, tile.n * C::TILE_N + i % C::ACROSS * 64, tile.m * TILE_M + i / C::ACROSS * 64);
+        parity ^= 1;
+    }
 }
 
 template <typename C>
-HOPPER_CODE void pieces_load(const Slots<C> &slots, const CUtensorMap *add, const Experts &experts,
+HOPPER_CODE void pieces_load(const Pieces<C> &pieces, const CUtensorMap *add, const Experts &experts,
                              const GroupedArgs &args, int rank) {
-    pieces_walk<C>(experts, args, rank, [&](uint32_t index, uint32_t parity, int x, int y) {
-        mbarrier_wait(slots.empty + index * 8, parity ^ 1);
-        mbarrier_expect(slots.loaded + index * 8, C::SLOT_BYTES);
-        tensor_load(slots.memory + index * C::SLOT_BYTES, add, slots.loaded + index * 8, x, y, 0);
+    pieces_walk<C>(experts, args, rank, [&](int i, uint32_t parity, int x, int y) {
+        mbarrier_wait(pieces.empty + i * 8, parity ^ 1);
+        mbarrier_expect(pieces.loaded + i * 8, C::PIECE_BYTES);
+        tensor_load(pieces.memory + i * C::PIECE_BYTES, add, pieces.loaded + i * 8, x, y, 0);
     });
 }
 
 template <typename C>
-HOPPER_CODE void pieces_store(const Slots<C> &slots, const CUtensorMap *out, const Experts &experts,
+HOPPER_CODE void pieces_store(const Pieces<C> &pieces, const CUtensorMap *out, const Experts &experts,
                               const GroupedArgs &args, int rank) {
-    pieces_walk<C>(experts, args, rank, [&](uint32_t index, uint32_t parity, int x, int y) {
-        mbarrier_wait(slots.done + index * 8, parity);
-        tensor_store(out, slots.memory + index * C::SLOT_BYTES, x, y, 0);
+    pieces_walk<C>(experts, args, rank, [&](int i, uint32_t parity, int x, int y) {
+        mbarrier_wait(pieces.done + i * 8, parity);
+        tensor_store(out, pieces.memory + i * C::PIECE_BYTES, x, y, 0);
         tensor_store_commit();
         tensor_store_wait_read<0>();
-        mbarrier_arrive(slots.empty + index * 8);
+        mbarrier_arrive(pieces.empty + i * 8);
     });
 }
 
@@ -166,11 +157,11 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, 1)
                   const __grid_constant__ GroupedArgs args, const __grid_constant__ Rotation rotation) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     extern __shared__ uint8_t dynamic[];
-    __shared__ uint64_t barriers[2 * C::STAGES + 4], slot_barriers[3 * C::SLOTS];
+    __shared__ uint64_t barriers[2 * C::STAGES + 4], piece_barriers[3 * C::PIECES];
     __shared__ Experts experts;
     const int rank = C::BLOCKS == 1 ? 0 : (int)cluster_rank(), warpgroup = threadIdx.x / 128;
     const Ring<C> ring = ring_make<C>((shared_address(dynamic) + 1023) & ~1023u, barriers);
-    const Slots<C> slots = slots_make<C>(ring.stages + C::STAGES * C::STAGE_BYTES, slot_barriers);
+    const Pieces<C> pieces = pieces_make<C>(ring.stages + C::STAGES * C::STAGE_BYTES, piece_barriers);
     experts_load<C::PRODUCT>(experts, args);
     __syncthreads();
     if (C::BLOCKS > 1) cluster_sync();
@@ -182,22 +173,20 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, 1)
             tensor_prefetch(&b);
             produce<C>(ring, &a, &b, experts, args, rank);
         } else if (C::ENDING == ENDING_ADD && threadIdx.x == 288) {
-            pieces_load<C>(slots, &add, experts, args, rank);
+            pieces_load<C>(pieces, &add, experts, args, rank);
         } else if (threadIdx.x == 320) {
-            pieces_store<C>(slots, &out, experts, args, rank);
+            pieces_store<C>(pieces, &out, experts, args, rank);
         }
     } else {
         registers_grow<CONSUMER_REGISTERS>();
         consume<C>(ring, experts, args, rank, warpgroup, [&](const Tile &tile, uint32_t number, auto &d) {
 #pragma unroll
-            for (int part = 0; part < C::M_PARTS; part++) {
+            for (int i = 0; i < C::PIECES; i++) {
+                const int part = i / C::ACROSS, column = i % C::ACROSS;
                 if constexpr (C::HEAD_DIM != 0)
-                    heads_rotate<C::HEAD_DIM>(d[part], rotation, tile.n * C::TILE_N,
-                                              tile.m * TILE_M + (C::PINGPONG ? part : warpgroup) * 64);
-#pragma unroll
-                for (int column = 0; column < C::ACROSS; column++)
-                    piece_fill<C>(slots, number, C::PINGPONG ? part * C::ACROSS + column : column * 2 + warpgroup,
-                                  d[part], column * 64);
+                    if (column == 0)
+                        heads_rotate<C::HEAD_DIM>(d[part], rotation, tile.n * C::TILE_N, tile.m * TILE_M + part * 64);
+                piece_fill<C>(pieces, i, number & 1, d[part], column * 64);
             }
         });
     }
@@ -211,9 +200,9 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, 1)
 
 // ---- launch -------------------------------------------------------------------------------------------------------
 
-template <GroupedProduct PRODUCT, Ending ENDING, int TILE_N, int STAGES, int CLUSTER_M, int CLUSTER_N>
+template <GroupedProduct PRODUCT, Ending ENDING, int TILE_N, int STAGES>
 static bool linear_launch(CudaState *state, const LinearCall *call) {
-    using C = LinearConfig<PRODUCT, ENDING, TILE_N, STAGES, CLUSTER_M, CLUSTER_N>;
+    using C = LinearConfig<PRODUCT, ENDING, TILE_N, STAGES>;
     const int64_t rows = call->rows;
     const int n = call->n, k = call->k;
     CUtensorMap a = map_make(state, call->in, DTYPE_BF16, 1, rows, k, C::A_BOX, TILE_K);
@@ -232,33 +221,20 @@ static bool linear_launch(CudaState *state, const LinearCall *call) {
     return true;
 }
 
-// Which is best depends on how the tiles fill the width, and on what must pass through L2.
+// Which is best depends on how the tiles fill the width. Measured and no better, as the tensor cores use most of the
+// power: clusters of four, whatever they share; tiles of 128 x 256 and 256 x 192 that both warpgroups multiply at once.
 template <GroupedProduct PRODUCT, Ending ENDING>
 static bool linear_variant(CudaState *state, const LinearCall *call, int variant) {
-    switch (variant) {
-    case 0: return linear_launch<PRODUCT, ENDING, 128, 5, 2, 1>(state, call);
-    case 1: return linear_launch<PRODUCT, ENDING, 128, 5, 1, 2>(state, call);
-    case 2: return linear_launch<PRODUCT, ENDING, 128, 5, 4, 1>(state, call);
-    case 3: return linear_launch<PRODUCT, ENDING, 128, 5, 2, 2>(state, call);
-    }
-    if constexpr (ENDING != ENDING_ROTATE_128) switch (variant) {
-        case 4: return linear_launch<PRODUCT, ENDING, 192, 4, 2, 1>(state, call);
-        case 5: return linear_launch<PRODUCT, ENDING, 192, 4, 1, 2>(state, call);
-        case 6: return linear_launch<PRODUCT, ENDING, 192, 4, 4, 1>(state, call);
-        case 7: return linear_launch<PRODUCT, ENDING, 192, 4, 2, 2>(state, call);
-        }
-    switch (variant) {
-    case 8: return linear_launch<PRODUCT, ENDING, 256, 4, 2, 1>(state, call);
-    case 9: return linear_launch<PRODUCT, ENDING, 256, 4, 1, 2>(state, call);
-    case 10: return linear_launch<PRODUCT, ENDING, 256, 4, 2, 2>(state, call);
-    }
+    if (variant == 0) return linear_launch<PRODUCT, ENDING, 128, 5>(state, call);
+    if constexpr (ENDING != ENDING_ROTATE_128)
+        if (variant == 1) return linear_launch<PRODUCT, ENDING, 192, 4>(state, call);
     return false;
 }
 
 static bool call_fits(CudaState *state, const LinearCall *call) {
     static int there = -1; // asking costs some microseconds
     if (there < 0)
-        there = kernel_is_there(state->arch, linear_kernel<LinearConfig<GROUPED_FORWARD, ENDING_PLAIN, 192, 4, 2, 1>>);
+        there = kernel_is_there(state->arch, linear_kernel<LinearConfig<GROUPED_FORWARD, ENDING_PLAIN, 192, 4>>);
     const bool aligned =
         (((uintptr_t)call->out | (uintptr_t)call->add | (uintptr_t)call->in | (uintptr_t)call->weight) & 15) == 0;
     return there && aligned && call->n % 8 == 0 && call->k % 8 == 0 && call->rows > 0;

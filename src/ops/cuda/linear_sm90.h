@@ -19,7 +19,7 @@ typedef struct LinearCall {
 extern "C" {
 #endif
 
-enum { LINEAR_SM90_VARIANTS = 11 };
+enum { LINEAR_SM90_VARIANTS = 2 };
 
 // bf16. False when this GPU, shape or variant cannot: then nothing was done.
 bool linear_sm90(CudaState *state, const LinearCall *call, int variant);
