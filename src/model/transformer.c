@@ -112,27 +112,44 @@ static MoeRouting moe_routing(const Model *model, int layer) {
 
 // ---- forward --------------------------------------------------------------------------------------------------------
 
+// Queries and keys under QK-norm, into their own place.
 static void qk_rope(Model *model, int layer) {
     const ModelConfig *c = &model->layout.request.config;
     QkRopeShape shape = rope_shape(model, layer);
-    bool norm = model_qk_norm(c);
-    void *in = act(model, ACT_QKV, layer), *out = norm ? act(model, ACT_QK, layer) : in;
-    int64_t stride = model_qkv_dim(c), out_stride = norm ? (int64_t)(c->heads + c->kv_heads) * c->head_dim : stride;
-    model->ops->qk_rope_forward(model->ops, out, out_stride, in, stride, norm ? act(model, ACT_QK_RSTD, layer) : NULL,
-                                &shape, model->layout.dtype);
+    model->ops->qk_rope_forward(model->ops, act(model, ACT_QK, layer), (int64_t)(c->heads + c->kv_heads) * c->head_dim,
+                                act(model, ACT_QKV, layer), model_qkv_dim(c), act(model, ACT_QK_RSTD, layer), &shape,
+                                model->layout.dtype);
+}
+
+// ACT_RESIDUAL_IN through the norm.
+static const void *attention_norm(Model *model, int layer) {
+    const ModelConfig *c = &model->layout.request.config;
+    void *normed = act(model, ACT_NORMED, layer);
+    model->ops->add_rmsnorm_forward(model->ops, normed, NULL, act(model, ACT_ATTN_RSTD, layer),
+                                    act(model, ACT_RESIDUAL_IN, layer), NULL, weight(model, PARAM_ATTN_NORM, layer),
+                                    model->layout.tokens, c->hidden, c->norm_eps, model->layout.dtype);
+    return normed;
 }
 
 // ACT_RESIDUAL_IN through the norm and the QKV product.
 void transformer_qkv(Model *model, int layer) {
-    Ops *ops = model->ops;
     const ModelConfig *c = &model->layout.request.config;
-    int64_t T = model->layout.tokens;
-    DType dtype = model->layout.dtype;
-    void *normed = act(model, ACT_NORMED, layer);
-    ops->add_rmsnorm_forward(ops, normed, NULL, act(model, ACT_ATTN_RSTD, layer), act(model, ACT_RESIDUAL_IN, layer),
-                             NULL, weight(model, PARAM_ATTN_NORM, layer), T, c->hidden, c->norm_eps, dtype);
-    ops->linear_forward(ops, act(model, ACT_QKV, layer), normed, weight(model, PARAM_QKV, layer), NULL, T, c->hidden,
-                        model_qkv_dim(c), dtype);
+    model->ops->linear_forward(model->ops, act(model, ACT_QKV, layer), attention_norm(model, layer),
+                               weight(model, PARAM_QKV, layer), NULL, model->layout.tokens, c->hidden, model_qkv_dim(c),
+                               model->layout.dtype);
+}
+
+// The same, and queries and keys as attention reads them.
+static void qkv_rotated(Model *model, int layer) {
+    const ModelConfig *c = &model->layout.request.config;
+    if (model_qk_norm(c)) {
+        transformer_qkv(model, layer);
+        qk_rope(model, layer);
+        return;
+    }
+    QkRopeShape shape = rope_shape(model, layer);
+    model->ops->linear_rope_forward(model->ops, act(model, ACT_QKV, layer), attention_norm(model, layer),
+                                    weight(model, PARAM_QKV, layer), c->hidden, &shape, model->layout.dtype);
 }
 
 // The attention half of a layer, into ACT_RESIDUAL_MID.
@@ -140,8 +157,7 @@ static void attention_forward(Model *model, int layer) {
     Ops *ops = model->ops;
     const ModelConfig *c = &model->layout.request.config;
     DType dtype = model->layout.dtype;
-    transformer_qkv(model, layer);
-    qk_rope(model, layer);
+    qkv_rotated(model, layer);
     QkvView view = qkv_view(model, layer);
     ops->attention_forward(ops, act(model, ACT_ATTN_OUT, layer), act(model, ACT_LSE, layer), view.q, view.k, view.v,
                            &view.shape, dtype);

@@ -79,6 +79,11 @@ void call_qk_rope_forward(Ops *ops, void **p, const CallSizes *s) { // out rstd 
     ops->qk_rope_forward(ops, p[0], qkv_stride(s), p[2], qkv_stride(s), p[1], &shape, s->dtype);
 }
 
+void call_linear_rope_forward(Ops *ops, void **p, const CallSizes *s) { // out in weight cos sin
+    QkRopeShape shape = rope_shape((void *[]){p[3], p[4], NULL, NULL}, s);
+    ops->linear_rope_forward(ops, p[0], p[1], p[2], s->in_dim, &shape, s->dtype);
+}
+
 void call_qk_rope_backward(Ops *ops, void **p, const CallSizes *s) { // grad dq_weight dk_weight in rstd + shape
     QkRopeShape shape = rope_shape(p + 5, s);
     ops->qk_rope_backward(ops, p[0], qkv_stride(s), p[3], qkv_stride(s), p[4], p[1], p[2], &shape, s->dtype);

@@ -27,6 +27,7 @@ OpCall call_fill_f32, call_cast, call_sum_f32;
 OpCall call_linear_forward, call_linear_backward_input, call_linear_backward_weight;
 OpCall call_embedding_forward, call_embedding_backward;
 OpCall call_add_rmsnorm_forward, call_add_rmsnorm_backward, call_qk_rope_forward, call_qk_rope_backward;
+OpCall call_linear_rope_forward;
 OpCall call_attention_forward, call_attention_backward, call_attention_cached;
 OpCall call_swiglu_forward, call_swiglu_backward, call_linear_swiglu_forward, call_linear_swiglu_backward;
 OpCall call_cross_entropy;

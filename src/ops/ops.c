@@ -81,6 +81,13 @@ void ops_destroy(Ops *ops) {
 
 // ---- fused ops as their parts ---------------------------------------------------------------------------------------
 
+void ops_linear_then_rope_forward(Ops *ops, void *out, const void *in, const void *weight, int in_dim,
+                                  const QkRopeShape *rope, DType dtype) {
+    int out_dim = (rope->heads + 2 * rope->kv_heads) * rope->head_dim;
+    ops->linear_forward(ops, out, in, weight, NULL, rope->tokens, in_dim, out_dim, dtype);
+    ops->qk_rope_forward(ops, out, out_dim, out, out_dim, NULL, rope, dtype);
+}
+
 void ops_linear_then_swiglu_forward(Ops *ops, void *out, void *gate_up, const void *in, const void *weight,
                                     int64_t rows, int in_dim, int dim, DType dtype) {
     ops->linear_forward(ops, gate_up, in, weight, NULL, rows, in_dim, 2 * dim, dtype);

@@ -203,6 +203,12 @@ struct Ops {
                              const float *rstd, float *dq_weight, float *dk_weight, const QkRopeShape *shape,
                              DType dtype);
 
+    // -- the product of queries, keys and values with RoPE behind it: out = in . weight^T, with weight [(heads + 2 *
+    //    kv_heads) * head_dim, in_dim] and rope->tokens rows; its query and key heads are rotated. Without norm
+    //    weights.
+    void (*linear_rope_forward)(Ops *ops, void *out, const void *in, const void *weight, int in_dim,
+                                const QkRopeShape *rope, DType dtype);
+
     // -- causal attention; lse: [batch, heads, seq] log-sum-exp of the scaled scores --
     void (*attention_forward)(Ops *ops, void *out, float *lse, const void *q, const void *k, const void *v,
                               const AttentionShape *shape, DType dtype);
@@ -307,7 +313,10 @@ typedef struct OpsWorkspaceRequest {
 size_t ops_cpu_workspace(const OpsWorkspaceRequest *request);
 size_t ops_cuda_workspace(const OpsWorkspaceRequest *request);
 
-// linear_swiglu_* as two calls of their parts, for implementations and shapes without one kernel for both.
+// linear_rope_forward and linear_swiglu_* as two calls of their parts, for implementations and shapes without one
+// kernel for both.
+void ops_linear_then_rope_forward(Ops *ops, void *out, const void *in, const void *weight, int in_dim,
+                                  const QkRopeShape *rope, DType dtype);
 void ops_linear_then_swiglu_forward(Ops *ops, void *out, void *gate_up, const void *in, const void *weight,
                                     int64_t rows, int in_dim, int dim, DType dtype);
 void ops_linear_then_swiglu_backward(Ops *ops, void *dgate_up, void *out, const void *gate_up, const void *dnext,

@@ -327,6 +327,16 @@ static void bench_rope(Bench *b) {
                turned * (backward && model_qk_norm(c) ? 3 : 2) + tables, 0, "%lld x %d+%d heads of %d",
                (long long)b->tokens, c->heads, c->kv_heads, c->head_dim);
     }
+    if (wanted(b, "linear_rope_forward")) { // the product of queries, keys and values
+        int64_t weight = (int64_t)model_qkv_dim(c) * c->hidden, in = b->tokens * c->hidden;
+        s.in_dim = c->hidden;
+        random_of(b, b->dtype, all), random_of(b, b->dtype, in), random_of(b, b->dtype, weight);
+        uploaded(b, host, (size_t)table * sizeof *host);
+        uploaded(b, host + table, (size_t)table * sizeof *host);
+        report(b, call_linear_rope_forward, &s, (double)(all + in + weight) * b->size + tables,
+               2.0 * (double)b->tokens * (double)weight, "%lldx%d -> %d+%d heads of %d", (long long)b->tokens,
+               c->hidden, c->heads, c->kv_heads, c->head_dim);
+    }
     free(host);
 }
 

@@ -223,6 +223,7 @@ static const struct {
     OP(add_rmsnorm_backward),
     OP(qk_rope_forward),
     OP(qk_rope_backward),
+    OP(linear_rope_forward),
     OP(attention_forward),
     OP(attention_backward),
     OP(attention_cached),

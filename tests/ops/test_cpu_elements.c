@@ -277,6 +277,26 @@ static void qk_rope_forward_and_backward_match_float64(void **state) {
     }
 }
 
+static void linear_rope_rotates_queries_and_keys_only(void **state) {
+    (void)state;
+    enum { SEQ = 17, TOKENS = 3 * SEQ, FIRST = 5, IN = 24, HEADS = 4, KV_HEADS = 2, HEAD_DIM = 16 };
+    enum { WIDTH = (HEADS + 2 * KV_HEADS) * HEAD_DIM, N = TOKENS * WIDTH };
+    Ops *ops = oracle_ops(1, 1, 0, 1, 8, 0);
+    DType dtype = DTYPE_F32; // in bf16 the parts round between them; each is checked on its own
+    Tensor cosines, sines, in = tensor_normal(dtype, TOKENS * IN, 1, 0);
+    Tensor weight = tensor_normal(dtype, WIDTH * IN, 0.2, 0), out = tensor_poison(dtype, N);
+    rope_tables(&cosines, &sines, FIRST + SEQ, HEAD_DIM);
+    QkRopeShape shape = {TOKENS, SEQ, FIRST, HEADS, KV_HEADS, HEAD_DIM, cosines.data, sines.data, NULL, NULL, 0};
+    double *want = doubles(N);
+    oracle_matmul(want, in.value, IN, 1, weight.value, 1, IN, TOKENS, WIDTH, IN);
+    oracle_rope(want, &shape, WIDTH, false);
+    ops->linear_rope_forward(ops, out.data, in.data, weight.data, IN, &shape, dtype);
+    tensor_check("queries, keys and values", &out, want, 8 * IN);
+    tensors_free(&cosines, &sines, &in, &weight, &out);
+    free(want);
+    oracle_ops_free(ops);
+}
+
 // ---- SwiGLU and cross entropy ---------------------------------------------------------------------------------------
 
 static void swiglu_matches_float64_and_leaves_rows_beyond_the_count(void **state) {
@@ -420,6 +440,7 @@ int main(void) {
         cmocka_unit_test(add_rmsnorm_forward_matches_float64),
         cmocka_unit_test(add_rmsnorm_backward_matches_float64),
         cmocka_unit_test(qk_rope_forward_and_backward_match_float64),
+        cmocka_unit_test(linear_rope_rotates_queries_and_keys_only),
         cmocka_unit_test(swiglu_matches_float64_and_leaves_rows_beyond_the_count),
         cmocka_unit_test(linear_swiglu_matches_float64),
         cmocka_unit_test(cross_entropy_matches_float64),

@@ -17,6 +17,7 @@ static const char *const all_ops[] = {
     "add_rmsnorm_backward",
     "qk_rope_forward",
     "qk_rope_backward",
+    "linear_rope_forward",
     "attention_forward",
     "attention_backward",
     "attention_cached",

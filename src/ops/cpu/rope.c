@@ -177,4 +177,5 @@ static void cpu_qk_rope_backward(Ops *ops, void *grad, int64_t grad_stride, cons
 void cpu_install_rope(Ops *ops) {
     ops->qk_rope_forward = cpu_qk_rope_forward;
     ops->qk_rope_backward = cpu_qk_rope_backward;
+    ops->linear_rope_forward = ops_linear_then_rope_forward;
 }

@@ -1,5 +1,5 @@
 // The CUDA op table: the device, memory, transfers, graphs and clocks. The mathematics is in the neighbouring files.
-#include "ops/cuda/cuda.h"
+#include "ops/cuda/race.h"
 
 #include <assert.h>
 #include <stdarg.h>
@@ -278,6 +278,7 @@ static const Ops cuda_table = {
     .attention_cached = cuda_attention_cached,
     .swiglu_forward = cuda_swiglu_forward,
     .swiglu_backward = cuda_swiglu_backward,
+    .linear_rope_forward = cuda_linear_rope_forward,
     .linear_swiglu_forward = cuda_linear_swiglu_forward,
     .linear_swiglu_backward = cuda_linear_swiglu_backward,
     .cross_entropy = cuda_cross_entropy,
@@ -351,7 +352,7 @@ Status ops_cuda_create(Ops **out, int device, const char *tune_cache) {
     state->tune = tune_open(tune_cache, state->gpu_name);
     state->gemms = gemm_cache_create();
     state->attention = attention_cache_create();
-    state->swiglus = swiglu_cache_create();
+    state->races = race_cache_create();
     Status status = failure_take(state);
     if (status) {
         ops_cuda_destroy(ops);
@@ -366,7 +367,7 @@ void ops_cuda_destroy(Ops *ops) {
     CudaState *state = cuda_state(ops);
     if (state->stream) cudaStreamSynchronize(state->stream);
     attention_cache_free(state->attention);
-    swiglu_cache_free(state->swiglus);
+    race_cache_free(state->races);
     gemm_cache_free(state->gemms);
     tune_close(state->tune);
     if (state->cublas) cublasLtDestroy(state->cublas);

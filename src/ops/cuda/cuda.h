@@ -41,7 +41,7 @@ enum {
 
 typedef struct GemmCache GemmCache;           // gemm.c
 typedef struct AttentionCache AttentionCache; // attention.c
-typedef struct SwigluCache SwigluCache;       // swiglu_gemm.c
+typedef struct RaceCache RaceCache;           // race.c
 typedef struct TuneFile TuneFile;             // tune.c
 
 typedef struct CudaState {
@@ -84,7 +84,7 @@ typedef struct CudaState {
     cublasLtHandle_t cublas;
     GemmCache *gemms;
     AttentionCache *attention;
-    SwigluCache *swiglus;
+    RaceCache *races;
     TuneFile *tune;
 } CudaState;
 
@@ -198,10 +198,10 @@ void cuda_grouped_linear_backward_weight(Ops *ops, float *dweight, const void *d
                                          const int32_t *offsets, int experts, int64_t rows, int in_dim, int out_dim,
                                          bool accumulate, DType dtype);
 
-// gemm.c
-void cuda_linear_forward(Ops *ops, void *out, const void *in, const void *weight, const void *add, int64_t rows,
+// gemm.c: cuBLASLt
+void gemm_linear_forward(Ops *ops, void *out, const void *in, const void *weight, const void *add, int64_t rows,
                          int in_dim, int out_dim, DType dtype);
-void cuda_linear_backward_input(Ops *ops, void *din, const void *dout, const void *weight, int64_t rows, int in_dim,
+void gemm_linear_backward_input(Ops *ops, void *din, const void *dout, const void *weight, int64_t rows, int in_dim,
                                 int out_dim, DType dtype);
 void cuda_linear_backward_weight(Ops *ops, float *dweight, const void *dout, const void *in, int64_t rows, int in_dim,
                                  int out_dim, bool accumulate, DType dtype);
@@ -213,8 +213,14 @@ void cuda_linear_swiglu_forward(Ops *ops, void *out, void *gate_up, const void *
                                 int in_dim, int dim, DType dtype);
 void cuda_linear_swiglu_backward(Ops *ops, void *dgate_up, void *out, const void *gate_up, const void *dnext,
                                  const void *weight, int64_t rows, int dim, int next_dim, DType dtype);
-SwigluCache *swiglu_cache_create(void);
-void swiglu_cache_free(SwigluCache *cache);
+
+// linear.c: likewise
+void cuda_linear_forward(Ops *ops, void *out, const void *in, const void *weight, const void *add, int64_t rows,
+                         int in_dim, int out_dim, DType dtype);
+void cuda_linear_backward_input(Ops *ops, void *din, const void *dout, const void *weight, int64_t rows, int in_dim,
+                                int out_dim, DType dtype);
+void cuda_linear_rope_forward(Ops *ops, void *out, const void *in, const void *weight, int in_dim,
+                              const QkRopeShape *rope, DType dtype);
 
 // attention.c: chooses the engine, by time where several can
 void cuda_attention_forward(Ops *ops, void *out, float *lse, const void *q, const void *k, const void *v,

@@ -283,12 +283,12 @@ static void gemm(Ops *ops, GemmKind kind, void *d, const void *a, const void *b,
 }
 
 // Row-major [rows, dim] is column-major [dim, rows], so the operands change places.
-void cuda_linear_forward(Ops *ops, void *out, const void *in, const void *weight, const void *add, int64_t rows,
+void gemm_linear_forward(Ops *ops, void *out, const void *in, const void *weight, const void *add, int64_t rows,
                          int in_dim, int out_dim, DType dtype) {
     gemm(ops, GEMM_FORWARD, out, weight, in, add, out_dim, rows, in_dim, dtype);
 }
 
-void cuda_linear_backward_input(Ops *ops, void *din, const void *dout, const void *weight, int64_t rows, int in_dim,
+void gemm_linear_backward_input(Ops *ops, void *din, const void *dout, const void *weight, int64_t rows, int in_dim,
                                 int out_dim, DType dtype) {
     gemm(ops, GEMM_BACKWARD_INPUT, din, weight, dout, NULL, in_dim, rows, out_dim, dtype);
 }

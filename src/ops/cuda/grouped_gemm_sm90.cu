@@ -104,7 +104,7 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, 1)
         });
         if (threadIdx.x % 128 == 0) tensor_store_wait_read<0>();
     }
-    // The other block may still write here, or signal.
+    // Another block of the cluster may still write here, or signal.
     if (C::BLOCKS > 1) {
         __syncwarp();
         cluster_sync();
@@ -114,9 +114,9 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, 1)
 
 // ---- launch -------------------------------------------------------------------------------------------------------
 
-template <GroupedProduct PRODUCT, int TILE_N, int STAGES, bool PINGPONG, Share SHARE>
+template <GroupedProduct PRODUCT, int TILE_N, int STAGES, bool PINGPONG, int CLUSTER_M, int CLUSTER_N>
 static void grouped_launch(CudaState *state, const GroupedCall *call) {
-    using C = Config<PRODUCT, TILE_N, STAGES, PINGPONG, SHARE>;
+    using C = Config<PRODUCT, TILE_N, STAGES, PINGPONG, CLUSTER_M, CLUSTER_N>;
     const int experts = call->experts, m = call->m, n = call->n, k = call->k;
     CUtensorMap map_a, map_b, map_out;
     if (PRODUCT == GROUPED_WEIGHT) {
@@ -157,32 +157,31 @@ static bool experts_are_tall(const GroupedCall *call) {
 template <GroupedProduct PRODUCT> static void grouped_rows(CudaState *state, const GroupedCall *call) {
     const int64_t pairs = padded(call->n, 256), wide = padded(call->n, 192), narrow = padded(call->n, 128) * 8 / 7;
     if (narrow < wide && narrow < pairs)
-        grouped_launch<PRODUCT, 128, 6, true, SHARE_NONE>(state, call);
+        grouped_launch<PRODUCT, 128, 6, true, 1, 1>(state, call);
     else if (pairs < wide)
-        grouped_launch<PRODUCT, 128, 6, true, SHARE_A>(state, call);
+        grouped_launch<PRODUCT, 128, 6, true, 1, 2>(state, call);
     else if (experts_are_tall(call))
-        grouped_launch<PRODUCT, 192, 4, true, SHARE_B>(state, call);
+        grouped_launch<PRODUCT, 192, 4, true, 2, 1>(state, call);
     else
-        grouped_launch<PRODUCT, 192, 4, true, SHARE_NONE>(state, call);
+        grouped_launch<PRODUCT, 192, 4, true, 1, 1>(state, call);
 }
 
 // With few rows per expert a tile is soon done, and reading and writing the gradient takes as long as the products: it
 // pays to overlap them by taking turns.
 static void grouped_weight(CudaState *state, const GroupedCall *call) {
     if (!experts_are_tall(call))
-        grouped_launch<GROUPED_WEIGHT, 128, 6, true, SHARE_A>(state, call);
+        grouped_launch<GROUPED_WEIGHT, 128, 6, true, 1, 2>(state, call);
     else if (padded(call->n, 224) < padded(call->n, 256))
-        grouped_launch<GROUPED_WEIGHT, 224, 4, false, SHARE_B>(state, call);
+        grouped_launch<GROUPED_WEIGHT, 224, 4, false, 2, 1>(state, call);
     else
-        grouped_launch<GROUPED_WEIGHT, 256, 4, false, SHARE_NONE>(state, call);
+        grouped_launch<GROUPED_WEIGHT, 256, 4, false, 1, 1>(state, call);
 }
 
 bool grouped_sm90(CudaState *state, const GroupedCall *call) {
     const int contiguous = call->product == GROUPED_WEIGHT ? call->m | call->n : call->n | call->k;
     const bool aligned = (((uintptr_t)call->out | (uintptr_t)call->a | (uintptr_t)call->b) & 15) == 0;
     static int there = -1; // asking costs some microseconds
-    if (there < 0)
-        there = kernel_is_there(state->arch, grouped_kernel<Config<GROUPED_FORWARD, 192, 4, true, SHARE_NONE>>);
+    if (there < 0) there = kernel_is_there(state->arch, grouped_kernel<Config<GROUPED_FORWARD, 192, 4, true, 1, 1>>);
     if (!there || call->experts > EXPERTS_MAX || contiguous % 8 || !aligned) return false;
     if (call->product == GROUPED_FORWARD)
         grouped_rows<GROUPED_FORWARD>(state, call);

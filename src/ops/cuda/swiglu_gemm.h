@@ -19,7 +19,7 @@ typedef struct SwigluCall {
 extern "C" {
 #endif
 
-enum { SWIGLU_SM90_VARIANTS = 4 };
+enum { SWIGLU_SM90_VARIANTS = 2 };
 
 // bf16. False when this GPU or shape cannot: then nothing was done.
 bool swiglu_sm90(CudaState *state, bool backward, const SwigluCall *call, int variant);

@@ -1,0 +1,29 @@
+// Linear layers on Hopper by hearth's own kernel, whose epilogue can do what would else take another pass over the
+// results: add the residual, or rotate query and key heads.
+#pragma once
+
+#include "ops/cuda/cuda.h"
+
+typedef struct LinearCall {
+    void *out;               // [rows, n]
+    const void *in;          // [rows, k]
+    const void *weight;      // [n, k]; backward [k, n]
+    const void *add;         // [rows, n] or NULL; forward only
+    const QkRopeShape *rope; // without norm weights, or NULL; forward only, without add
+    int64_t rows;
+    int n, k;
+    bool backward; // the gradient of a linear layer's input
+} LinearCall;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { LINEAR_SM90_VARIANTS = 2 };
+
+// bf16. False when this GPU, shape or variant cannot: then nothing was done.
+bool linear_sm90(CudaState *state, const LinearCall *call, int variant);
+
+#ifdef __cplusplus
+}
+#endif
