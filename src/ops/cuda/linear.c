@@ -48,7 +48,7 @@ static Race race_of(const LinearCall *call) {
 
 void cuda_linear_forward(Ops *ops, void *out, const void *in, const void *weight, const void *add, int64_t rows,
                          int in_dim, int out_dim, DType dtype) {
-    if (dtype != DTYPE_BF16) {
+    if (dtype != DTYPE_BF16 || add == out) { // in place: a race would add many times
         gemm_linear_forward(ops, out, in, weight, add, rows, in_dim, out_dim, dtype);
         return;
     }
