@@ -1,0 +1,206 @@
+// Attention forward on the GPU: hearth's Hopper kernel against the portable one, then against cuDNN in time under
+// sustained load. Run by hand: build/tests/attention_bench
+//
+// Outputs hold NaN before each run, two runs must give the same bits, and what lies behind the end must stay as it was.
+#include "base/rng.h"
+#include "ops/cuda/cuda.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+typedef struct Case {
+    int batch, seq, heads, kv_heads, head_dim;
+    bool timed;
+} Case;
+
+typedef struct Problem {
+    AttentionShape shape;
+    bf16 *qkv, *out; // out with a row of padding behind
+    float *lse;
+    int64_t out_count, lse_count;
+    CudnnPlan *plan;
+} Problem;
+
+enum { ENGINE_PORTABLE = -2, ENGINE_CUDNN = -1, VARIANTS = 8 };
+
+static Ops *ops;
+static CudaState *state;
+static CudnnLibrary *library;
+static int failures;
+
+static void fail_if(Status status) {
+    if (!status) return;
+    fprintf(stderr, "%s\n", status_message(status));
+    exit(1);
+}
+
+static void *device_memory(size_t bytes) {
+    void *memory = NULL;
+    fail_if(ops->alloc(ops, &memory, bytes, "the bench"));
+    return memory;
+}
+
+static void *values_make(int64_t count) {
+    float *host = xmalloc((size_t)count * sizeof(float));
+    bf16 *narrow = xmalloc((size_t)count * sizeof(bf16));
+    int64_t block = count < 5000011 ? count : 5000011;
+    rng_fill_normal(host, block, 7, 1, 0, 0, 1.5f);
+    for (int64_t i = 0; i < count; i++)
+        narrow[i] = bf16_from_f32(host[i % block]);
+    void *memory = device_memory((size_t)count * sizeof(bf16));
+    ops->upload(ops, memory, narrow, (size_t)count * sizeof(bf16));
+    free(host);
+    free(narrow);
+    return memory;
+}
+
+static void *fetch(const void *memory, size_t bytes) {
+    void *host = xmalloc(bytes);
+    ops->download(ops, host, memory, bytes);
+    return host;
+}
+
+static Problem problem_make(const Case *c) {
+    Problem p = {0};
+    int64_t tokens = (int64_t)c->batch * c->seq, width = (int64_t)(c->heads + 2 * c->kv_heads) * c->head_dim;
+    p.shape = (AttentionShape){.batch = c->batch,
+                               .seq = c->seq,
+                               .heads = c->heads,
+                               .kv_heads = c->kv_heads,
+                               .head_dim = c->head_dim,
+                               .q_stride = width,
+                               .k_stride = width,
+                               .v_stride = width,
+                               .o_stride = (int64_t)c->heads * c->head_dim,
+                               .scale = 1 / sqrtf((float)c->head_dim)};
+    p.qkv = values_make(tokens * width);
+    p.out_count = (tokens + 1) * c->heads * c->head_dim;
+    p.lse_count = (tokens + 1) * c->heads;
+    p.out = device_memory((size_t)p.out_count * sizeof(bf16));
+    p.lse = device_memory((size_t)p.lse_count * sizeof(float));
+    char *why = NULL;
+    if (library) p.plan = cudnn_plan_forward(library, &p.shape, &why);
+    free(why);
+    return p;
+}
+
+static void problem_free(Problem *p) {
+    cudnn_plan_free(p->plan);
+    ops->free(ops, p->qkv, 0);
+    ops->free(ops, p->out, 0);
+    ops->free(ops, p->lse, 0);
+}
+
+static bool run(const Problem *p, int engine) {
+    const AttentionShape *s = &p->shape;
+    const bf16 *q = p->qkv, *k = q + s->heads * s->head_dim, *v = k + s->kv_heads * s->head_dim;
+    if (engine == ENGINE_PORTABLE)
+        flash_forward(state, p->out, p->lse, q, k, v, s, DTYPE_BF16, 0);
+    else if (engine == ENGINE_CUDNN && p->plan)
+        cudnn_run_forward(state, p->plan, p->out, p->lse, q, k, v, s);
+    else
+        return engine >= 0 && attention_sm90_forward(state, p->out, p->lse, q, k, v, s, engine);
+    return true;
+}
+
+static double difference(const bf16 *got, const bf16 *wanted, int64_t count) {
+    double sum = 0, size = 0;
+    for (int64_t i = 0; i < count; i++) {
+        double x = bf16_to_f32(got[i]), y = bf16_to_f32(wanted[i]);
+        sum += (x - y) * (x - y);
+        size += y * y;
+    }
+    return sqrt(sum / size);
+}
+
+static void outputs_run(const Problem *p, int engine, bf16 **out, float **lse) {
+    ops->fill_f32(ops, (float *)p->out, NAN, p->out_count / 2);
+    ops->fill_f32(ops, p->lse, NAN, p->lse_count);
+    if (!run(p, engine)) printf("engine %d: not for this shape\n", engine);
+    fail_if(ops->sync(ops));
+    *out = fetch(p->out, (size_t)p->out_count * sizeof(bf16));
+    *lse = fetch(p->lse, (size_t)p->lse_count * sizeof(float));
+}
+
+static void check(const Problem *p, int engine, const bf16 *out, const float *lse) {
+    const AttentionShape *s = &p->shape;
+    int64_t rows = (int64_t)s->batch * s->seq * s->heads, used = rows * s->head_dim;
+    bf16 *got[2];
+    float *got_lse[2];
+    for (int i = 0; i < 2; i++)
+        outputs_run(p, engine, &got[i], &got_lse[i]);
+    bool same = !memcmp(got[0], got[1], (size_t)p->out_count * sizeof(bf16)) &&
+                !memcmp(got_lse[0], got_lse[1], (size_t)p->lse_count * sizeof(float));
+    bool edge = !memcmp(got[0] + used, out + used, (size_t)(p->out_count - used) * sizeof(bf16)) &&
+                !memcmp(got_lse[0] + rows, lse + rows, (size_t)(p->lse_count - rows) * sizeof(float));
+    double error = difference(got[0], out, used), lse_error = 0;
+    for (int64_t i = 0; i < rows; i++) {
+        double d = fabs((double)got_lse[0][i] - lse[i]);
+        if (!(d <= lse_error)) lse_error = d;
+    }
+    // Both round probabilities and results to bf16 (2^-9 each).
+    bool right = error < 6e-3 && lse_error < 1e-4 && same && edge;
+    failures += !right;
+    printf("  %d: %.1e %.0e%s%s%s", engine, error, lse_error, same ? "" : " UNSTEADY", edge ? "" : " BEYOND THE END",
+           right ? "" : " FAILED");
+    fflush(stdout);
+    for (int i = 0; i < 2; i++)
+        free(got[i]), free(got_lse[i]);
+}
+
+// Milliseconds of one run, hot: the clock settles under load first.
+static double timed(const Problem *p, int engine, int runs) {
+    for (int i = 0; i < runs; i++)
+        if (!run(p, engine)) return NAN;
+    ops->mark(ops, 0);
+    for (int i = 0; i < runs; i++)
+        run(p, engine);
+    ops->mark(ops, 1);
+    return ops->mark_elapsed(ops, 0, 1) / runs;
+}
+
+static void race(const Problem *p) {
+    const AttentionShape *s = &p->shape;
+    double flops = 2.0 * s->seq * s->seq * s->head_dim * s->heads * s->batch; // below the diagonal
+    for (int round = 0; round < 3; round++) {
+        printf("   TFLOP/s");
+        for (int engine = ENGINE_CUDNN; engine < VARIANTS; engine++)
+            printf(" %s%d %.0f", engine < 0 ? "cuDNN " : " v", engine,
+                   flops / timed(p, engine, (int)(10.0e12 / flops) + 1) / 1e9);
+        printf("\n");
+        fflush(stdout);
+    }
+}
+
+int main(void) {
+    static const Case cases[] = {
+        {2, 1, 3, 1, 64, false},   {2, 64, 3, 1, 64, false},   {1, 77, 6, 2, 64, false},    {3, 200, 4, 4, 56, false},
+        {2, 513, 8, 2, 64, false}, {2, 385, 9, 1, 64, false},  {5, 513, 16, 2, 64, false},  {2, 1000, 5, 5, 8, false},
+        {7, 192, 6, 3, 32, false}, {64, 512, 15, 5, 64, true}, {16, 2048, 15, 5, 64, true}, {8, 4096, 32, 8, 64, true},
+    };
+    fail_if(ops_cuda_create(&ops, 0, NULL));
+    state = ops->state;
+    library = cudnn_open(state);
+    void *workspace = device_memory((size_t)64 << 20);
+    ops->bind_workspace(ops, workspace, (size_t)64 << 20);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const Case *c = &cases[i];
+        Problem p = problem_make(c);
+        bf16 *out;
+        float *lse;
+        printf("batch %d seq %d heads %d+%d dim %d:", c->batch, c->seq, c->heads, c->kv_heads, c->head_dim);
+        outputs_run(&p, ENGINE_PORTABLE, &out, &lse);
+        for (int engine = 0; engine < VARIANTS; engine++)
+            check(&p, engine, out, lse);
+        printf("\n");
+        free(out), free(lse);
+        if (c->timed) race(&p);
+        problem_free(&p);
+    }
+    ops->free(ops, workspace, (size_t)64 << 20);
+    cudnn_close(library);
+    ops_cuda_destroy(ops);
+    printf("%s\n", failures ? "FAILED" : "all right");
+    return failures != 0;
+}
