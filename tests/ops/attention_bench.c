@@ -22,7 +22,7 @@ typedef struct Problem {
     CudnnPlan *plan;
 } Problem;
 
-enum { ENGINE_PORTABLE = -2, ENGINE_CUDNN = -1, VARIANTS = 8 };
+enum { ENGINE_PORTABLE = -2, ENGINE_CUDNN = -1, VARIANTS = 10 };
 
 static Ops *ops;
 static CudaState *state;

@@ -33,11 +33,13 @@ struct ForwardMaps {
     CUtensorMap q, k, v, out;
 };
 
-template <int GROUPS_, int KEYS_, bool TURNS_, bool KEEP_Q_, bool LATE_> struct Config {
+template <int GROUPS_, int KEYS_, bool TURNS_, bool KEEP_Q_, bool LATE_, int EMULATE_, bool ROTATE_, bool CHAIN_>
+struct Config {
     static constexpr int GROUPS = GROUPS_, KEYS = KEYS_; // warpgroups that compute; keys at a time
     static constexpr bool TURNS = TURNS_;                // they start their products in turns
     static constexpr bool KEEP_Q = KEEP_Q_;              // queries in registers
-    static constexpr bool LATE = LATE_;
+    static constexpr bool LATE = LATE_, ROTATE = ROTATE_, CHAIN = CHAIN_;
+    static constexpr int EMULATE = EMULATE_;
     static constexpr int THREADS = 128 + GROUPS * 128, STAGES = 512 / KEYS, KV_BYTES = KEYS * 128;
     static constexpr int REGISTERS_MOVE = GROUPS == 3 ? 32 : 24, REGISTERS_COMPUTE = GROUPS == 2   ? 240
                                                                                      : GROUPS == 3 ? 160
@@ -58,6 +60,11 @@ struct Work { // of a warpgroup
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+// Which 16 rows of its tile a warp has: those with the most to do on the diagonal are not all on one scheduler.
+template <typename C> static __device__ __forceinline__ int rows_place(int warp, int group) {
+    return C::ROTATE ? (warp + group) & 3 : warp;
+}
 
 // ---- the warp that moves data -------------------------------------------------------------------------------------
 
@@ -85,8 +92,9 @@ static __device__ __forceinline__ void forward_load(const ForwardArgs &args, con
             *(int4 *)(shared + C::WORK + (i * 2 + slot) * 16) = work;
             if (there) {
                 mbarrier_expect(full, TILE_BYTES);
-                tensor_load_head(base + C::Q + (i * 2 + slot) * TILE_BYTES, &maps.q, full, 0, work.y, work.z * TILE,
-                                 batch);
+                for (int w = 0; w < 4; w++)
+                    tensor_load_head(base + C::Q + (i * 2 + slot) * TILE_BYTES + w * 2048, &maps.q, full, 0, work.y,
+                                     work.z * TILE + rows_place<C>(w, i) * 16, batch);
             } else {
                 mbarrier_arrive(full);
             }
@@ -151,8 +159,8 @@ struct Rows { // of a thread: two, 8 apart; sums are of its own columns only
 };
 
 // The last 64 keys are those of the queries themselves: those after the query do not count.
-template <int COUNT> static __device__ __forceinline__ void scores_mask(float (&s)[COUNT]) {
-    const int lane = threadIdx.x & 31, ahead = (threadIdx.x / 32 & 3) * 16 + lane / 4 - (lane & 3) * 2;
+template <int COUNT> static __device__ __forceinline__ void scores_mask(float (&s)[COUNT], int place) {
+    const int lane = threadIdx.x & 31, ahead = place * 16 + lane / 4 - (lane & 3) * 2;
 #pragma unroll
     for (int i = COUNT - 32; i < COUNT; i++)
         if ((i - COUNT + 32) / 4 * 8 + (i & 1) > ahead + (i & 2) * 4) s[i] = -CUDART_INF_F;
@@ -183,24 +191,47 @@ static __device__ __forceinline__ bool scores_maximum(const float (&s)[COUNT], R
     return !FIRST && __any_sync(0xffffffffu, grown);
 }
 
-// Scores become probabilities, relative to the highest one, and left operands; their sums count.
-template <int MOST, int COUNT>
+// 2^x for x <= 0 on the units that multiply and add: a polynomial for the fraction, within 8e-5.
+static __device__ __forceinline__ float exp2_polynomial(float x) {
+    const float magic = 12582912.0f; // 1.5 * 2^23: adding it rounds to an integer
+    x = fmaxf(x, -126.0f);
+    const float rounded = x + magic, f = x - (rounded - magic);
+    const float y = fmaf(fmaf(fmaf(0.05517166909f, f, 0.24261112222f), f, 0.69326098545f), f, 0.99992807353f);
+    return __int_as_float(__float_as_int(y) + (__float_as_int(rounded) << 23));
+}
+
+template <int EMULATE> static __device__ __forceinline__ float exponential(float x, int i) {
+    return EMULATE && i % (EMULATE ? EMULATE : 1) == 1 ? exp2_polynomial(x) : exp2_fast(x);
+}
+
+// Scores become probabilities, relative to the highest one, and left operands; their sums count. Of the last 64 keys
+// only those of the first `parts` 16.
+template <int EMULATE, int MOST, int COUNT>
 static __device__ __forceinline__ void scores_exponentiate(uint32_t (&p)[MOST][4], const float (&s)[COUNT], Rows &rows,
-                                                           float scale2) {
+                                                           float scale2, int parts) {
     const float shift[2] = {rows.maximum[0] * scale2, rows.maximum[1] * scale2};
 #pragma unroll
-    for (int i = 0; i < COUNT / 2; i++) {
-        const float x = exp2_fast(fmaf(s[i * 2], scale2, -shift[i & 1]));
-        const float y = exp2_fast(fmaf(s[i * 2 + 1], scale2, -shift[i & 1]));
-        rows.sum[i & 1] += x + y;
-        p[i / 4][i % 4] = pack_bf16(x, y);
+    for (int step = 0; step < COUNT / 8; step++) {
+        if (step >= COUNT / 8 - 4 && step - COUNT / 8 + 4 >= parts) {
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                p[step][i] = 0;
+            continue;
+        }
+#pragma unroll
+        for (int i = step * 4; i < step * 4 + 4; i++) {
+            const float x = exponential<EMULATE>(fmaf(s[i * 2], scale2, -shift[i & 1]), i * 2);
+            const float y = exponential<EMULATE>(fmaf(s[i * 2 + 1], scale2, -shift[i & 1]), i * 2 + 1);
+            rows.sum[i & 1] += x + y;
+            p[i / 4][i % 4] = pack_bf16(x, y);
+        }
     }
 }
 
 // The warp's 16 rows, divided by their sums, through the slot of their queries to memory; and the log-sum-exps.
 static __device__ __forceinline__ void rows_finish(const ForwardArgs &args, const ForwardMaps &maps, const Work &work,
-                                                   const float (&o)[32], Rows &rows, uint32_t slot) {
-    const int lane = threadIdx.x & 31, warp = threadIdx.x / 32 & 3, first = work.row * TILE + warp * 16;
+                                                   const float (&o)[32], Rows &rows, uint32_t slot, int place) {
+    const int lane = threadIdx.x & 31, warp = threadIdx.x / 32 & 3, first = work.row * TILE + place * 16;
     float factor[2];
 #pragma unroll
     for (int half = 0; half < 2; half++) {
@@ -266,42 +297,68 @@ static __device__ __forceinline__ void forward_compute(const ForwardArgs &args, 
         if (leader) mbarrier_arrive(base + C::V_EMPTY + n % C::STAGES * 8);
     };
     if (group == C::GROUPS - 1) turn_give<C>(group); // the first one's first turn
+    const int place = rows_place<C>(threadIdx.x / 32 & 3, group);
+    float ahead[32];
+    uint32_t q[4][4];
+    bool started = false; // the scores of the top block are under way
+    Work work, next;
+    auto work_wait = [&](int turn) {
+        mbarrier_wait(base + C::Q_FULL + (group * 2 + (turn & 1)) * 8, turn / 2 & 1);
+        const int4 x = *(const int4 *)(shared + C::WORK + (group * 2 + (turn & 1)) * 16);
+        return Work{x.x, x.y, x.z, x.w};
+    };
+    auto is_wide = [&](const Work &work) { return C::KEYS == TILE || (work.row & 1); };
     for (int turn = 0;; turn++) {
         const int slot = turn & 1;
         const uint32_t queries = base + C::Q + (group * 2 + slot) * TILE_BYTES;
-        mbarrier_wait(base + C::Q_FULL + (group * 2 + slot) * 8, turn / 2 & 1);
-        const int4 x = *(const int4 *)(shared + C::WORK + (group * 2 + slot) * 16);
-        const Work work = {x.x, x.y, x.z, x.w};
+        if (C::CHAIN && started)
+            work = next;
+        else
+            work = work_wait(turn);
         if (work.top < 0) break;
         const int own = work.row < 0 ? -1 : work.row * TILE / C::KEYS;
-        for (int block = work.top; block > own; block--, n++) { // not needed here
-            keys_wait(n), keys_release(n);
-            if (block > 0) turn_take<C>(group), turn_give<C>(group);
-            values_wait(n), values_release(n);
+        if (!started) {
+            for (int block = work.top; block > own; block--, n++) { // not needed here
+                keys_wait(n), keys_release(n);
+                if (block > 0) turn_take<C>(group), turn_give<C>(group);
+                values_wait(n), values_release(n);
+            }
+            if (own < 0) {
+                store_finish();
+                if (leader) mbarrier_arrive(base + C::Q_EMPTY + (group * 2 + slot) * 8);
+                continue;
+            }
+            if (C::KEEP_Q) queries_load(q, queries);
+            keys_wait(n);
+            if (C::CHAIN) {
+                scores_start<C::KEEP_Q>(ahead, q, queries, base + C::K + n % C::STAGES * C::KV_BYTES);
+                store_finish();
+                wgmma_wait<0>();
+                wgmma_hold(ahead);
+            }
         }
-        if (own < 0) {
-            store_finish();
-            if (leader) mbarrier_arrive(base + C::Q_EMPTY + (group * 2 + slot) * 8);
-            continue;
-        }
-
+        store_finish();
         Rows rows;
-        float o[32];
-        uint32_t p[C::KEYS / 16][4], q[4][4];
         int block = own, keep = 0;
-        if (C::KEEP_Q) queries_load(q, queries);
+        float o[32];
+        uint32_t p[C::KEYS / 16][4];
         auto begin = [&](auto &s) {
             float factor[2];
-            keys_wait(n);
-            scores_start<C::KEEP_Q>(s, q, queries, base + C::K + n % C::STAGES * C::KV_BYTES);
-            store_finish();
-            wgmma_wait<0>();
-            wgmma_hold(s);
+            if constexpr (C::CHAIN) {
+#pragma unroll
+                for (int i = 0; i < 32; i++)
+                    s[i] = ahead[i];
+            } else {
+                scores_start<C::KEEP_Q>(s, q, queries, base + C::K + n % C::STAGES * C::KV_BYTES);
+                store_finish();
+                wgmma_wait<0>();
+                wgmma_hold(s);
+            }
             keys_release(n);
-            scores_mask(s);
+            scores_mask(s, place);
             scores_maximum<true>(s, rows, factor, scale2);
             rows.sum[0] = rows.sum[1] = 0;
-            scores_exponentiate(p, s, rows, scale2);
+            scores_exponentiate<0>(p, s, rows, scale2, C::ROTATE ? place + 1 : 4);
         };
         auto step = [&](auto steps) {
             float s[C::KEYS / 2], factor[2];
@@ -321,7 +378,7 @@ static __device__ __forceinline__ void forward_compute(const ForwardArgs &args, 
                 const float shift[2] = {rows.maximum[0] * scale2, rows.maximum[1] * scale2};
 #pragma unroll
                 for (int i = 0; i < C::KEYS / 2; i++) {
-                    s[i] = exp2_fast(fmaf(s[i], scale2, -shift[i / 2 & 1]));
+                    s[i] = exponential<C::EMULATE>(fmaf(s[i], scale2, -shift[i / 2 & 1]), i);
                     rows.sum[i / 2 & 1] += s[i];
                 }
             }
@@ -338,21 +395,36 @@ static __device__ __forceinline__ void forward_compute(const ForwardArgs &args, 
                 for (int i = 0; i < C::KEYS / 4; i++)
                     p[i / 4][i % 4] = pack_bf16(s[i * 2], s[i * 2 + 1]);
             } else {
-                scores_exponentiate(p, s, rows, scale2);
+                scores_exponentiate<C::EMULATE>(p, s, rows, scale2, 4);
             }
             n++, block--;
         };
+        // Where the next tile has the same top block as its item, its first scores go ahead of the last product here.
         auto end = [&](auto steps) {
+            const uint32_t next_queries = base + C::Q + (group * 2 + (slot ^ 1)) * TILE_BYTES;
             values_wait(n);
-            values_start<decltype(steps)::value>(o, p, base + C::V + n % C::STAGES * C::KV_BYTES, keep);
-            wgmma_wait<0>();
+            if (C::CHAIN) {
+                next = work_wait(turn + 1);
+                started = next.row >= 0 && next.row * TILE / C::KEYS == next.top;
+            }
+            if (C::CHAIN && started) {
+                if (C::KEEP_Q) queries_load(q, next_queries);
+                keys_wait(n + 1);
+                scores_start<C::KEEP_Q>(ahead, q, next_queries, base + C::K + (n + 1) % C::STAGES * C::KV_BYTES);
+                values_start<decltype(steps)::value>(o, p, base + C::V + n % C::STAGES * C::KV_BYTES, keep);
+                wgmma_wait<0>();
+                wgmma_hold(ahead);
+            } else {
+                values_start<decltype(steps)::value>(o, p, base + C::V + n % C::STAGES * C::KV_BYTES, keep);
+                wgmma_wait<0>();
+            }
             wgmma_hold(o);
             values_release(n);
             n++;
         };
         constexpr Count<C::KEYS / 16> all;
         constexpr Count<TILE / 16> half;
-        if (C::KEYS == TILE || (work.row & 1)) {
+        if (is_wide(work)) {
             float s[C::KEYS / 2];
             begin(s);
         } else { // 64 keys on the diagonal
@@ -368,7 +440,7 @@ static __device__ __forceinline__ void forward_compute(const ForwardArgs &args, 
                 step(all);
             end(all);
         }
-        rows_finish(args, maps, work, o, rows, queries);
+        rows_finish(args, maps, work, o, rows, queries, place);
         storing = slot;
     }
     if (leader) bulk_wait_read();
@@ -409,7 +481,7 @@ template <typename C>
 static bool forward_launch(CudaState *state, ForwardArgs args, void *out, const void *q, const void *k, const void *v,
                            const AttentionShape *shape) {
     ForwardMaps maps;
-    if (!map_make(&maps.q, q, shape, shape->heads, shape->q_stride, TILE) ||
+    if (!map_make(&maps.q, q, shape, shape->heads, shape->q_stride, 16) ||
         !map_make(&maps.k, k, shape, shape->kv_heads, shape->k_stride, TILE) ||
         !map_make(&maps.v, v, shape, shape->kv_heads, shape->v_stride, TILE) ||
         !map_make(&maps.out, out, shape, shape->heads, shape->o_stride, 16))
@@ -427,7 +499,7 @@ extern "C" bool attention_sm90_forward_supported(const CudaState *state, const A
     if (shape->doc_start || shape->head_dim > 64 || shape->head_dim % 8 || shape->q_stride % 8 || shape->k_stride % 8 ||
         shape->v_stride % 8 || shape->o_stride % 8)
         return false;
-    return kernel_is_there(state->arch, forward_kernel<Config<3, 128, false, false, false>>);
+    return kernel_is_there(state->arch, forward_kernel<Config<3, 128, false, false, false, 0, false, false>>);
 }
 
 extern "C" bool attention_sm90_forward(CudaState *state, void *out, float *lse, const void *q, const void *k,
@@ -440,14 +512,22 @@ extern "C" bool attention_sm90_forward(CudaState *state, void *out, float *lse, 
     args.section = state->sm_count / 4;
     args.scale = shape->scale;
     switch (variant) {
-    case 0: return forward_launch<Config<3, 128, false, false, false>>(state, args, out, q, k, v, shape);
-    case 1: return forward_launch<Config<3, 128, true, false, false>>(state, args, out, q, k, v, shape);
-    case 2: return forward_launch<Config<3, 128, true, false, true>>(state, args, out, q, k, v, shape);
-    case 3: return forward_launch<Config<3, 64, false, true, false>>(state, args, out, q, k, v, shape);
-    case 4: return forward_launch<Config<3, 64, true, true, true>>(state, args, out, q, k, v, shape);
-    case 5: return forward_launch<Config<4, 64, false, false, false>>(state, args, out, q, k, v, shape);
-    case 6: return forward_launch<Config<2, 128, true, true, true>>(state, args, out, q, k, v, shape);
-    case 7: return forward_launch<Config<2, 128, false, true, false>>(state, args, out, q, k, v, shape);
+    case 0:
+        return forward_launch<Config<3, 128, false, false, false, 0, false, false>>(state, args, out, q, k, v, shape);
+    case 1:
+        return forward_launch<Config<3, 128, true, false, false, 0, false, false>>(state, args, out, q, k, v, shape);
+    case 2: return forward_launch<Config<3, 128, true, false, true, 0, false, false>>(state, args, out, q, k, v, shape);
+    case 3:
+        return forward_launch<Config<3, 128, false, false, true, 0, false, false>>(state, args, out, q, k, v, shape);
+    case 4:
+        return forward_launch<Config<3, 128, false, false, false, 4, false, false>>(state, args, out, q, k, v, shape);
+    case 5:
+        return forward_launch<Config<3, 128, false, false, false, 0, true, false>>(state, args, out, q, k, v, shape);
+    case 6: return forward_launch<Config<3, 64, false, true, false, 0, false, false>>(state, args, out, q, k, v, shape);
+    case 7: return forward_launch<Config<3, 64, false, true, true, 0, true, true>>(state, args, out, q, k, v, shape);
+    case 8:
+        return forward_launch<Config<4, 64, false, false, false, 0, false, false>>(state, args, out, q, k, v, shape);
+    case 9: return forward_launch<Config<2, 128, true, true, true, 0, false, false>>(state, args, out, q, k, v, shape);
     default: return false;
     }
 }
