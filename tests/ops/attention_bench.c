@@ -123,20 +123,24 @@ static void outputs_run(const Problem *p, int engine, bf16 **out, float **lse) {
     *lse = fetch(p->lse, (size_t)p->lse_count * sizeof(float));
 }
 
-static void check(const Problem *p, int engine, const bf16 *out, const float *lse) {
+static void check(const Problem *p, int engine, int runs, const bf16 *out, const float *lse) {
     const AttentionShape *s = &p->shape;
     int64_t rows = (int64_t)s->batch * s->seq * s->heads, used = rows * s->head_dim;
-    bf16 *got[2];
-    float *got_lse[2];
-    for (int i = 0; i < 2; i++)
-        outputs_run(p, engine, &got[i], &got_lse[i]);
-    bool same = !memcmp(got[0], got[1], (size_t)p->out_count * sizeof(bf16)) &&
-                !memcmp(got_lse[0], got_lse[1], (size_t)p->lse_count * sizeof(float));
-    bool edge = !memcmp(got[0] + used, out + used, (size_t)(p->out_count - used) * sizeof(bf16)) &&
-                !memcmp(got_lse[0] + rows, lse + rows, (size_t)(p->lse_count - rows) * sizeof(float));
-    double error = difference(got[0], out, used), lse_error = 0;
+    bf16 *got, *again;
+    float *got_lse, *again_lse;
+    outputs_run(p, engine, &got, &got_lse);
+    bool same = true;
+    for (int i = 1; i < runs; i++) {
+        outputs_run(p, engine, &again, &again_lse);
+        same &= !memcmp(got, again, (size_t)p->out_count * sizeof(bf16)) &&
+                !memcmp(got_lse, again_lse, (size_t)p->lse_count * sizeof(float));
+        free(again), free(again_lse);
+    }
+    bool edge = !memcmp(got + used, out + used, (size_t)(p->out_count - used) * sizeof(bf16)) &&
+                !memcmp(got_lse + rows, lse + rows, (size_t)(p->lse_count - rows) * sizeof(float));
+    double error = difference(got, out, used), lse_error = 0;
     for (int64_t i = 0; i < rows; i++) {
-        double d = fabs((double)got_lse[0][i] - lse[i]);
+        double d = fabs((double)got_lse[i] - lse[i]);
         if (!(d <= lse_error)) lse_error = d;
     }
     // Both round probabilities and results to bf16 (2^-9 each).
@@ -145,8 +149,7 @@ static void check(const Problem *p, int engine, const bf16 *out, const float *ls
     printf("  %d: %.1e %.0e%s%s%s", engine, error, lse_error, same ? "" : " UNSTEADY", edge ? "" : " BEYOND THE END",
            right ? "" : " FAILED");
     fflush(stdout);
-    for (int i = 0; i < 2; i++)
-        free(got[i]), free(got_lse[i]);
+    free(got), free(got_lse);
 }
 
 // Milliseconds of one run, hot: the clock settles under load first.
@@ -192,7 +195,7 @@ int main(void) {
         printf("batch %d seq %d heads %d+%d dim %d:", c->batch, c->seq, c->heads, c->kv_heads, c->head_dim);
         outputs_run(&p, ENGINE_PORTABLE, &out, &lse);
         for (int engine = 0; engine < VARIANTS; engine++)
-            check(&p, engine, out, lse);
+            check(&p, engine, c->timed ? 1 : 3, out, lse);
         printf("\n");
         free(out), free(lse);
         if (c->timed) race(&p);
