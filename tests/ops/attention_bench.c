@@ -12,6 +12,7 @@
 typedef struct Case {
     int batch, seq, heads, kv_heads, head_dim;
     bool timed;
+    float deviation; // of q, k and v
 } Case;
 
 typedef struct Problem {
@@ -22,7 +23,7 @@ typedef struct Problem {
     CudnnPlan *plan;
 } Problem;
 
-enum { ENGINE_PORTABLE = -2, ENGINE_CUDNN = -1, VARIANTS = 10 };
+typedef enum Engine { ENGINE_PORTABLE, ENGINE_CUDNN, ENGINE_SM90 } Engine;
 
 static Ops *ops;
 static CudaState *state;
@@ -41,11 +42,11 @@ static void *device_memory(size_t bytes) {
     return memory;
 }
 
-static void *values_make(int64_t count) {
+static void *values_make(int64_t count, float deviation) {
     float *host = xmalloc((size_t)count * sizeof(float));
     bf16 *narrow = xmalloc((size_t)count * sizeof(bf16));
     int64_t block = count < 5000011 ? count : 5000011;
-    rng_fill_normal(host, block, 7, 1, 0, 0, 1.5f);
+    rng_fill_normal(host, block, 7, 1, 0, 0, deviation);
     for (int64_t i = 0; i < count; i++)
         narrow[i] = bf16_from_f32(host[i % block]);
     void *memory = device_memory((size_t)count * sizeof(bf16));
@@ -74,7 +75,7 @@ static Problem problem_make(const Case *c) {
                                .v_stride = width,
                                .o_stride = (int64_t)c->heads * c->head_dim,
                                .scale = 1 / sqrtf((float)c->head_dim)};
-    p.qkv = values_make(tokens * width);
+    p.qkv = values_make(tokens * width, c->deviation);
     p.out_count = (tokens + 1) * c->heads * c->head_dim;
     p.lse_count = (tokens + 1) * c->heads;
     p.out = device_memory((size_t)p.out_count * sizeof(bf16));
@@ -92,16 +93,16 @@ static void problem_free(Problem *p) {
     ops->free(ops, p->lse, 0);
 }
 
-static bool run(const Problem *p, int engine) {
+static bool run(const Problem *p, Engine engine) {
     const AttentionShape *s = &p->shape;
     const bf16 *q = p->qkv, *k = q + s->heads * s->head_dim, *v = k + s->kv_heads * s->head_dim;
     if (engine == ENGINE_PORTABLE)
         flash_forward(state, p->out, p->lse, q, k, v, s, DTYPE_BF16, 0);
-    else if (engine == ENGINE_CUDNN && p->plan)
+    else if (engine == ENGINE_SM90)
+        return attention_sm90_forward(state, p->out, p->lse, q, k, v, s);
+    else if (p->plan)
         cudnn_run_forward(state, p->plan, p->out, p->lse, q, k, v, s);
-    else
-        return engine >= 0 && attention_sm90_forward(state, p->out, p->lse, q, k, v, s, engine);
-    return true;
+    return engine != ENGINE_CUDNN || p->plan;
 }
 
 static double difference(const bf16 *got, const bf16 *wanted, int64_t count) {
@@ -114,24 +115,24 @@ static double difference(const bf16 *got, const bf16 *wanted, int64_t count) {
     return sqrt(sum / size);
 }
 
-static void outputs_run(const Problem *p, int engine, bf16 **out, float **lse) {
+static void outputs_run(const Problem *p, Engine engine, bf16 **out, float **lse) {
     ops->fill_f32(ops, (float *)p->out, NAN, p->out_count / 2);
     ops->fill_f32(ops, p->lse, NAN, p->lse_count);
-    if (!run(p, engine)) printf("engine %d: not for this shape\n", engine);
+    if (!run(p, engine)) printf(" not for this shape");
     fail_if(ops->sync(ops));
     *out = fetch(p->out, (size_t)p->out_count * sizeof(bf16));
     *lse = fetch(p->lse, (size_t)p->lse_count * sizeof(float));
 }
 
-static void check(const Problem *p, int engine, int runs, const bf16 *out, const float *lse) {
+static void check(const Problem *p, int runs, const bf16 *out, const float *lse) {
     const AttentionShape *s = &p->shape;
     int64_t rows = (int64_t)s->batch * s->seq * s->heads, used = rows * s->head_dim;
     bf16 *got, *again;
     float *got_lse, *again_lse;
-    outputs_run(p, engine, &got, &got_lse);
+    outputs_run(p, ENGINE_SM90, &got, &got_lse);
     bool same = true;
     for (int i = 1; i < runs; i++) {
-        outputs_run(p, engine, &again, &again_lse);
+        outputs_run(p, ENGINE_SM90, &again, &again_lse);
         same &= !memcmp(got, again, (size_t)p->out_count * sizeof(bf16)) &&
                 !memcmp(got_lse, again_lse, (size_t)p->lse_count * sizeof(float));
         free(again), free(again_lse);
@@ -140,20 +141,20 @@ static void check(const Problem *p, int engine, int runs, const bf16 *out, const
                 !memcmp(got_lse + rows, lse + rows, (size_t)(p->lse_count - rows) * sizeof(float));
     double error = difference(got, out, used), lse_error = 0;
     for (int64_t i = 0; i < rows; i++) {
-        double d = fabs((double)got_lse[i] - lse[i]);
+        double d = fabs((double)got_lse[i] - lse[i]) / (1 + fabs(lse[i]));
         if (!(d <= lse_error)) lse_error = d;
     }
-    // Both round probabilities and results to bf16 (2^-9 each).
-    bool right = error < 6e-3 && lse_error < 1e-4 && same && edge;
+    // Both round probabilities and results to bf16 (2^-9 each); sums of scores and of probabilities are in float.
+    bool right = error < 6e-3 && lse_error < 1e-5 && same && edge;
     failures += !right;
-    printf("  %d: %.1e %.0e%s%s%s", engine, error, lse_error, same ? "" : " UNSTEADY", edge ? "" : " BEYOND THE END",
-           right ? "" : " FAILED");
+    printf(" difference %.1e, of lse %.0e%s%s %s\n", error, lse_error, same ? "" : ", runs differ",
+           edge ? "" : ", wrote beyond the end", right ? "ok" : "FAILED");
     fflush(stdout);
     free(got), free(got_lse);
 }
 
 // Milliseconds of one run, hot: the clock settles under load first.
-static double timed(const Problem *p, int engine, int runs) {
+static double timed(const Problem *p, Engine engine, int runs) {
     for (int i = 0; i < runs; i++)
         if (!run(p, engine)) return NAN;
     ops->mark(ops, 0);
@@ -166,21 +167,22 @@ static double timed(const Problem *p, int engine, int runs) {
 static void race(const Problem *p) {
     const AttentionShape *s = &p->shape;
     double flops = 2.0 * s->seq * s->seq * s->head_dim * s->heads * s->batch; // below the diagonal
+    int runs = (int)(12.0e12 / flops) + 1;
     for (int round = 0; round < 3; round++) {
-        printf("   TFLOP/s");
-        for (int engine = ENGINE_CUDNN; engine < VARIANTS; engine++)
-            printf(" %s%d %.0f", engine < 0 ? "cuDNN " : " v", engine,
-                   flops / timed(p, engine, (int)(10.0e12 / flops) + 1) / 1e9);
-        printf("\n");
+        double cudnn = timed(p, ENGINE_CUDNN, runs), own = timed(p, ENGINE_SM90, runs);
+        printf("    cuDNN %.4f ms %.0f TFLOP/s   hearth %.4f ms %.0f TFLOP/s\n", cudnn, flops / cudnn / 1e9, own,
+               flops / own / 1e9);
         fflush(stdout);
     }
 }
 
 int main(void) {
     static const Case cases[] = {
-        {2, 1, 3, 1, 64, false},   {2, 64, 3, 1, 64, false},   {1, 77, 6, 2, 64, false},    {3, 200, 4, 4, 56, false},
-        {2, 513, 8, 2, 64, false}, {2, 385, 9, 1, 64, false},  {5, 513, 16, 2, 64, false},  {2, 1000, 5, 5, 8, false},
-        {7, 192, 6, 3, 32, false}, {64, 512, 15, 5, 64, true}, {16, 2048, 15, 5, 64, true}, {8, 4096, 32, 8, 64, true},
+        {2, 1, 3, 1, 64, false, 1.5f},    {2, 64, 3, 1, 64, false, 1.5f},    {1, 77, 6, 2, 64, false, 1.5f},
+        {3, 200, 4, 4, 56, false, 1.5f},  {2, 513, 8, 2, 64, false, 1.5f},   {2, 385, 9, 1, 64, false, 1.5f},
+        {5, 513, 16, 2, 64, false, 1.5f}, {2, 1000, 5, 5, 8, false, 1.5f},   {7, 192, 6, 3, 32, false, 1.5f},
+        {2, 1100, 6, 2, 64, false, 12}, // scores so far apart that the maximum must be taken anew
+        {64, 512, 15, 5, 64, true, 1.5f}, {16, 2048, 15, 5, 64, true, 1.5f}, {8, 4096, 32, 8, 64, true, 1.5f},
     };
     fail_if(ops_cuda_create(&ops, 0, NULL));
     state = ops->state;
@@ -194,9 +196,7 @@ int main(void) {
         float *lse;
         printf("batch %d seq %d heads %d+%d dim %d:", c->batch, c->seq, c->heads, c->kv_heads, c->head_dim);
         outputs_run(&p, ENGINE_PORTABLE, &out, &lse);
-        for (int engine = 0; engine < VARIANTS; engine++)
-            check(&p, engine, c->timed ? 1 : 3, out, lse);
-        printf("\n");
+        check(&p, c->timed ? 1 : 3, out, lse);
         free(out), free(lse);
         if (c->timed) race(&p);
         problem_free(&p);

@@ -65,7 +65,7 @@ static bool engine_run(CudaState *state, const AttentionCase *item, int engine, 
     else if (engine == ENGINE_CUDNN)
         cudnn_run_forward(state, item->plan, a->out, a->lse, a->q, a->k, a->v, a->shape);
     else if (engine == ENGINE_SM90 && !item->backward) {
-        if (!attention_sm90_forward(state, a->out, a->lse, a->q, a->k, a->v, a->shape, 0))
+        if (!attention_sm90_forward(state, a->out, a->lse, a->q, a->k, a->v, a->shape))
             cuda_fail(state, __FILE__, __LINE__, "the copy engine refused a tensor of attention");
     } else if (engine == ENGINE_SM90) {
         rotated = a->rope && attention_sm90_rotates(a->shape, a->rope);

@@ -251,7 +251,7 @@ bool attention_sm90_backward(CudaState *state, void *dq, void *dk, void *dv, int
 // attention_sm90_forward.cu: the same for the forward pass, with heads of up to 64 columns and no scratch.
 bool attention_sm90_forward_supported(const CudaState *state, const AttentionShape *shape);
 bool attention_sm90_forward(CudaState *state, void *out, float *lse, const void *q, const void *k, const void *v,
-                            const AttentionShape *shape, int variant);
+                            const AttentionShape *shape);
 
 // attention_f32.cu. row_sum is scratch of [batch, heads, seq].
 void flash_forward_f32(CudaState *state, float *out, float *lse, const float *q, const float *k, const float *v,
