@@ -47,12 +47,13 @@ enum {
     Q_FULL = V_EMPTY + STAGES * 8,
     Q_EMPTY = Q_FULL + GROUPS * SLOTS * 8,
     PLACE_WORK = Q_EMPTY + GROUPS * SLOTS * 8, // what each slot is for
-    SHARED_BYTES = PLACE_WORK + GROUPS * SLOTS * 16,
+    SHARED_BYTES = PLACE_WORK + GROUPS * SLOTS * 32,
 };
 static_assert(SHARED_BYTES <= 232448, "shared memory of a block");
 
 struct ForwardArgs {
-    float *lse; // [batch, heads, seq]
+    float *lse;               // [batch, heads, seq]
+    const int32_t *doc_start; // [batch, seq], read where there are documents
     int batch, seq, heads, kv_heads;
     int tiles;   // of a KV head: query blocks times heads of the group
     int items;   // of a KV head
@@ -66,8 +67,10 @@ struct ForwardMaps {
 
 struct Work { // of a warpgroup
     int batch, head;
-    int row; // block of 64 queries; negative: no tile for this warpgroup
-    int top; // last block of keys of the item; negative: there are no more
+    int row;           // block of 64 queries; negative: no tile for this warpgroup
+    int top;           // last block of keys of the item; negative: there are no more
+    int bottom, first; // first block of keys of the item, and of this tile
+    int edge;          // first key that all queries of the tile see
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -82,6 +85,7 @@ static __device__ __forceinline__ void keys_load(const CUtensorMap *map, uint32_
 }
 
 // One thread: deals itself items and loads what they need, as far ahead as the buffers allow.
+template <bool DOCUMENTS>
 static __device__ __forceinline__ void forward_load(const ForwardArgs &args, const ForwardMaps &maps, uint8_t *shared,
                                                     uint32_t base) {
     const int pairs = args.batch * args.kv_heads, group = args.heads / args.kv_heads, last = args.tiles / group - 1;
@@ -95,13 +99,21 @@ static __device__ __forceinline__ void forward_load(const ForwardArgs &args, con
         const int pair = section * args.section + rest - index * here, batch = pair / args.kv_heads;
         const int kv_head = pair - batch * args.kv_heads, first = index * GROUPS;
         const int row = last - first / group, top = more ? row * TILE / KEYS : -1;
+        const int32_t *start = DOCUMENTS ? args.doc_start + (int64_t)batch * args.seq : NULL;
+        // Documents begin ever later: the earliest keys are those of the item's last tile.
+        const int earliest = last - (min(first + GROUPS, args.tiles) - 1) / group;
+        const int bottom = DOCUMENTS && more ? start[earliest * TILE] / KEYS : 0;
         for (int i = 0; i < GROUPS; i++) {
             const int at = i * SLOTS + slot, tile = first + i;
             const uint32_t full = base + Q_FULL + at * 8;
             const bool there = more && tile < args.tiles;
             const int head = kv_head * group + tile % group, tile_row = there ? last - tile / group : -1;
+            int4 *work = (int4 *)(shared + PLACE_WORK + at * 32);
             mbarrier_wait(base + Q_EMPTY + at * 8, (turn / SLOTS + 1) & 1);
-            *(int4 *)(shared + PLACE_WORK + at * 16) = make_int4(batch, head, tile_row, top);
+            work[0] = make_int4(batch, head, tile_row, top);
+            if (DOCUMENTS)
+                work[1] = make_int4(bottom, there ? start[tile_row * TILE] / KEYS : 0,
+                                    there ? start[min(tile_row * TILE + TILE, args.seq) - 1] : 0, 0);
             if (there) {
                 mbarrier_expect(full, TILE_BYTES);
                 tensor_load_head(base + PLACE_Q + at * TILE_BYTES, &maps.q, full, 0, head, tile_row * TILE, batch);
@@ -110,7 +122,7 @@ static __device__ __forceinline__ void forward_load(const ForwardArgs &args, con
             }
         }
         if (!more) return;
-        for (int block = top; block >= 0; block--, n++) {
+        for (int block = top; block >= bottom; block--, n++) {
             const int stage = n % STAGES, parity = (n / STAGES + 1) & 1, token = block * KEYS;
             const int parts = min(KEYS / TILE, row + 1 - block * (KEYS / TILE));
             mbarrier_wait(base + K_EMPTY + stage * 8, parity);
@@ -166,12 +178,14 @@ static __device__ __forceinline__ void turn_give(int group) {
 }
 
 // All lanes get lane 0's copy: the compiler then knows that the warp agrees, and does the arithmetic once for all.
-static __device__ __forceinline__ Work work_wait(const Place &at) {
+template <bool DOCUMENTS> static __device__ __forceinline__ Work work_wait(const Place &at) {
     const int slot = at.group * SLOTS + at.turn % SLOTS;
     mbarrier_wait(at.base + Q_FULL + slot * 8, at.turn / SLOTS & 1);
-    const int4 x = *(const int4 *)(at.shared + PLACE_WORK + slot * 16);
-    return Work{__shfl_sync(0xffffffffu, x.x, 0), __shfl_sync(0xffffffffu, x.y, 0), __shfl_sync(0xffffffffu, x.z, 0),
-                __shfl_sync(0xffffffffu, x.w, 0)};
+    const int4 x = *(const int4 *)(at.shared + PLACE_WORK + slot * 32);
+    const int4 y = DOCUMENTS ? *(const int4 *)(at.shared + PLACE_WORK + slot * 32 + 16) : make_int4(0, 0, 0, 0);
+    auto agree = [](int value) { return __shfl_sync(0xffffffffu, value, 0); };
+    if (!DOCUMENTS) return Work{agree(x.x), agree(x.y), agree(x.z), agree(x.w), 0, 0, 0};
+    return Work{agree(x.x), agree(x.y), agree(x.z), agree(x.w), agree(y.x), agree(y.y), agree(y.z)};
 }
 
 // The results of the tile before have left shared memory: its slot is free.
@@ -213,6 +227,18 @@ template <int FIRST> static __device__ __forceinline__ void scores_mask(float (&
 #pragma unroll
     for (int i = 0; i < 32; i++)
         if (i / 4 * 8 + (i & 1) > ahead + (i & 2) * 4) s[FIRST / 2 + i] = -CUDART_INF_F;
+}
+
+// Keys before the document of their query do not count; key: the first one of the block.
+static __device__ __forceinline__ void documents_mask(float (&s)[64], const ForwardArgs &args, const Work &work,
+                                                      int key) {
+    const int query = work.row * TILE + (threadIdx.x / 32 & 3) * 16 + (threadIdx.x & 31) / 4;
+    const int32_t *start = args.doc_start + (int64_t)work.batch * args.seq;
+    const int first[2] = {start[min(query, args.seq - 1)], start[min(query + 8, args.seq - 1)]};
+    key += (threadIdx.x & 3) * 2;
+#pragma unroll
+    for (int i = 0; i < 64; i++)
+        if (key + i / 4 * 8 + (i & 1) < first[i / 2 & 1]) s[i] = -CUDART_INF_F;
 }
 
 // The highest score of each row among the first COUNT of each thread, and what there was.
@@ -257,17 +283,20 @@ static __device__ __forceinline__ void sums_rescale(float (&o)[32], Rows &rows, 
         rows.sum[half] *= factor[half], rows.maximum[half] = maximum[half];
 }
 
-// Blocks of keys above the warpgroup's own part of the diagonal; those of a whole item where it has no tile.
-static __device__ __forceinline__ void blocks_skip(Place &at, int from, int to) {
+// Blocks of keys that other warpgroups need: above the own part of the diagonal, or before the documents; those of a
+// whole item where there is no tile.
+static __device__ __forceinline__ void blocks_skip(Place &at, int from, int to, int bottom) {
     for (int block = from; block > to; block--, at.n++) {
         keys_wait(at, at.n), keys_release(at, at.n);
-        if (block > 0) turn_take(at.group), turn_give(at.group);
+        if (block > bottom) turn_take(at.group), turn_give(at.group);
         values_wait(at, at.n), values_release(at, at.n);
     }
 }
 
 // The block of keys on the diagonal: all 128, or the first 64 of them where the tile is an even one.
-static __device__ __forceinline__ void tile_begin(Place &at, Rows &rows, uint32_t (&p)[8][4], bool wide) {
+template <bool DOCUMENTS>
+static __device__ __forceinline__ void tile_begin(Place &at, const ForwardArgs &args, const Work &work, Rows &rows,
+                                                  uint32_t (&p)[8][4], bool wide) {
     float s[64];
     keys_wait(at, at.n);
     scores_start(s, at, at.n);
@@ -275,6 +304,7 @@ static __device__ __forceinline__ void tile_begin(Place &at, Rows &rows, uint32_
     wgmma_wait<0>();
     wgmma_hold(s);
     keys_release(at, at.n);
+    if (DOCUMENTS && work.row / 2 * KEYS < work.edge) documents_mask(s, args, work, work.row / 2 * KEYS);
     rows.maximum[0] = rows.maximum[1] = -CUDART_INF_F;
     rows.sum[0] = rows.sum[1] = 0;
     if (wide) {
@@ -299,8 +329,10 @@ static __device__ __forceinline__ void values_begin(const Place &at, float (&o)[
 }
 
 // From the probabilities of one block of keys to those of the next one below.
-static __device__ __forceinline__ void block_step(Place &at, Rows &rows, float (&o)[32], uint32_t (&p)[8][4],
-                                                  bool &wide, int &keep) {
+template <bool DOCUMENTS>
+static __device__ __forceinline__ void block_step(Place &at, const ForwardArgs &args, const Work &work, int block,
+                                                  Rows &rows, float (&o)[32], uint32_t (&p)[8][4], bool &wide,
+                                                  int &keep) {
     float s[64];
     keys_wait(at, at.n + 1);
     turn_take(at.group);
@@ -313,6 +345,7 @@ static __device__ __forceinline__ void block_step(Place &at, Rows &rows, float (
     wgmma_wait<0>();
     wgmma_hold(o);
     values_release(at, at.n);
+    if (DOCUMENTS && block * KEYS < work.edge) documents_mask(s, args, work, block * KEYS);
     const float before[2] = {rows.sum[0], rows.sum[1]};
     scores_exponentiate<64>(p, s, rows, at.scale2);
     if (__any_sync(0xffffffffu, rows.sum[0] > SUM_LIMIT || rows.sum[1] > SUM_LIMIT)) {
@@ -359,6 +392,7 @@ static __device__ __forceinline__ void tile_store(Place &at, const ForwardArgs &
     at.storing = slot;
 }
 
+template <bool DOCUMENTS>
 static __device__ __forceinline__ void forward_compute(const ForwardArgs &args, const ForwardMaps &maps,
                                                        uint8_t *shared, uint32_t base, int group) {
     Place at;
@@ -369,11 +403,11 @@ static __device__ __forceinline__ void forward_compute(const ForwardArgs &args, 
     at.k = wgmma_operand(base + PLACE_K, 16), at.v = wgmma_operand(base + PLACE_V, 16);
     if (group == GROUPS - 1) turn_give(group); // the first one's first turn
     for (;; at.turn++) {
-        const Work work = work_wait(at);
+        const Work work = work_wait<DOCUMENTS>(at);
         if (work.top < 0) break;
-        const int own = work.row < 0 ? -1 : work.row * TILE / KEYS;
-        blocks_skip(at, work.top, own);
-        if (own < 0) {
+        const int own = work.row < 0 ? work.bottom - 1 : work.row * TILE / KEYS;
+        blocks_skip(at, work.top, own, work.bottom);
+        if (work.row < 0) {
             store_finish(at);
             if (at.leader) mbarrier_arrive(base + Q_EMPTY + (group * SLOTS + at.turn % SLOTS) * 8);
             continue;
@@ -383,21 +417,23 @@ static __device__ __forceinline__ void forward_compute(const ForwardArgs &args, 
         uint32_t p[8][4];
         bool wide = work.row & 1;
         int keep = 0;
-        tile_begin(at, rows, p, wide);
-        for (int block = own; block > 0; block--)
-            block_step(at, rows, o, p, wide, keep);
+        tile_begin<DOCUMENTS>(at, args, work, rows, p, wide);
+        for (int block = own - 1; block >= work.first; block--)
+            block_step<DOCUMENTS>(at, args, work, block, rows, o, p, wide, keep);
         values_begin(at, o, p, wide, keep);
         wgmma_wait<0>();
         wgmma_hold(o);
         values_release(at, at.n);
         at.n++;
         tile_store(at, args, maps, work, o, rows);
+        blocks_skip(at, work.first, work.bottom, work.bottom);
     }
     if (at.leader) bulk_wait_read();
 }
 
 #endif
 
+template <bool DOCUMENTS>
 static __global__ void __launch_bounds__(THREADS, 1)
     forward_kernel(const __grid_constant__ ForwardMaps maps, const __grid_constant__ ForwardArgs args) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -416,21 +452,31 @@ static __global__ void __launch_bounds__(THREADS, 1)
     __syncthreads();
     if (warpgroup == 0) {
         registers_shrink<REGISTERS_MOVE>();
-        if (threadIdx.x == 0) forward_load(args, maps, shared, base);
+        if (threadIdx.x == 0) forward_load<DOCUMENTS>(args, maps, shared, base);
     } else {
         registers_grow<REGISTERS_COMPUTE>();
-        forward_compute(args, maps, shared, base, warpgroup - 1);
+        forward_compute<DOCUMENTS>(args, maps, shared, base, warpgroup - 1);
     }
 #endif
 }
 
 // ---- host -----------------------------------------------------------------------------------------------------------
 
+template <bool DOCUMENTS>
+static void forward_launch(CudaState *state, const ForwardMaps &maps, const ForwardArgs &args) {
+    const int64_t items = (int64_t)args.batch * args.kv_heads * args.items;
+    const int blocks = items < state->sm_count ? (int)items : state->sm_count;
+    CUDA_CHECK(state, cudaFuncSetAttribute(forward_kernel<DOCUMENTS>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                           SHARED_BYTES));
+    forward_kernel<DOCUMENTS><<<blocks, THREADS, SHARED_BYTES, state->stream>>>(maps, args);
+    LAUNCH_CHECK(state);
+}
+
 extern "C" bool attention_sm90_forward_supported(const CudaState *state, const AttentionShape *shape) {
-    if (shape->doc_start || shape->head_dim > 64 || shape->head_dim % 8 || shape->q_stride % 8 || shape->k_stride % 8 ||
+    if (shape->head_dim > 64 || shape->head_dim % 8 || shape->q_stride % 8 || shape->k_stride % 8 ||
         shape->v_stride % 8 || shape->o_stride % 8)
         return false;
-    return kernel_is_there(state->arch, forward_kernel);
+    return kernel_is_there(state->arch, forward_kernel<false>);
 }
 
 extern "C" bool attention_sm90_forward(CudaState *state, void *out, float *lse, const void *q, const void *k,
@@ -443,16 +489,15 @@ extern "C" bool attention_sm90_forward(CudaState *state, void *out, float *lse, 
         !map_make(&maps.out, out, shape, shape->heads, shape->o_stride, 16)) // of a warp
         return false;
     ForwardArgs args = {};
-    args.lse = lse;
+    args.lse = lse, args.doc_start = shape->doc_start;
     args.batch = shape->batch, args.seq = shape->seq, args.heads = shape->heads, args.kv_heads = shape->kv_heads;
     args.tiles = (shape->seq + TILE - 1) / TILE * (shape->heads / shape->kv_heads);
     args.items = (args.tiles + GROUPS - 1) / GROUPS;
     args.section = (state->sm_count + 3) / 4;
     args.scale = shape->scale;
-    CUDA_CHECK(state, cudaFuncSetAttribute(forward_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES));
-    const int64_t items = (int64_t)args.batch * args.kv_heads * args.items;
-    const int blocks = items < state->sm_count ? (int)items : state->sm_count;
-    forward_kernel<<<blocks, THREADS, SHARED_BYTES, state->stream>>>(maps, args);
-    LAUNCH_CHECK(state);
+    if (shape->doc_start)
+        forward_launch<true>(state, maps, args);
+    else
+        forward_launch<false>(state, maps, args);
     return true;
 }
