@@ -13,6 +13,9 @@
 // numbers they may exceed 1 by far without losing precision, and the search for a maximum would be a fifth of the
 // instructions. Only when a sum grows beyond SUM_LIMIT is a new maximum taken and the block done again.
 //
+// Where there are documents, blocks of keys before the tile's first one are left out, and only the blocks in which a
+// query's document begins are masked.
+//
 // Items are dealt out like cards, the longest first, there and back again, so that all blocks of threads get the same
 // work without a counter in memory; and in sections of a few KV heads, whose keys and values stay in the L2 cache.
 #include "ops/cuda/attention_sm90.cuh"
