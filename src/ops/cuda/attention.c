@@ -11,7 +11,7 @@
 
 enum {
     ENGINE_HOPPER = FLASH_VARIANTS,                // engines below it are variants of the portable kernels
-    ENGINE_SM90 = ENGINE_HOPPER + HOPPER_VARIANTS, // backward in one pass, with scratch for dQ
+    ENGINE_SM90 = ENGINE_HOPPER + HOPPER_VARIANTS, // forward; backward in one pass, with scratch for dQ
     ENGINE_CUDNN,
     ENGINE_COUNT,
 };
@@ -64,7 +64,10 @@ static bool engine_run(CudaState *state, const AttentionCase *item, int engine, 
                            a->k, a->v, a->shape);
     else if (engine == ENGINE_CUDNN)
         cudnn_run_forward(state, item->plan, a->out, a->lse, a->q, a->k, a->v, a->shape);
-    else if (engine == ENGINE_SM90) {
+    else if (engine == ENGINE_SM90 && !item->backward) {
+        if (!attention_sm90_forward(state, a->out, a->lse, a->q, a->k, a->v, a->shape))
+            cuda_fail(state, __FILE__, __LINE__, "the copy engine refused a tensor of attention");
+    } else if (engine == ENGINE_SM90) {
         rotated = a->rope && attention_sm90_rotates(a->shape, a->rope);
         if (!attention_sm90_backward(state, a->dq, a->dk, a->dv, item->dqkv_stride, a->dout, a->out, a->lse, a->q, a->k,
                                      a->v, a->shape, rotated ? a->rope : NULL))
@@ -105,7 +108,7 @@ static float case_time(CudaState *state, const AttentionCase *item, int engine, 
 
 static char *case_key(const CudaState *state, const AttentionCase *item) {
     const AttentionShape *s = &item->shape;
-    return text_format("attention 5 cudnn %d workspace %zu %s%s %s batch %d seq %d heads %d kv %d dim %d",
+    return text_format("attention 6 cudnn %d workspace %zu %s%s %s batch %d seq %d heads %d kv %d dim %d",
                        cudnn_version(state->attention->library), state->workspace_bytes,
                        item->backward ? "backward" : "forward", item->rope ? " rope" : "",
                        s->doc_start ? "documents" : "plain", s->batch, s->seq, s->heads, s->kv_heads, s->head_dim);
@@ -181,7 +184,8 @@ static bool case_can(CudaState *state, const AttentionCase *item, int engine) {
     if (engine == ENGINE_CUDNN) return item->plan != NULL;
     if (engine == ENGINE_SM90) {
         const AttentionShape *s = &item->shape;
-        return item->backward && attention_sm90_supported(state, item->dqkv_stride, s) &&
+        if (!item->backward) return attention_sm90_forward_supported(state, s);
+        return attention_sm90_supported(state, item->dqkv_stride, s) &&
                attention_sm90_backward_workspace(s->batch, s->seq, s->heads, s->kv_heads, s->head_dim) <=
                    state->workspace_bytes;
     }

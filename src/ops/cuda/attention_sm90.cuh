@@ -2,6 +2,7 @@
 // between blocks, matrix products with 64 or 128 columns and with the left operand in registers.
 #pragma once
 
+#include "ops/cuda/cuda.h"
 #include "ops/cuda/sm90.cuh"
 
 // ---- copies -------------------------------------------------------------------------------------------------------
@@ -12,6 +13,14 @@ HOPPER_CODE void tensor_load_head(uint32_t shared, const CUtensorMap *map, uint3
     asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], "
                  "[%1, {%3, %4, %5, %6}], [%2];" ::"r"(shared),
                  "l"(map), "r"(barrier), "r"(column), "r"(head), "r"(token), "r"(batch)
+                 : "memory");
+}
+
+// What lies outside the map is left alone.
+HOPPER_CODE void tensor_store_head(const CUtensorMap *map, uint32_t shared, int column, int head, int token,
+                                   int batch) {
+    asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(map),
+                 "r"(shared), "r"(column), "r"(head), "r"(token), "r"(batch)
                  : "memory");
 }
 
@@ -48,6 +57,11 @@ HOPPER_CODE void bulk_wait_complete(void) {
 
 HOPPER_CODE void fence_async_all(void) { // between ordinary accesses and the copy engine's, to any memory
     asm volatile("fence.proxy.async;" ::: "memory");
+}
+
+// Counts towards a named_barrier without waiting there.
+HOPPER_CODE void named_barrier_arrive(int number, int threads) {
+    asm volatile("bar.arrive %0, %1;" ::"r"(number), "r"(threads) : "memory");
 }
 
 // ---- turns: a counter in memory that orders blocks -----------------------------------------------------------------
@@ -95,14 +109,32 @@ HOPPER_CODE void product_shared(float (&d)[COUNT], uint64_t a, uint64_t b, int k
                      : PRODUCT_F64 : "l"(a), "l"(b), "r"(keep), "n"(TRANSPOSE_A), "n"(TRANSPOSE_B));
 }
 
-// The left operand in registers, laid out as accumulators are; the reduction of the right one is strided.
-template <int COUNT> HOPPER_CODE void product_registers(float (&d)[COUNT], const uint32_t (&a)[4], uint64_t b, int keep) {
+// The left operand in registers, laid out as accumulators are; the reduction of the right one is strided (1) or not.
+template <int TRANSPOSE_B = 1, int COUNT>
+HOPPER_CODE void product_registers(float (&d)[COUNT], const uint32_t (&a)[4], uint64_t b, int keep) {
     static_assert(COUNT == 32 || COUNT == 64, "64 or 128 columns");
     if constexpr (COUNT == 32)
-        asm volatile(PRODUCT("m64n64k16", PRODUCT_D64, "{%32, %33, %34, %35}", 36, 37, "1")
-                     : PRODUCT_F32 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep));
+        asm volatile(PRODUCT("m64n64k16", PRODUCT_D64, "{%32, %33, %34, %35}", 36, 37, "%38")
+                     : PRODUCT_F32 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep), "n"(TRANSPOSE_B));
     else
-        asm volatile(PRODUCT("m64n128k16", PRODUCT_D128, "{%64, %65, %66, %67}", 68, 69, "1")
-                     : PRODUCT_F64 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep));
+        asm volatile(PRODUCT("m64n128k16", PRODUCT_D128, "{%64, %65, %66, %67}", 68, 69, "%70")
+                     : PRODUCT_F64 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep), "n"(TRANSPOSE_B));
 }
 // clang-format on
+
+// ---- host: one head's rows for the copy engine
+// ------------------------------------------------------------------------
+
+// Boxes of `rows` tokens and 64 columns of one head.
+static inline bool map_make(CUtensorMap *map, const void *memory, const AttentionShape *shape, int heads,
+                            int64_t stride, int rows) {
+    const cuuint64_t dims[4] = {(cuuint64_t)shape->head_dim, (cuuint64_t)heads, (cuuint64_t)shape->seq,
+                                (cuuint64_t)shape->batch};
+    const cuuint64_t strides[3] = {(cuuint64_t)shape->head_dim * 2, (cuuint64_t)stride * 2,
+                                   (cuuint64_t)stride * shape->seq * 2};
+    const cuuint32_t box[4] = {64, 1, (cuuint32_t)rows, 1}, steps[4] = {1, 1, 1, 1};
+    MapEncode encode = map_encode_find();
+    return encode && encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, (void *)memory, dims, strides, box, steps,
+                            CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                            CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}

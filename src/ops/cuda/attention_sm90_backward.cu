@@ -540,20 +540,6 @@ static __global__ void __launch_bounds__(256) prepare_kernel(const __grid_consta
 
 // ---- host -----------------------------------------------------------------------------------------------------------
 
-// Boxes of `rows` tokens and 64 columns of one head.
-static bool map_make(CUtensorMap *map, const void *memory, const AttentionShape *shape, int heads, int64_t stride,
-                     int rows) {
-    const cuuint64_t dims[4] = {(cuuint64_t)shape->head_dim, (cuuint64_t)heads, (cuuint64_t)shape->seq,
-                                (cuuint64_t)shape->batch};
-    const cuuint64_t strides[3] = {(cuuint64_t)shape->head_dim * 2, (cuuint64_t)stride * 2,
-                                   (cuuint64_t)stride * shape->seq * 2};
-    const cuuint32_t box[4] = {64, 1, (cuuint32_t)rows, 1}, steps[4] = {1, 1, 1, 1};
-    MapEncode encode = map_encode_find();
-    return encode && encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, (void *)memory, dims, strides, box, steps,
-                            CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                            CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
-}
-
 template <int D, bool ROPE>
 static bool backward_launch(CudaState *state, const BackwardArgs *args, const void *q, const void *k, const void *v,
                             const AttentionShape *shape) {

@@ -254,6 +254,11 @@ bool attention_sm90_backward(CudaState *state, void *dq, void *dk, void *dv, int
                              const void *out, const float *lse, const void *q, const void *k, const void *v,
                              const AttentionShape *shape, const QkRopeShape *rope);
 
+// attention_sm90_forward.cu: bf16 on compute capability 9.0, heads of up to 64 columns, with documents too.
+bool attention_sm90_forward_supported(const CudaState *state, const AttentionShape *shape);
+bool attention_sm90_forward(CudaState *state, void *out, float *lse, const void *q, const void *k, const void *v,
+                            const AttentionShape *shape);
+
 // attention_f32.cu. row_sum is scratch of [batch, heads, seq].
 void flash_forward_f32(CudaState *state, float *out, float *lse, const float *q, const float *k, const float *v,
                        const AttentionShape *shape);
