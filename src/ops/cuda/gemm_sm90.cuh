@@ -4,9 +4,8 @@
 //
 // A block computes tiles of 128 rows. One warp loads: the copy engine fills a ring of stages in shared memory, each a
 // slice of 64 of the reduction. Two warpgroups multiply with wgmma, either side by side on the halves of one tile, or
-// each on its own tile in turn, so that one finishes its tile while the other multiplies. Blocks may work in clusters
-// on neighbouring tiles: those beside each other share rows of A, those above each other columns of B, and each loads a
-// part of what is shared for all.
+// each on its own tile in turn, so that one finishes its tile while the other multiplies. Blocks may work in pairs
+// (clusters) on two neighbouring tiles that share an operand: each loads half of it for both.
 //
 // Which tiles there are is known only on the device: every role walks the experts' offsets by itself. The tensor maps
 // depend on addresses and capacities alone, so a launch can be recorded in a graph.
@@ -34,10 +33,12 @@ typedef struct GroupedArgs {
     bool accumulate; // GROUPED_WEIGHT
     float *out;      // GROUPED_WEIGHT: [experts, count]
     int64_t count;   // of one expert's results, a multiple of 8
+    int pair_step;   // PAIRED: from a column of the first matrix to the same of the second, in blocks of 32
 } GroupedArgs;
 
-// A cluster is CLUSTER_M tiles high and CLUSTER_N wide; its blocks are counted down and then to the right. PAIRED: b
-// holds two matrices of n columns each (gate and up), and a tile has TILE_N / 2 columns of both, side by side.
+// A cluster is CLUSTER_M tiles high and CLUSTER_N wide: blocks above each other share B, those beside each other A.
+// PAIRED: b holds two matrices of n columns each (gate and up), and a tile has TILE_N / 2 columns of both, side by side
+// and woven (woven_map_make): thread t of a warpgroup gets columns 8 (t % 4) to 8 (t % 4) + 7 of every 32.
 template <GroupedProduct PRODUCT_, int TILE_N_, int STAGES_, bool PINGPONG_, int CLUSTER_M_, int CLUSTER_N_,
           bool PAIRED_ = false>
 struct Config {
@@ -45,10 +46,7 @@ struct Config {
     static constexpr int TILE_N = TILE_N_, STAGES = STAGES_;
     static constexpr bool PINGPONG = PINGPONG_, PAIRED = PAIRED_;
     static constexpr bool FINISH_IN_TURN = false; // the warpgroups finish their tiles in turn as well
-    static constexpr int THREADS =
-        BLOCK_THREADS; // two warpgroups that multiply, one that loads, and what a kernel adds
     static constexpr int CLUSTER_M = CLUSTER_M_, CLUSTER_N = CLUSTER_N_, BLOCKS = CLUSTER_M * CLUSTER_N;
-    static constexpr int FED = CLUSTER_M + CLUSTER_N - 1; // blocks that one loads for, itself among them
     static constexpr bool TRANSPOSE_A = PRODUCT == GROUPED_WEIGHT, TRANSPOSE_B = PRODUCT != GROUPED_FORWARD;
     static constexpr int M_PARTS = PINGPONG ? 2 : 1; // pieces of 64 rows that a warpgroup multiplies
     static constexpr int N_CHUNKS = (TILE_N + 63) / 64;
@@ -56,12 +54,13 @@ struct Config {
     static constexpr int A_BYTES = TILE_M * TILE_K * 2;
     static constexpr int B_BYTES = TRANSPOSE_B ? N_CHUNKS * CHUNK_BYTES : TILE_N * TILE_K * 2;
     static constexpr int STAGE_BYTES = A_BYTES + B_BYTES;
-    // Boxes of the tensor maps; a shared operand is cut into as many as share it, along the reduction where that is
-    // strided. Two paired matrices are two boxes anyway.
-    static constexpr int B_BOXES = PAIRED && CLUSTER_M == 1 ? 2 : CLUSTER_M;
+    // Boxes of the tensor maps; a shared operand is cut in two, along the reduction where that is strided. Two paired
+    // matrices are two boxes.
     static constexpr int A_BOX = (TRANSPOSE_A ? TILE_K : TILE_M) / CLUSTER_N;
-    static constexpr int B_BOX = (TRANSPOSE_B ? TILE_K : TILE_N) / B_BOXES;
-    static_assert(B_BYTES % 1024 == 0 && B_BOX % 8 == 0 && !(PAIRED && TRANSPOSE_B), "tile width");
+    static constexpr int B_BOX = (TRANSPOSE_B ? TILE_K : TILE_N) / CLUSTER_M;
+    static_assert(B_BYTES % 1024 == 0 && B_BOX % 8 == 0, "tile width");
+    static_assert(BLOCKS <= 2, "loads and releases are for two blocks");
+    static_assert(!PAIRED || (!TRANSPOSE_B && CLUSTER_M == 2 && B_BOX % 32 == 0), "each block loads one of the two");
 };
 
 // ---- the ring of stages -------------------------------------------------------------------------------------------
@@ -81,7 +80,7 @@ template <typename C> HOPPER_CODE Ring<C> ring_make(uint32_t stages, uint64_t (&
     if (threadIdx.x == 0) {
         for (int s = 0; s < C::STAGES; s++) {
             mbarrier_init(ring.full + s * 8, 1);
-            mbarrier_init(ring.empty + s * 8, (C::PINGPONG ? 4 : 8) * C::FED);
+            mbarrier_init(ring.empty + s * 8, (C::PINGPONG ? 4 : 8) * C::BLOCKS);
         }
         for (int t = 0; t < 4; t++)
             mbarrier_init(ring.turns + t * 8, 4);
@@ -98,7 +97,7 @@ typedef struct Tile {
     int m, n; // of this block's tile, in tiles; m within the expert (or the output features)
     int row;  // first row of the expert
     int k_blocks;
-    bool real; // false: only other blocks of the cluster have a tile here
+    bool real; // false: only the other block of the cluster has a tile here
 } Tile;
 
 typedef struct Experts {
@@ -123,7 +122,7 @@ template <GroupedProduct PRODUCT> HOPPER_CODE void experts_load(Experts &experts
     }
 }
 
-// Moves to this block's tile of the given wave; false when there are no more. A unit is the tiles of a cluster.
+// Moves to this block's tile of the given wave; false when there are no more. A unit is a tile, or two for a cluster.
 // An expert's units are dealt in bands of BAND units of rows, down and then to the right, so that the blocks of a wave
 // share both rows and weights in the L2 cache and a large weight passes through it once per band. Tiles of the weight
 // gradient take as long as the expert has rows: every second wave is dealt in the opposite order, so that each block
@@ -156,16 +155,16 @@ HOPPER_CODE bool tile_find(Tile &tile, int wave, const Experts &experts, const G
 // ---- loads --------------------------------------------------------------------------------------------------------
 
 // One slice of an operand: `chunks` of 64 along its contiguous dimension where the reduction is strided, else one box.
-// (x, y, z) is the first element. SHARED_BOX: this block loads the part-th box of each, for all of `blocks`.
+// (x, y, z) is the first element. SHARED_BOX: this block loads its half of each box, for both blocks.
 template <bool TRANSPOSE, bool SHARED_BOX, int BOX, int CHUNKS>
-HOPPER_CODE void operand_load(uint32_t shared, const CUtensorMap *map, uint32_t barrier, int x, int y, int z, int part,
-                              uint16_t blocks) {
-    const int first = SHARED_BOX ? part * BOX : 0; // row of 128 bytes
+HOPPER_CODE void operand_load(uint32_t shared, const CUtensorMap *map, uint32_t barrier, int x, int y, int z,
+                              int rank) {
+    const int half = SHARED_BOX ? rank * BOX : 0; // rows of 128 bytes
 #pragma unroll
     for (int c = 0; c < (TRANSPOSE ? CHUNKS : 1); c++) {
-        const uint32_t to = shared + c * CHUNK_BYTES + first * 128;
+        const uint32_t to = shared + c * CHUNK_BYTES + half * 128;
         if (SHARED_BOX)
-            tensor_load_multicast(to, map, barrier, x + c * 64, y + first, z, blocks);
+            tensor_load_multicast(to, map, barrier, x + c * 64, y + half, z, 3);
         else
             tensor_load(to, map, barrier, x + c * 64, y, z);
     }
@@ -173,30 +172,18 @@ HOPPER_CODE void operand_load(uint32_t shared, const CUtensorMap *map, uint32_t 
 
 // B of one slice; by: first row of the box (of b's z-th matrix).
 template <typename C>
-HOPPER_CODE void b_load(uint32_t to, const CUtensorMap *b, uint32_t barrier, int bx, int by, int z, int part,
-                        uint16_t blocks) {
-    constexpr bool SHARED_BOX = C::CLUSTER_M > 1;
-    if constexpr (!C::PAIRED) {
-        operand_load<C::TRANSPOSE_B, SHARED_BOX, C::B_BOX, C::N_CHUNKS>(to, b, barrier, bx, by, z, part, blocks);
-    } else if constexpr (SHARED_BOX) { // a part of one of the two matrices
-        constexpr int PARTS = C::B_BOXES / 2;
-        tensor_load_multicast(to + part * C::B_BOX * 128, b, barrier, bx, by + part % PARTS * C::B_BOX,
-                              z * 2 + part / PARTS, blocks);
-    } else {
-        tensor_load(to, b, barrier, bx, by, z * 2);
-        tensor_load(to + C::B_BOX * 128, b, barrier, bx, by, z * 2 + 1);
-    }
+HOPPER_CODE void b_load(uint32_t to, const CUtensorMap *b, uint32_t barrier, int bx, int by, int z, int rank,
+                        int pair_step) {
+    if constexpr (C::PAIRED) // one of the two matrices for both blocks
+        woven_load_multicast(to + rank * C::B_BOX * 128, b, barrier, bx, by / 32 + rank * pair_step, 3);
+    else
+        operand_load<C::TRANSPOSE_B, (C::CLUSTER_M > 1), C::B_BOX, C::N_CHUNKS>(to, b, barrier, bx, by, z, rank);
 }
 
 template <typename C>
 HOPPER_CODE void produce(const Ring<C> &ring, const CUtensorMap *a, const CUtensorMap *b, const Experts &experts,
                          const GroupedArgs &args, int rank) {
     constexpr bool WEIGHT = C::PRODUCT == GROUPED_WEIGHT;
-    const int rank_m = rank % C::CLUSTER_M, rank_n = rank / C::CLUSTER_M;
-    uint32_t beside = 0; // the blocks of the cluster that share A with this one: a bit for each
-    for (int n = 0; n < C::CLUSTER_N; n++)
-        beside |= 1u << (n * C::CLUSTER_M + rank_m);
-    const uint32_t above = ((1u << C::CLUSTER_M) - 1) << (rank_n * C::CLUSTER_M); // those that share B
     int stage = 0;
     uint32_t parity = 1; // the ring starts empty
     Tile tile = {};
@@ -207,11 +194,10 @@ HOPPER_CODE void produce(const Ring<C> &ring, const CUtensorMap *a, const CUtens
             mbarrier_expect(barrier, C::STAGE_BYTES);
             const int m = tile.m * TILE_M, n = tile.n * C::N_STEP, l = k * TILE_K;
             const int ax = WEIGHT ? m : l, ay = tile.row + (WEIGHT ? l : m);
-            operand_load<C::TRANSPOSE_A, (C::CLUSTER_N > 1), C::A_BOX, 2>(to, a, barrier, ax, ay, 0, rank_n,
-                                                                          (uint16_t)beside);
+            operand_load<C::TRANSPOSE_A, (C::CLUSTER_N > 1), C::A_BOX, 2>(to, a, barrier, ax, ay, 0, rank);
             const int bx = C::PRODUCT == GROUPED_FORWARD ? l : n;
             const int by = C::PRODUCT == GROUPED_FORWARD ? n : C::PRODUCT == GROUPED_INPUT ? l : tile.row + l;
-            b_load<C>(to + C::A_BYTES, b, barrier, bx, by, WEIGHT ? 0 : tile.expert, rank_m, (uint16_t)above);
+            b_load<C>(to + C::A_BYTES, b, barrier, bx, by, WEIGHT ? 0 : tile.expert, rank, args.pair_step);
             if (++stage == C::STAGES) stage = 0, parity ^= 1;
         }
     }
@@ -235,22 +221,13 @@ template <int COLUMNS, int COUNT> HOPPER_CODE void stage_bf16(uint32_t to, const
 
 // ---- products -----------------------------------------------------------------------------------------------------
 
-// The block that this lane tells when a stage of its own block may be filled again: the first C::FED lanes have one
-// each, of those that share B (this one among them) and then the others that share A.
-template <typename C> HOPPER_CODE int feeder_of_lane(int rank) {
-    const int lane = threadIdx.x % 32, rank_m = rank % C::CLUSTER_M, rank_n = rank / C::CLUSTER_M;
-    if (lane < C::CLUSTER_M) return rank_n * C::CLUSTER_M + lane;
-    const int other = lane - C::CLUSTER_M;
-    return (other + (other >= rank_n)) * C::CLUSTER_M + rank_m;
-}
-
-// Lets all blocks that fill this one's stages fill this stage again; one arrival per warp and block.
-template <typename C> HOPPER_CODE void stage_release(uint32_t barrier, int feeder) {
+// Lets both blocks of the cluster (or this one) fill the stage again; one arrival per warp and block.
+template <typename C> HOPPER_CODE void stage_release(uint32_t barrier) {
     const int lane = threadIdx.x % 32;
     if (C::BLOCKS == 1) {
         if (lane == 0) mbarrier_arrive(barrier);
-    } else if (lane < C::FED) {
-        mbarrier_arrive_cluster(barrier, feeder);
+    } else if (lane < C::BLOCKS) {
+        mbarrier_arrive_cluster(barrier, lane);
     }
 }
 
@@ -266,7 +243,6 @@ HOPPER_CODE void consume(const Ring<C> &ring, const Experts &experts, const Grou
     float d[C::M_PARTS][C::TILE_N / 2];
     const uint64_t a0 = wgmma_operand(ring.stages + (C::PINGPONG ? 0 : warpgroup * CHUNK_BYTES), CHUNK_BYTES);
     const uint64_t b0 = wgmma_operand(ring.stages + C::A_BYTES, CHUNK_BYTES);
-    const int feeder = feeder_of_lane<C>(rank);
     int stage = 0, turn = 0;
     uint32_t parity = 0, turn_parity = warpgroup ? 0 : 1; // the first warpgroup begins
     Tile tile = {};
@@ -299,7 +275,7 @@ HOPPER_CODE void consume(const Ring<C> &ring, const Experts &experts, const Grou
                 wgmma_commit();
                 wgmma_wait<1>();
             }
-            if (before >= 0) stage_release<C>(ring.empty + before * 8, feeder);
+            if (before >= 0) stage_release<C>(ring.empty + before * 8);
             before = stage;
             if (++stage == C::STAGES) stage = 0, parity ^= 1;
         }
@@ -308,7 +284,7 @@ HOPPER_CODE void consume(const Ring<C> &ring, const Experts &experts, const Grou
 #pragma unroll
         for (int part = 0; part < C::M_PARTS; part++)
             wgmma_hold(d[part]);
-        if (before >= 0) stage_release<C>(ring.empty + before * 8, feeder);
+        if (before >= 0) stage_release<C>(ring.empty + before * 8);
         if (C::FINISH_IN_TURN) mbarrier_wait(ring.turns + (2 + warpgroup) * 8, turn_parity ^ 1);
         if (tile.real) finish(tile, number, d);
         if (C::FINISH_IN_TURN && threadIdx.x % 32 == 0) mbarrier_arrive(ring.turns + (3 - warpgroup) * 8);
@@ -317,34 +293,34 @@ HOPPER_CODE void consume(const Ring<C> &ring, const Experts &experts, const Grou
 
 // ---- host ---------------------------------------------------------------------------------------------------------
 
-// A tensor [d2, d1, d0] with these distances between its matrices and rows, read or written in boxes of
-// [box2, box1, box0].
-static CUtensorMap map_make_boxes(CudaState *state, const void *memory, DType dtype, int64_t d2, int64_t d1, int64_t d0,
-                                  int64_t stride2, int64_t stride1, int box2, int box1, int box0) {
+// bf16 or float; dimensions from the innermost on, strides in bytes from the second on.
+template <int RANK>
+static CUtensorMap map_encode(CudaState *state, const void *memory, DType dtype, const cuuint64_t (&dims)[RANK],
+                              const cuuint64_t (&strides)[RANK - 1], const cuuint32_t (&box)[RANK]) {
     CUtensorMap map;
-    const cuuint64_t size = dtype == DTYPE_BF16 ? 2 : 4;
-    const cuuint64_t dims[3] = {(cuuint64_t)d0, (cuuint64_t)d1, (cuuint64_t)d2};
-    const cuuint64_t strides[2] = {stride1 * size, stride2 * size};
-    const cuuint32_t box[3] = {(cuuint32_t)box0, (cuuint32_t)box1, (cuuint32_t)box2}, steps[3] = {1, 1, 1};
+    const cuuint32_t steps[5] = {1, 1, 1, 1, 1};
+    const bool narrow = box[0] * (dtype == DTYPE_BF16 ? 2 : 4) < 128;
     MapEncode encode = map_encode_find();
     CUresult result =
         !encode ? CUDA_ERROR_NOT_FOUND
                 : encode(&map, dtype == DTYPE_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
-                         3, (void *)memory, dims, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                         box0 * size == 128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
+                         RANK, (void *)memory, dims, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                         narrow ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B,
                          CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (result != CUDA_SUCCESS)
         cuda_fail(state, __FILE__, __LINE__, "the driver refused a tensor map (error %d)", (int)result);
     return map;
 }
 
+// A tensor [d2, d1, d0] that is read or written in boxes of [1, box1, box0].
 static CUtensorMap map_make(CudaState *state, const void *memory, DType dtype, int64_t d2, int64_t d1, int64_t d0,
                             int box1, int box0) {
-    return map_make_boxes(state, memory, dtype, d2, d1, d0, d0 * d1, d0, 1, box1, box0);
+    const cuuint64_t size = dtype == DTYPE_BF16 ? 2 : 4;
+    return map_encode<3>(state, memory, dtype, {(cuuint64_t)d0, (cuuint64_t)d1, (cuuint64_t)d2},
+                         {d0 * size, d0 * d1 * size}, {(cuuint32_t)box0, (cuuint32_t)box1, 1});
 }
 
-// As many blocks as can run at once; they find their tiles themselves. A multiprocessor has room for one, but clusters
-// of more than two do not fill every group of multiprocessors: how many fit is asked once.
+// One block (or cluster) per multiprocessor; they find their tiles themselves.
 template <typename C, typename... Parameters, typename... Values>
 static void persistent_launch(CudaState *state, void (*kernel)(Parameters...), int shared, Values... values) {
     CUDA_CHECK(state, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
@@ -353,15 +329,10 @@ static void persistent_launch(CudaState *state, void (*kernel)(Parameters...), i
     cluster.val.clusterDim.x = C::BLOCKS, cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
     cudaLaunchConfig_t config = {};
     config.gridDim = dim3((unsigned)(state->sm_count / C::BLOCKS * C::BLOCKS));
-    config.blockDim = dim3(C::THREADS);
+    config.blockDim = dim3(BLOCK_THREADS);
     config.dynamicSmemBytes = (size_t)shared;
     config.stream = state->stream;
     config.attrs = &cluster;
     config.numAttrs = 1;
-    if (C::BLOCKS > 2) {
-        static int clusters = 0;
-        if (!clusters) CUDA_CHECK(state, cudaOccupancyMaxActiveClusters(&clusters, kernel, &config));
-        if (clusters) config.gridDim.x = (unsigned)(clusters * C::BLOCKS);
-    }
     CUDA_CHECK(state, cudaLaunchKernelEx(&config, kernel, values...));
 }

@@ -104,7 +104,7 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, 1)
         });
         if (threadIdx.x % 128 == 0) tensor_store_wait_read<0>();
     }
-    // Another block of the cluster may still write here, or signal.
+    // The other block may still write here, or signal.
     if (C::BLOCKS > 1) {
         __syncwarp();
         cluster_sync();

@@ -93,29 +93,6 @@ HOPPER_CODE void tensor_load(uint32_t shared, const CUtensorMap *map, uint32_t b
         : "memory");
 }
 
-// What passes through the L2 cache once: its lines are the first to leave.
-HOPPER_CODE uint64_t policy_evict_first(void) {
-    uint64_t policy;
-    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-    return policy;
-}
-
-HOPPER_CODE void tensor_load(uint32_t shared, const CUtensorMap *map, uint32_t barrier, int x, int y, int z,
-                             uint64_t policy) {
-    asm volatile(
-        "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
-        "[%1, {%3, %4, %5}], [%2], %6;" ::"r"(shared),
-        "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "l"(policy)
-        : "memory");
-}
-
-// Brings the box into the L2 cache only.
-HOPPER_CODE void tensor_fetch(const CUtensorMap *map, int x, int y, int z) {
-    asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global.tile [%0, {%1, %2, %3}];" ::"l"(map), "r"(x), "r"(y),
-                 "r"(z)
-                 : "memory");
-}
-
 // The box goes to the same place in every block of `blocks` (a bit for each), and counts on the barrier of each.
 HOPPER_CODE void tensor_load_multicast(uint32_t shared, const CUtensorMap *map, uint32_t barrier, int x, int y, int z,
                                        uint16_t blocks) {
@@ -126,16 +103,31 @@ HOPPER_CODE void tensor_load_multicast(uint32_t shared, const CUtensorMap *map, 
         : "memory");
 }
 
+// The same for a map of five dimensions of which the three in the middle are whole in every box.
+HOPPER_CODE void woven_load_multicast(uint32_t shared, const CUtensorMap *map, uint32_t barrier, int x, int block,
+                                      uint16_t blocks) {
+    asm volatile(
+        "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
+        "[%1, {%3, %5, %5, %5, %4}], [%2], %6;" ::"r"(shared),
+        "l"(map), "r"(barrier), "r"(x), "r"(block), "r"(0), "h"(blocks)
+        : "memory");
+}
+
 HOPPER_CODE void tensor_store(const CUtensorMap *map, uint32_t shared, int x, int y, int z) {
     asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(map),
                  "r"(shared), "r"(x), "r"(y), "r"(z)
                  : "memory");
 }
 
-HOPPER_CODE void tensor_store(const CUtensorMap *map, uint32_t shared, int x, int y, int z, uint64_t policy) {
-    asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group.L2::cache_hint [%0, {%2, %3, %4}], [%1], "
-                 "%5;" ::"l"(map),
-                 "r"(shared), "r"(x), "r"(y), "r"(z), "l"(policy)
+// The same for results that are not read again soon: they are the first to leave the L2 cache.
+HOPPER_CODE void tensor_store_once(const CUtensorMap *map, uint32_t shared, int x, int y, int z) {
+    asm volatile("{\n"
+                 ".reg .b64 policy;\n"
+                 "createpolicy.fractional.L2::evict_first.b64 policy, 1.0;\n"
+                 "cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group.L2::cache_hint [%0, {%2, %3, %4}], [%1], "
+                 "policy;\n"
+                 "}" ::"l"(map),
+                 "r"(shared), "r"(x), "r"(y), "r"(z)
                  : "memory");
 }
 

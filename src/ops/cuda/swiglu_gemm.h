@@ -7,7 +7,7 @@
 
 typedef struct SwigluCall {
     void *gate_up;      // [rows, 2 * dim] forward: gate and up; backward: their gradients
-    void *hidden;       // [rows, dim] silu(gate) * up
+    void *hidden;       // [rows, dim] silu(gate) * up; backward NULL: not wanted
     const void *before; // backward: gate and up; may be gate_up
     const void *in;     // [rows, inner] forward: input of gate-up; backward: gradient of the down projection's output
     const void *weight; // forward: [2 * dim, inner]; backward: [inner, dim]
@@ -19,7 +19,7 @@ typedef struct SwigluCall {
 extern "C" {
 #endif
 
-enum { SWIGLU_SM90_VARIANTS = 2 };
+enum { SWIGLU_SM90_VARIANTS = 3 };
 
 // bf16. False when this GPU or shape cannot: then nothing was done.
 bool swiglu_sm90(CudaState *state, bool backward, const SwigluCall *call, int variant);
