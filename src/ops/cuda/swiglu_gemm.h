@@ -7,7 +7,7 @@
 
 typedef struct SwigluCall {
     void *gate_up;      // [rows, 2 * dim] forward: gate and up; backward: their gradients
-    void *hidden;       // [rows, dim] silu(gate) * up; backward NULL: not wanted
+    void *hidden;       // [rows, dim] silu(gate) * up
     const void *before; // backward: gate and up; may be gate_up
     const void *in;     // [rows, inner] forward: input of gate-up; backward: gradient of the down projection's output
     const void *weight; // forward: [2 * dim, inner]; backward: [inner, dim]

@@ -26,7 +26,7 @@ template <bool BACKWARD_, int TILE_N, bool ONCE_> struct SwigluConfig : SwigluBa
 };
 
 typedef struct SwigluArgs {
-    uint8_t *gate_up, *hidden; // hidden: backward NULL when it is not wanted
+    uint8_t *gate_up, *hidden;
     int rows, dim;
 } SwigluArgs;
 
@@ -187,12 +187,12 @@ template <typename C> HOPPER_CODE void round_store(const CUtensorMap *map, uint3
 
 template <typename C>
 HOPPER_CODE void rounds_store(const Rounds<C> &rounds, const CUtensorMap *gate_up, const CUtensorMap *hidden,
-                              bool hidden_wanted, const Experts &experts, const GroupedArgs &args, int rank) {
+                              const Experts &experts, const GroupedArgs &args, int rank) {
     rounds_walk<C>(experts, args, rank, [&](uint32_t round, int x, int y) {
         const uint32_t index = round % C::SLOTS, slot = rounds.slots + index * C::SLOT_BYTES;
         mbarrier_wait(rounds.done + index * 8, round / C::SLOTS & 1);
         round_store<C>(gate_up, slot, x, y);
-        if (hidden_wanted) round_store<C>(hidden, slot + 2 * C::PIECE_BYTES, x, y);
+        round_store<C>(hidden, slot + 2 * C::PIECE_BYTES, x, y);
         tensor_store_commit();
         tensor_store_wait_read<1>(); // those of the round before
         if (round) mbarrier_arrive(rounds.empty + (round - 1) % C::SLOTS * 8);
@@ -229,7 +229,7 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, 1)
         } else if (C::BACKWARD && threadIdx.x == 288) {
             rounds_load<C>(rounds, &before, experts, args, rank);
         } else if (C::BACKWARD && threadIdx.x == 320) {
-            rounds_store<C>(rounds, &gate_up, &hidden, out.hidden, experts, args, rank);
+            rounds_store<C>(rounds, &gate_up, &hidden, experts, args, rank);
         }
     } else {
         registers_grow<CONSUMER_REGISTERS>();
@@ -291,7 +291,7 @@ template <bool BACKWARD, int TILE_N, bool ONCE> static bool swiglu_launch(CudaSt
         b = map_make(state, call->weight, DTYPE_BF16, 1, inner, dim, C::B_BOX, 64);
         before = gate_up_map_make<C>(state, call->before, rows, dim);
         gate_up = gate_up_map_make<C>(state, call->gate_up, rows, dim);
-        if (call->hidden) hidden = map_make(state, call->hidden, DTYPE_BF16, 1, rows, dim, 64, C::COLUMNS);
+        hidden = map_make(state, call->hidden, DTYPE_BF16, 1, rows, dim, 64, C::COLUMNS);
     } else {
         b = woven_map_make(state, call->weight, 2 * (int64_t)dim, inner, C::B_BOX);
     }
