@@ -125,16 +125,8 @@ static void norm(Builder *b, const char *name, const Shapes *s, StepPass pass) {
     pass_over(b, name, pass, (b->fused ? 2 : 4) * s->tokens * s->hidden * b->width);
 }
 
-static void attention_forward(Builder *b, const Shapes *s, StepPass pass) {
-    double T = s->tokens, w = b->width;
-    norm(b, b->fused ? "norm (attention)" : "add + norm (attention)", s, pass);
-    product(b, "qkv", pass, T, s->hidden, s->qkv, 1);
-    pass_over(b, s->qk_norm ? "QK-norm + RoPE" : "RoPE", pass, 2 * T * s->qk * w);
-    attention(b, s, pass);
-    product_onto(b, "o", pass, T, s->attention, s->hidden);
-}
-
-// What SwiGLU costs beside the products that it is fused with, and the rotary beside attention.
+// What SwiGLU costs beside the products that it is fused with, and the rotary beside its product (forward) and
+// attention (backward).
 static double swiglu_left(const Builder *b) {
     return b->fused && b->width == 2 ? 1 - b->machine->gpu.efficiency.swiglu_hidden : 1;
 }
@@ -142,6 +134,15 @@ static double swiglu_left(const Builder *b) {
 static double rope_left(const Builder *b, const Shapes *s) {
     return b->fused && b->width == 2 && s->head_dim == 64 && !s->documents ? 1 - b->machine->gpu.efficiency.rope_hidden
                                                                            : 1;
+}
+
+static void attention_forward(Builder *b, const Shapes *s, StepPass pass) {
+    double T = s->tokens, w = b->width;
+    norm(b, b->fused ? "norm (attention)" : "add + norm (attention)", s, pass);
+    product(b, "qkv", pass, T, s->hidden, s->qkv, 1);
+    pass_over(b, s->qk_norm ? "QK-norm + RoPE" : "RoPE", pass, 2 * T * s->qk * w * (s->qk_norm ? 1 : rope_left(b, s)));
+    attention(b, s, pass);
+    product_onto(b, "o", pass, T, s->attention, s->hidden);
 }
 
 static void dense_forward(Builder *b, const Shapes *s, StepPass pass) {

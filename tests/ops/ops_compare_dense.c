@@ -393,7 +393,7 @@ void sweep_swiglu_backward(Compare *run) {
 // bf16 gate or up may fall on the other side of a rounding (2^-8 of it), and |gate * up| reaches some twice its rms:
 // 2 * 2 * 2^-8. Backward the CPU rounds the gradient of SwiGLU's output (2^-9) before it is used, one kernel does not.
 void sweep_linear_swiglu_forward(Compare *run) {
-    EACH_DTYPE(dtype) EACH_SIZE(rows, 1, 1100, 65) EACH(in_dim, 8, 57, 136) EACH_SIZE(dim, 57, 104, 8, 200) {
+    EACH_DTYPE(dtype) EACH_SIZE(rows, 1, 1100, 65) EACH(in_dim, 8, 57, 136) EACH_SIZE(dim, 57, 224, 8, 96) {
         Case c = {.sizes = {.dtype = dtype, .rows = rows, .in_dim = in_dim, .dim = dim}};
         int64_t n = (int64_t)rows * dim;
         add(run, &c, ROLE_OUT, dtype, n, in_dim, dtype == DTYPE_BF16 ? 0x1p-6 : 0x1p-18);
