@@ -1,8 +1,10 @@
-// Attention forward on the GPU: hearth's Hopper kernel against the portable one, then against cuDNN in time under
-// sustained load. Run by hand: build/tests/attention_bench
+// Attention on the GPU: every kernel of hearth's own against the portable ones, then the Hopper forward pass against
+// cuDNN in time under sustained load. Run by hand: build/tests/attention_bench
 //
-// Outputs hold NaN before each run, two runs must give the same bits, and what lies behind the end must stay as it was.
+// Outputs hold NaN before each run, runs must give the same bits, and what lies behind the end must stay as it was. The
+// backward kernels are run often: training uses the fastest of them, and a race in another would show only by chance.
 #include "base/rng.h"
+#include "ops/cuda/attention_sm90.h"
 #include "ops/cuda/cuda.h"
 
 #include <math.h>
@@ -19,6 +21,7 @@ typedef struct Case {
 typedef struct Problem {
     AttentionShape shape;
     bf16 *qkv, *out; // out with a row of padding behind
+    bf16 *dout, *grads;
     float *lse;
     int64_t out_count, lse_count;
     CudnnPlan *plan;
@@ -26,6 +29,7 @@ typedef struct Problem {
 
 typedef enum Engine { ENGINE_PORTABLE, ENGINE_CUDNN, ENGINE_SM90 } Engine;
 
+static const size_t WORKSPACE = (size_t)1 << 30;
 static Ops *ops;
 static CudaState *state;
 static CudnnLibrary *library;
@@ -95,6 +99,8 @@ static Problem problem_make(const Case *c) {
     p.lse_count = (tokens + 1) * c->heads;
     p.out = device_memory((size_t)p.out_count * sizeof(bf16));
     p.lse = device_memory((size_t)p.lse_count * sizeof(float));
+    p.dout = values_make(tokens * c->heads * c->head_dim, 1);
+    p.grads = device_memory((size_t)(tokens * width) * sizeof(bf16));
     if (c->documents) p.shape.doc_start = documents_make(c->batch, c->seq, c->documents);
     char *why = NULL;
     if (library && !c->documents) p.plan = cudnn_plan_forward(library, &p.shape, &why);
@@ -107,6 +113,8 @@ static void problem_free(Problem *p) {
     ops->free(ops, p->qkv, 0);
     ops->free(ops, p->out, 0);
     ops->free(ops, p->lse, 0);
+    ops->free(ops, p->dout, 0);
+    ops->free(ops, p->grads, 0);
     if (p->shape.doc_start) ops->free(ops, (void *)p->shape.doc_start, 0);
 }
 
@@ -170,6 +178,54 @@ static void check(const Problem *p, int runs, const bf16 *out, const float *lse)
     free(got), free(got_lse);
 }
 
+enum { BACKWARD_SM90 = FLASH_VARIANTS + HOPPER_VARIANTS, BACKWARD_ENGINES };
+
+// Engines as attention.c counts them; false when this one cannot do the shape.
+static bool backward_run(const Problem *p, int engine) {
+    const AttentionShape *s = &p->shape;
+    const bf16 *q = p->qkv, *k = q + s->heads * s->head_dim, *v = k + s->kv_heads * s->head_dim;
+    bf16 *dq = p->grads, *dk = dq + (k - q), *dv = dq + (v - q);
+    ops->fill_f32(ops, (float *)p->grads, NAN, (int64_t)s->batch * s->seq * s->q_stride / 2);
+    if (engine < FLASH_VARIANTS)
+        flash_backward(state, dq, dk, dv, s->q_stride, p->dout, p->out, p->lse, q, k, v, s, DTYPE_BF16, engine);
+    else if (engine < BACKWARD_SM90 && hopper_available(state))
+        hopper_backward(state, dq, dk, dv, s->q_stride, p->dout, p->out, p->lse, q, k, v, s, engine - FLASH_VARIANTS);
+    else
+        return engine == BACKWARD_SM90 &&
+               attention_sm90_backward(state, dq, dk, dv, s->q_stride, p->dout, p->out, p->lse, q, k, v, s, NULL);
+    return true;
+}
+
+static void backward_check(const Problem *p, int runs) {
+    const AttentionShape *s = &p->shape;
+    size_t bytes = (size_t)s->batch * (size_t)s->seq * (size_t)s->q_stride * sizeof(bf16);
+    run(p, ENGINE_PORTABLE);
+    backward_run(p, 0);
+    fail_if(ops->sync(ops));
+    bf16 *wanted = fetch(p->grads, bytes);
+    printf("    backward:");
+    for (int engine = 0; engine < BACKWARD_ENGINES; engine++) {
+        if (!backward_run(p, engine)) continue;
+        bf16 *first = fetch(p->grads, bytes);
+        int differ = 0;
+        for (int i = 1; i < runs; i++) {
+            backward_run(p, engine);
+            bf16 *again = fetch(p->grads, bytes);
+            differ += memcmp(first, again, bytes) != 0;
+            free(again);
+        }
+        double error = difference(first, wanted, (int64_t)(bytes / sizeof(bf16)));
+        bool right = error < 1e-2 && !differ;
+        failures += !right;
+        printf(" %d: %.1e%s", engine, error, right ? "" : " FAILED");
+        if (differ) printf(" (%d of %d runs differ)", differ, runs - 1);
+        free(first);
+    }
+    printf("\n");
+    fflush(stdout);
+    free(wanted);
+}
+
 // Milliseconds of one run, hot: the clock settles under load first.
 static double timed(const Problem *p, Engine engine, int runs) {
     for (int i = 0; i < runs; i++)
@@ -218,8 +274,8 @@ int main(void) {
     fail_if(ops_cuda_create(&ops, 0, NULL));
     state = ops->state;
     library = cudnn_open(state);
-    void *workspace = device_memory((size_t)64 << 20);
-    ops->bind_workspace(ops, workspace, (size_t)64 << 20);
+    void *workspace = device_memory(WORKSPACE);
+    ops->bind_workspace(ops, workspace, WORKSPACE);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const Case *c = &cases[i];
         Problem p = problem_make(c);
@@ -230,10 +286,11 @@ int main(void) {
         outputs_run(&p, ENGINE_PORTABLE, &out, &lse);
         check(&p, c->timed ? 1 : 3, out, lse);
         free(out), free(lse);
+        backward_check(&p, c->timed ? 10 : 3);
         if (c->timed) race(&p);
         problem_free(&p);
     }
-    ops->free(ops, workspace, (size_t)64 << 20);
+    ops->free(ops, workspace, WORKSPACE);
     cudnn_close(library);
     ops_cuda_destroy(ops);
     printf("%s\n", failures ? "FAILED" : "all right");

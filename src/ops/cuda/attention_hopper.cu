@@ -37,7 +37,7 @@ static __device__ __forceinline__ void copy_async(uint32_t to, const void *from,
 
 // Copies have landed and may be read by wgmma once all threads have passed the barrier.
 static __device__ __forceinline__ void copies_arrive() {
-    asm volatile("cp.async.wait_group 0;" ::: "memory");
+    asm volatile("cp.async.wait_all;" ::: "memory"); // also of what belongs to no committed group
     shared_fence_async();
     __syncthreads();
 }
