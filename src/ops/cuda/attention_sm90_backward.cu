@@ -67,6 +67,9 @@ static __device__ __forceinline__ void scores_start(float (&d)[COUNT], uint32_t 
     wgmma_commit();
 }
 
+// Whole or not, the products of one kind stand in one branch with their fence and commit: otherwise ptxas serializes
+// them.
+
 template <int D, int FROM>
 static __device__ __forceinline__ void
 accumulate_from(float (&d)[D / 2], const uint32_t (&p)[Config<D>::QUERIES / 16][4], uint32_t queries, int keep) {
@@ -117,7 +120,7 @@ template <int COUNT> static __device__ __forceinline__ void scores_mask(float (&
         if (first + i / 4 * 8 + (i & 1) < (i & 2) * 4) s[i] = -CUDART_INF_F;
 }
 
-// Two warpgroups take turns at the tensor cores, so that one issues its products while the other computes powers.
+// The warpgroup with the token issues its products.
 static __device__ __forceinline__ void token_wait(int warpgroup) {
     asm volatile("bar.sync %0, 256;" ::"r"(1 + warpgroup) : "memory");
 }
@@ -237,6 +240,55 @@ static __device__ __forceinline__ void gradients_store(const BackwardArgs &args,
     }
 }
 
+// A word of what was told about step n; from one lane, so that branches on it are known to be the warp's.
+template <int D> static __device__ __forceinline__ int step_word(const uint8_t *shared, int n, int word) {
+    const volatile int *step = (const volatile int *)(shared + Config<D>::STEPS + n % STEP_SLOTS * 32);
+    return __shfl_sync(0xffffffffu, step[word], 0);
+}
+
+// From the scores s and dP, in flight, to the left operands of the products: P for dV, dS for dK and, in shared memory,
+// for dQ.
+template <int D, int COUNT>
+static __device__ __forceinline__ void operands_make(const Place &at, float (&s)[COUNT], float (&dp)[COUNT],
+                                                     uint32_t (&p)[COUNT / 8][4], uint32_t (&ds)[COUNT / 8][4],
+                                                     int flags, int ahead, bool whole) {
+    using C = Config<D>;
+    wgmma_wait<1>();
+    wgmma_hold(s);
+    if constexpr (D == 64) {
+        if (ahead == 0) {
+            const int first = (at.lane & 3) * 2 - (threadIdx.x / 32 & 3) * 16 - at.lane / 4;
+            if (at.warpgroup == 0)
+                scores_mask(half_of(s, 0), first);
+            else
+                scores_mask(half_of(s, 1), first);
+        }
+        if (whole) powers<D, 0, 4>(at, s);
+        powers<D, 64, 4>(at, s);
+    } else {
+        if (ahead < at.warpgroup * 64 + 63) scores_mask(s, ahead + (at.lane & 3) * 2 - at.row0 - at.lane / 4);
+        powers<D, 0, 4>(at, s);
+    }
+    wgmma_wait<0>();
+    wgmma_hold(dp);
+    if (flags & STEP_LAST && at.lane == 0)
+        mbarrier_arrive(at.base + C::V_EMPTY + (C::V_SLOTS > 1 && flags & STEP_SLOT ? 8 : 0));
+    // dS of the step before is complete, and no product reads the place of this one any more.
+    mbarrier_wait(at.base + C::DS_FULL + (at.n & 1 ^ 1) * 8, (at.n - 1) >> 1 & 1);
+    if constexpr (D == 64) {
+        if (whole)
+            differences<D, 0, 4>(at, s, dp, p, ds);
+        else
+#pragma unroll
+            for (int i = 0; i < 16; i++)
+                p[i / 4][i % 4] = 0, ds[i / 4][i % 4] = 0;
+        differences<D, 64, 4>(at, s, dp, p, ds);
+    } else {
+        differences<D, 0, 4>(at, s, dp, p, ds);
+    }
+    shared_fence_async();
+}
+
 template <int D, bool ROPE>
 static __device__ __forceinline__ void backward_compute(const BackwardArgs &args, uint8_t *shared, uint32_t base,
                                                         int warpgroup) {
@@ -247,14 +299,12 @@ static __device__ __forceinline__ void backward_compute(const BackwardArgs &args
     at.row0 = warpgroup * 64 + (threadIdx.x / 32 & 3) * 16;
     at.scale2 = args.scale * LOG2E;
     at.n = 0;
-    float s[COUNT], dk[D / 2], dv[D / 2], dq[32];
+    float s[COUNT], dp[COUNT], dk[D / 2], dv[D / 2], dq[32];
     int before = 0; // flags of the step before
     mbarrier_wait(base + C::Q_FULL, 0);
-    int flags = __shfl_sync(0xffffffffu, *(const volatile int *)(shared + C::STEPS), 0);
-    int ahead = __shfl_sync(0xffffffffu, *(const volatile int *)(shared + C::STEPS + 4), 0);
+    int flags = step_word<D>(shared, 0, 0), ahead = step_word<D>(shared, 0, 1);
     if (flags & STEP_STOP) return;
     bool whole = D != 64 || ahead > 0 || warpgroup == 0;
-    float dp[COUNT];
     scores_start<D>(s, base + C::K + warpgroup * 8192, base + C::Q);
     mbarrier_wait(base + C::DO_FULL, 0);
     scores_start<D>(dp, base + C::V + warpgroup * 8192, base + C::DO);
@@ -263,45 +313,12 @@ static __device__ __forceinline__ void backward_compute(const BackwardArgs &args
         const int stage = at.n & 1, next = at.n + 1;
         const uint32_t do_tile = base + C::DO + stage * C::Q_BYTES, q_tile = base + C::Q + stage * C::Q_BYTES;
         uint32_t p[COUNT / 8][4], ds[COUNT / 8][4];
-        wgmma_wait<1>();
-        wgmma_hold(s);
-        if constexpr (D == 64) {
-            if (ahead == 0) {
-                const int first = (at.lane & 3) * 2 - (threadIdx.x / 32 & 3) * 16 - at.lane / 4;
-                if (warpgroup == 0)
-                    scores_mask(half_of(s, 0), first);
-                else
-                    scores_mask(half_of(s, 1), first);
-            }
-            if (whole) powers<D, 0, 4>(at, s);
-            powers<D, 64, 4>(at, s);
-        } else {
-            if (ahead < warpgroup * 64 + 63) scores_mask(s, ahead + (at.lane & 3) * 2 - at.row0 - at.lane / 4);
-            powers<D, 0, 4>(at, s);
-        }
-        wgmma_wait<0>();
-        wgmma_hold(dp);
-        if (flags & STEP_LAST && at.lane == 0)
-            mbarrier_arrive(base + C::V_EMPTY + (C::V_SLOTS > 1 && flags & STEP_SLOT ? 8 : 0));
-        // dS of the step before is complete, and no product reads the place of this one any more.
-        mbarrier_wait(base + C::DS_FULL + (stage ^ 1) * 8, (at.n - 1) >> 1 & 1);
-        if constexpr (D == 64) {
-            if (whole)
-                differences<D, 0, 4>(at, s, dp, p, ds);
-            else
-#pragma unroll
-                for (int i = 0; i < 16; i++)
-                    p[i / 4][i % 4] = 0, ds[i / 4][i % 4] = 0;
-            differences<D, 64, 4>(at, s, dp, p, ds);
-        } else {
-            differences<D, 0, 4>(at, s, dp, p, ds);
-        }
-        shared_fence_async();
+        operands_make<D>(at, s, dp, p, ds, flags, ahead, whole);
         if (C::TAKES_TURNS) token_wait(warpgroup);
         dq_start<D>(dq, base + C::DS + (stage ^ 1) * C::DS_BYTES, base + C::K + (before & STEP_SLOT ? C::KV_BYTES : 0),
                     warpgroup, D != 64 || warpgroup == 1 || !(before & STEP_ENDS));
         accumulate_start<D>(dv, p, do_tile, !(flags & STEP_FIRST), whole);
-        wgmma_wait<1>();
+        wgmma_wait<1>(); // dQ
         wgmma_hold(dq);
         __syncwarp();
         if (at.lane == 0) {
@@ -309,17 +326,17 @@ static __device__ __forceinline__ void backward_compute(const BackwardArgs &args
             if (before & STEP_LAST) mbarrier_arrive(base + C::K_EMPTY + (before & STEP_SLOT ? 8 : 0));
         }
         accumulate_start<D>(dk, ds, q_tile, !(flags & STEP_FIRST), whole);
+        // What ends a sum of dQ takes long: the other warpgroup need not wait for it.
         if (C::TAKES_TURNS && before & STEP_ENDS) token_pass(warpgroup);
         if (at.n > 0) dq_hand_over<D, ROPE>(args, at, dq, at.n - 1, before);
-        wgmma_wait<1>(); // all but dK
+        wgmma_wait<1>(); // dV
         if (at.lane == 0) mbarrier_arrive(base + C::DO_EMPTY + stage * 8);
         mbarrier_wait(base + C::Q_FULL + (stage ^ 1) * 8, next / 2 & 1);
-        const volatile int *told = (const volatile int *)(shared + C::STEPS + next % STEP_SLOTS * 32);
-        const int next_flags = __shfl_sync(0xffffffffu, told[0], 0);
-        ahead = __shfl_sync(0xffffffffu, told[1], 0);
+        const int next_flags = step_word<D>(shared, next, 0);
+        ahead = step_word<D>(shared, next, 1);
         whole = D != 64 || ahead > 0 || warpgroup == 0;
         if (next_flags & STEP_STOP) break;
-        if (flags & STEP_LAST) {
+        if (flags & STEP_LAST) { // before the next scores: with products in flight ptxas would serialize all
             wgmma_wait<0>();
             wgmma_hold(dk);
             wgmma_hold(dv);
@@ -327,7 +344,7 @@ static __device__ __forceinline__ void backward_compute(const BackwardArgs &args
         }
         scores_start<D>(s, base + C::K + (next_flags & STEP_SLOT ? C::KV_BYTES : 0) + warpgroup * 8192,
                         base + C::Q + (stage ^ 1) * C::Q_BYTES);
-        wgmma_wait<1>();
+        wgmma_wait<1>(); // dK
         if (at.lane == 0) mbarrier_arrive(base + C::Q_EMPTY + stage * 8);
         mbarrier_wait(base + C::DO_FULL + (stage ^ 1) * 8, next / 2 & 1);
         scores_start<D>(dp,
@@ -358,7 +375,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
     using C = Config<D>;
     extern __shared__ __align__(1024) uint8_t shared[]; // nothing static: the swizzle needs the tiles at 1024
     const uint32_t base = shared_address(shared);
-    const int warpgroup = __shfl_sync(0xffffffffu, threadIdx.x / 128, 0);
+    const int warpgroup = __shfl_sync(0xffffffffu, threadIdx.x / 128, 0); // known to be the same in a warp
     if (threadIdx.x == 0) {
         for (int i = 0; i < 2; i++) { // 8 warps compute
             mbarrier_init(base + C::Q_FULL + i * 8, 1), mbarrier_init(base + C::Q_EMPTY + i * 8, 8);
@@ -425,6 +442,7 @@ static __global__ void __launch_bounds__(256) prepare_kernel(const __grid_consta
             total += __shfl_xor_sync(0xffffffffu, total, e);
         if (column == 0) {
             const int64_t in = ((int64_t)batch * args.heads + head) * args.seq + token;
+            // In the order in which a lane of the accumulators needs them: 2 of each 8 queries, for 16 at once.
             const int64_t to =
                 (int64_t)line * QUERIES + (row & ~15) + (row >> 1 & 3) * 4 + (row >> 3 & 1) * 2 + (row & 1);
             args.dots[to] = total;

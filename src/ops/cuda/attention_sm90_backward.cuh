@@ -40,7 +40,7 @@ struct BackwardArgs {
     const float *lse;
     Half *dq, *dk, *dv;
     float *dq_sum;      // [batch, heads, query blocks, DQ_FLOATS] in the order of the accumulators
-    float *lse2, *dots; // [batch, heads, query blocks * queries]: lse * log2 e, sum of dO * O
+    float *lse2, *dots; // [batch, heads, query blocks * queries]: lse * log2 e, sum of dO * O; see prepare_kernel
     int32_t *turns;     // [batch, heads, query blocks, 2]
     int32_t *next_item;
     int batch, seq, heads, kv_heads, head_dim, key_blocks, query_blocks;
@@ -57,7 +57,7 @@ struct BackwardMaps {
 // What the parts of the kernel must agree on: sizes and places in shared memory for heads of up to D columns.
 template <int D> struct Config {
     static constexpr int QUERIES = D == 64 ? 128 : 64, PANELS = D / 64;
-    // The next item's K is needed before the last products with this one's; V a little later.
+    // The next item's K and V arrive while this one's are in use: its first scores precede the last dQ of this one.
     static constexpr int K_SLOTS = 2, V_SLOTS = D == 64 ? 2 : 1;
     static constexpr int KV_BYTES = KEYS * D * 2, Q_BYTES = QUERIES * D * 2, DS_BYTES = KEYS * QUERIES * 2;
     static constexpr int KV_PANEL = KEYS * 128, Q_PANEL = QUERIES * 128; // bytes of 64 columns
@@ -65,7 +65,7 @@ template <int D> struct Config {
                          DS = DO + 2 * Q_BYTES, DQ = DS + 2 * DS_BYTES, LSE = DQ + DQ_BYTES,
                          DOTS = LSE + 2 * QUERIES * 4, STEPS = DOTS + 2 * QUERIES * 4,
                          BARRIERS = STEPS + STEP_SLOTS * 32;
-    static constexpr bool TAKES_TURNS = D == 64;
+    static constexpr bool TAKES_TURNS = D == 64; // the warpgroups, at the tensor cores; slower for long heads
     // Of the 504 for a thread of each warpgroup that the block starts with.
     static constexpr int REGISTERS_MOVE = 24, REGISTERS_COMPUTE = 240;
     // barriers, 8 bytes each
