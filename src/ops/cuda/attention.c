@@ -89,21 +89,24 @@ static void case_run(CudaState *state, const AttentionCase *item, int engine, co
 }
 
 static float case_time(CudaState *state, const AttentionCase *item, int engine, const AttentionArgs *a) {
-    enum { REPEATS = 4 };
+    enum { REPEATS = 4, LONG_MS = 50 }; // a long run (under a tool that watches it) says enough at once
     float milliseconds = 0;
     cudaEvent_t begin, end;
     CUDA_CHECK(state, cudaEventCreate(&begin));
     CUDA_CHECK(state, cudaEventCreate(&end));
-    case_run(state, item, engine, a);
-    CUDA_CHECK(state, cudaEventRecord(begin, state->stream));
-    for (int i = 0; i < REPEATS; i++)
-        case_run(state, item, engine, a);
-    CUDA_CHECK(state, cudaEventRecord(end, state->stream));
-    CUDA_CHECK(state, cudaEventSynchronize(end));
-    CUDA_CHECK(state, cudaEventElapsedTime(&milliseconds, begin, end));
+    case_run(state, item, engine, a); // loads the kernel
+    for (int repeats = 1; repeats <= REPEATS && milliseconds < LONG_MS; repeats += REPEATS - 1) {
+        CUDA_CHECK(state, cudaEventRecord(begin, state->stream));
+        for (int i = 0; i < repeats; i++)
+            case_run(state, item, engine, a);
+        CUDA_CHECK(state, cudaEventRecord(end, state->stream));
+        CUDA_CHECK(state, cudaEventSynchronize(end));
+        CUDA_CHECK(state, cudaEventElapsedTime(&milliseconds, begin, end));
+        milliseconds /= (float)repeats;
+    }
     cudaEventDestroy(begin);
     cudaEventDestroy(end);
-    return milliseconds / REPEATS;
+    return milliseconds;
 }
 
 static char *case_key(const CudaState *state, const AttentionCase *item) {

@@ -20,5 +20,6 @@ static inline size_t attention_sm90_backward_workspace(int batch, int seq, int h
     const int queries = sm90_backward_queries(head_dim);
     const size_t blocks = (size_t)batch * (size_t)heads * (size_t)((seq + queries - 1) / queries);
     (void)kv_heads;
-    return blocks * (SM90_BACKWARD_DQ_BYTES + 2 * (size_t)queries * sizeof(float) + 2 * sizeof(int32_t)) + sizeof(int32_t);
+    return blocks * (SM90_BACKWARD_DQ_BYTES + 2 * (size_t)queries * sizeof(float) + 2 * sizeof(int32_t)) +
+           sizeof(int32_t);
 }
