@@ -40,10 +40,15 @@ double hardware_gemm_rate(const HardwareGpu *gpu, HardwareDtype dtype, bool grou
     return fmin(rate, gpu->peak[dtype]);
 }
 
-// Kernels work on heads padded to 32; the share of the peak grows with the size of a head, by its logarithm.
+// Kernels work on heads padded to 32.
+static double padded_head(double head_dim) {
+    return ceil(head_dim / 32) * 32;
+}
+
+// The share of the peak grows with the size of a head, by its logarithm.
 static double attention_curve(const HardwareGpu *gpu, HardwareDtype dtype, double head_dim, double seq, bool backward) {
     const HardwareEfficiency *e = &gpu->efficiency;
-    double padded = ceil(head_dim / 32) * 32, step = fmin(fmax(log2(padded / 64), -1.5), 1.25);
+    double padded = padded_head(head_dim), step = fmin(fmax(log2(padded / 64), -1.5), 1.25);
     double small = backward ? e->attention_backward_64 : e->attention_forward_64;
     double large = backward ? e->attention_backward_128 : e->attention_forward_128;
     double half = backward ? e->attention_backward_half : e->attention_forward_half;
@@ -53,13 +58,16 @@ static double attention_curve(const HardwareGpu *gpu, HardwareDtype dtype, doubl
 
 double hardware_attention_rate(const HardwareGpu *gpu, HardwareDtype dtype, double head_dim, double seq,
                                bool backward) {
-    Blend blend = {0};
+    Blend same = {0},
+          others = {0}; // other sizes of heads have other kernels: asked where nothing was measured for this one
     for (int i = 0; (dtype == HARDWARE_BF16 || gpu->cpu) && i < gpu->attention_count; i++) {
         const HardwareAttention *point = &gpu->attentions[i];
         double measured = backward ? point->backward : point->forward;
-        blend_add(&blend, log_distance(head_dim, point->head_dim) + log_distance(seq, point->seq),
+        blend_add(padded_head(point->head_dim) == padded_head(head_dim) ? &same : &others,
+                  log_distance(head_dim, point->head_dim) + log_distance(seq, point->seq),
                   measured / attention_curve(gpu, dtype, point->head_dim, point->seq, backward));
     }
+    Blend blend = same.weight > 0 ? same : others;
     double rate =
         attention_curve(gpu, dtype, head_dim, seq, backward) * (blend.weight > 0 ? blend.sum / blend.weight : 1);
     return fmin(rate, gpu->peak[dtype]);
