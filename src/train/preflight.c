@@ -226,6 +226,14 @@ Status preflight_run(const Config *config, const PreflightOptions *options) {
     if (best >= 0) {
         micro_batch = tries[best].micro_batch;
         grad_accum = tries[best].grad_accum;
+        int fastest = best;
+        for (int i = 0; i < count; i++)
+            if (tries[i].tokens_per_second > tries[fastest].tokens_per_second &&
+                tries[i].memory_fraction <= PREFLIGHT_MEMORY_MAX)
+                fastest = i;
+        if (fastest != best)
+            printf("\n%lld is fastest; of those within 1 %% of it, the one nearest to %.0f %% of the memory is taken\n",
+                   (long long)tries[fastest].micro_batch, 100 * PREFLIGHT_MEMORY_WANTED);
         printf("\nbest: put this into the config\n\n[train]\nmicro_batch = %lld\ngrad_accum = %lld\n",
                (long long)micro_batch, (long long)grad_accum);
         chosen.train.micro_batch = micro_batch;
