@@ -131,16 +131,17 @@ static double swiglu_left(const Builder *b) {
     return b->fused && b->width == 2 ? 1 - b->machine->gpu.efficiency.swiglu_hidden : 1;
 }
 
-static double rope_left(const Builder *b, const Shapes *s) {
-    return b->fused && b->width == 2 && s->head_dim == 64 && !s->documents ? 1 - b->machine->gpu.efficiency.rope_hidden
-                                                                           : 1;
+static double rope_left(const Builder *b, const Shapes *s, bool backward) {
+    bool inside =
+        !s->qk_norm && (s->head_dim == 64 || (s->head_dim == 128 && !backward)) && !(s->documents && backward);
+    return b->fused && b->width == 2 && inside ? 1 - b->machine->gpu.efficiency.rope_hidden : 1;
 }
 
 static void attention_forward(Builder *b, const Shapes *s, StepPass pass) {
     double T = s->tokens, w = b->width;
     norm(b, b->fused ? "norm (attention)" : "add + norm (attention)", s, pass);
     product(b, "qkv", pass, T, s->hidden, s->qkv, 1);
-    pass_over(b, s->qk_norm ? "QK-norm + RoPE" : "RoPE", pass, 2 * T * s->qk * w * (s->qk_norm ? 1 : rope_left(b, s)));
+    pass_over(b, s->qk_norm ? "QK-norm + RoPE" : "RoPE", pass, 2 * T * s->qk * w * rope_left(b, s, false));
     attention(b, s, pass);
     product_onto(b, "o", pass, T, s->attention, s->hidden);
 }
@@ -195,7 +196,7 @@ static void attention_backward(Builder *b, const Shapes *s, bool selective) {
     if (selective && s->qk_norm) pass_over(b, "QK-norm + RoPE again", STEP_RECOMPUTE, 2 * T * s->qk * w);
     attention(b, s, STEP_BACKWARD);
     pass_over(b, s->qk_norm ? "QK-norm + RoPE backward" : "RoPE backward", STEP_BACKWARD,
-              (s->qk_norm ? 3 : 2 * rope_left(b, s)) * T * s->qk * w);
+              (s->qk_norm ? 3 : 2 * rope_left(b, s, true)) * T * s->qk * w);
     product_backward(b, "qkv, input gradient", "qkv, weight gradient", T, s->hidden, s->qkv, 1, 1);
     pass_over(b, "norm backward (attention)", STEP_BACKWARD, 5 * T * s->hidden * w);
 }

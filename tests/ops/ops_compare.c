@@ -11,6 +11,7 @@
 // what the op rounds on the way (bf16 probabilities in attention, split float gradients in the router).
 #include "ops_compare.h"
 #include "base/text.h"
+#include "ops/cuda/cuda.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -304,6 +305,9 @@ int main(int argc, char **argv) {
     cuda->bind_workspace(cuda, workspace, bytes);
     int code = compare_all(cuda, only, every, small);
     must(cuda->sync(cuda));
+    int rejected = cuda_state(cuda)->disagreements; // the op was right all the same: by another kernel
+    if (rejected) printf("FAILED: races have rejected the results of %d kernels\n", rejected);
+    code |= rejected != 0;
     cuda->free(cuda, workspace, bytes);
     ops_cuda_destroy(cuda);
     return code;

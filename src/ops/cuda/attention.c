@@ -111,7 +111,7 @@ static float case_time(CudaState *state, const AttentionCase *item, int engine, 
 
 static char *case_key(const CudaState *state, const AttentionCase *item) {
     const AttentionShape *s = &item->shape;
-    return text_format("attention 6 cudnn %d workspace %zu %s%s %s batch %d seq %d heads %d kv %d dim %d",
+    return text_format("attention 7 cudnn %d workspace %zu %s%s %s batch %d seq %d heads %d kv %d dim %d",
                        cudnn_version(state->attention->library), state->workspace_bytes,
                        item->backward ? "backward" : "forward", item->rope ? " rope" : "",
                        s->doc_start ? "documents" : "plain", s->batch, s->seq, s->heads, s->kv_heads, s->head_dim);
@@ -151,6 +151,8 @@ static Sample case_sample(CudaState *state, const AttentionCase *item, const Att
         sample_take(state, &sample, 2, a->dv, item->dqkv_stride, kv, rows);
     } else {
         sample_take(state, &sample, 0, a->out, s->o_stride, q, rows);
+        sample_take(state, &sample, 1, (const bf16 *)a->lse + 1, 2, 1,
+                    rows * s->heads); // a float's upper half is a bf16
     }
     CUDA_CHECK(state, cudaStreamSynchronize(state->stream));
     return sample;
@@ -166,6 +168,7 @@ static void case_poison(CudaState *state, const AttentionCase *item, const Atten
         sample_poison(state, a->dv, item->dqkv_stride, kv, rows);
     } else {
         sample_poison(state, a->out, s->o_stride, q, rows);
+        sample_poison(state, a->lse, 2, 2, rows * s->heads);
     }
 }
 
@@ -178,7 +181,7 @@ static bool case_agrees(CudaState *state, const AttentionCase *item, int engine,
         return true;
     }
     bool agrees =
-        sample_agrees(&sample, reference, item->backward ? "attention backward" : "attention forward", engine);
+        sample_agrees(state, &sample, reference, item->backward ? "attention backward" : "attention forward", engine);
     sample_free(&sample);
     return agrees;
 }
@@ -218,7 +221,7 @@ static void case_choose(CudaState *state, AttentionCase *item, const AttentionAr
             if (item->engine < 0 || time < best) item->engine = engine, best = time;
         }
         // A choice made on broken numbers or after a failure is not worth keeping.
-        bool sound = !state->failure && !isnan(sample_difference(&reference, &reference));
+        bool sound = !state->failure && sample_sound(&reference);
         sample_free(&reference);
         char value[16];
         snprintf(value, sizeof value, "%d", item->engine);

@@ -58,8 +58,9 @@ typedef struct CudaState {
     void *workspace; // bound by the caller; 256-byte aligned
     size_t workspace_bytes;
 
-    char *failure;  // the first failure since the last sync, or NULL
-    bool capturing; // between graph_begin and graph_end
+    char *failure;     // the first failure since the last sync, or NULL
+    bool capturing;    // between graph_begin and graph_end
+    int disagreements; // kernels whose results a race has rejected
 
     struct { // pinned ring -> device staging on copy_stream -> destination on stream
         uint8_t *host, *staging;

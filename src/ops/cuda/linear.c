@@ -38,11 +38,11 @@ static Race race_of(const LinearCall *call) {
                  .results = {{call->out, call->n}},
                  .rows = call->rows};
     if (call->backward)
-        race.what = "linear 1 backward", race.run = backward_run;
+        race.what = "linear 2 backward", race.run = backward_run;
     else if (call->rope)
-        race.what = "linear 1 rope", race.run = rope_run, race.sizes[3] = call->rope->head_dim;
+        race.what = "linear 2 rope", race.run = rope_run, race.sizes[3] = call->rope->head_dim;
     else
-        race.what = call->add ? "linear 1 add" : "linear 1", race.run = forward_run;
+        race.what = call->add ? "linear 2 add" : "linear 2", race.run = forward_run;
     return race;
 }
 

@@ -114,7 +114,7 @@ static float trial(Ops *ops, const Race *race, int choice, const Sample *referen
     float time = run_time(ops, race, choice);
     if (time < 0) return time;
     Sample sample = results_sample(state, race);
-    bool agrees = sample_agrees(&sample, reference, key, choice);
+    bool agrees = sample_agrees(state, &sample, reference, key, choice);
     sample_free(&sample);
     return agrees ? time : -1;
 }
@@ -133,10 +133,11 @@ int race_run(Ops *ops, const Race *race) {
         best = time;
         winner = choice;
     }
+    bool sound = !state->failure && sample_sound(&reference); // else not worth keeping
     sample_free(&reference);
     char value[16];
     snprintf(value, sizeof value, "%d", winner);
-    if (!state->failure) tune_put(state->tune, key, value);
+    if (sound) tune_put(state->tune, key, value);
     free(key);
     case_add(state, race, winner);
     return winner;

@@ -1,6 +1,6 @@
 // Several kernels for one op: which is fastest depends on the shape, so they are timed at a shape's first use outside a
-// graph, under load, and their results checked against those of the plainest way. The choice is kept in memory and in
-// the tuning cache.
+// graph, under load, and their results checked against those of the plain way (whose own parts may have been raced
+// before). The choice is kept in memory and in the tuning cache.
 #pragma once
 
 #include "ops/cuda/sample.h"

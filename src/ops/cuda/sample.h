@@ -20,5 +20,7 @@ void sample_free(Sample *sample);
 
 // The largest relative difference of a part, by norm; NaN when a result is.
 double sample_difference(const Sample *got, const Sample *wanted);
-// Whether that is small enough for two right kernels; warns about `what` otherwise.
-bool sample_agrees(const Sample *got, const Sample *wanted, const char *what, int choice);
+// Whether there is no NaN in it.
+bool sample_sound(const Sample *sample);
+// Whether they are near enough for two right kernels; warns about `what` otherwise, and counts it.
+bool sample_agrees(CudaState *state, const Sample *got, const Sample *wanted, const char *what, int choice);
