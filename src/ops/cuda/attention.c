@@ -188,9 +188,8 @@ static bool case_can(CudaState *state, const AttentionCase *item, int engine) {
     if (engine == ENGINE_SM90) {
         const AttentionShape *s = &item->shape;
         if (!item->backward) return attention_sm90_forward_supported(state, s);
-        return attention_sm90_supported(state, item->dqkv_stride, s) &&
-               attention_sm90_backward_workspace(s->batch, s->seq, s->heads, s->kv_heads, s->head_dim) <=
-                   state->workspace_bytes;
+        return attention_sm90_backward_supported(state, item->dqkv_stride, s) &&
+               attention_sm90_backward_workspace(s->batch, s->seq, s->heads, s->head_dim) <= state->workspace_bytes;
     }
     if (engine >= ENGINE_HOPPER && engine < ENGINE_SM90) return item->backward && hopper_available(state);
     return engine >= 0 && engine < FLASH_VARIANTS;

@@ -14,8 +14,6 @@
 
 typedef __nv_bfloat16 Half;
 
-#define LOG2E 1.4426950408889634f
-
 struct HopperArgs {
     const Half *q, *k, *v, *o, *dout;
     Half *dq, *dk, *dv;

@@ -42,15 +42,7 @@ HOPPER_CODE void bulk_add(void *to, uint32_t shared, uint32_t bytes) { // of flo
                  : "memory");
 }
 
-HOPPER_CODE void bulk_commit(void) {
-    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
-}
-
-HOPPER_CODE void bulk_wait_read(void) { // until this thread's committed stores and additions have read shared memory
-    asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
-}
-
-// Until they are in memory.
+// Until this thread's committed stores and additions are in memory.
 HOPPER_CODE void bulk_wait_complete(void) {
     asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }

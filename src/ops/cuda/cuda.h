@@ -248,7 +248,7 @@ void hopper_backward(CudaState *state, void *dq, void *dk, void *dv, int64_t dqk
                      const AttentionShape *shape, int variant);
 
 // attention_sm90_backward.cu: bf16 on compute capability 9.0, without documents; attention_sm90.h gives its scratch.
-bool attention_sm90_supported(const CudaState *state, int64_t dqkv_stride, const AttentionShape *shape);
+bool attention_sm90_backward_supported(const CudaState *state, int64_t dqkv_stride, const AttentionShape *shape);
 bool attention_sm90_rotates(const AttentionShape *shape, const QkRopeShape *rope); // takes dq and dk back through rope
 bool attention_sm90_backward(CudaState *state, void *dq, void *dk, void *dv, int64_t dqkv_stride, const void *dout,
                              const void *out, const float *lse, const void *q, const void *k, const void *v,

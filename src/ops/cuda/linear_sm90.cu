@@ -159,12 +159,12 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, 1)
     extern __shared__ uint8_t dynamic[];
     __shared__ uint64_t barriers[2 * C::STAGES + 4], piece_barriers[3 * C::PIECES];
     __shared__ Experts experts;
-    const int rank = C::BLOCKS == 1 ? 0 : (int)cluster_rank(), warpgroup = threadIdx.x / 128;
+    const int rank = (int)cluster_rank(), warpgroup = threadIdx.x / 128;
     const Ring<C> ring = ring_make<C>((shared_address(dynamic) + 1023) & ~1023u, barriers);
     const Pieces<C> pieces = pieces_make<C>(ring.stages + C::STAGES * C::STAGE_BYTES, piece_barriers);
     experts_load<C::PRODUCT>(experts, args);
     __syncthreads();
-    if (C::BLOCKS > 1) cluster_sync();
+    cluster_sync();
 
     if (warpgroup == 2) {
         registers_shrink<PRODUCER_REGISTERS>();
@@ -190,11 +190,9 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, 1)
             }
         });
     }
-    // Another block of the cluster may still write here, or signal.
-    if (C::BLOCKS > 1) {
-        __syncwarp();
-        cluster_sync();
-    }
+    // The other block may still write here, or signal.
+    __syncwarp();
+    cluster_sync();
 #endif
 }
 

@@ -35,7 +35,7 @@ typedef struct SwigluArgs {
 // Good for some 21 bits: enough for bf16. Far left the exponential is infinite and its reciprocal 0, as it should be.
 HOPPER_CODE float sigmoid(float x) {
     float s;
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(s) : "f"(1.0f + exp2_fast(x * -1.4426950408889634f)));
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(s) : "f"(1.0f + exp2_fast(x * -LOG2E)));
     return s;
 }
 
