@@ -64,8 +64,8 @@ static __device__ __forceinline__ void scores_start(float (&d)[COUNT], uint32_t 
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < D / 16; step++)
-        product_shared<0, 0>(d, operand_after(a, (step >> 2) * C::KV_PANEL + (step & 3) * 32),
-                             operand_after(b, (step >> 2) * C::Q_PANEL + (step & 3) * 32), step > 0);
+        wgmma<0, 0>(d, operand_after(a, (step >> 2) * C::KV_PANEL + (step & 3) * 32),
+                    operand_after(b, (step >> 2) * C::Q_PANEL + (step & 3) * 32), step > 0);
     wgmma_commit();
 }
 
@@ -99,7 +99,7 @@ static __device__ __forceinline__ void dq_start_steps(float (&d)[32], Operand a,
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < STEPS; step++)
-        product_shared<1, 1>(d, operand_after(a, step * 2048), operand_after(b, step * 2048), step > 0);
+        wgmma<1, 1>(d, operand_after(a, step * 2048), operand_after(b, step * 2048), step > 0);
     wgmma_commit();
 }
 
@@ -455,15 +455,15 @@ static __global__ void __launch_bounds__(256) prepare_kernel(const __grid_consta
 // ---- host -----------------------------------------------------------------------------------------------------------
 
 template <int D, bool ROPE>
-static bool backward_launch(CudaState *state, const BackwardArgs *args, const void *q, const void *k, const void *v,
+static void backward_launch(CudaState *state, const BackwardArgs *args, const void *q, const void *k, const void *v,
                             const AttentionShape *shape) {
     using C = Config<D>;
     BackwardMaps maps;
-    if (!map_make(&maps.q, q, shape, shape->heads, shape->q_stride, C::QUERIES) ||
-        !map_make(&maps.k, k, shape, shape->kv_heads, shape->k_stride, KEYS) ||
-        !map_make(&maps.v, v, shape, shape->kv_heads, shape->v_stride, KEYS) ||
-        !map_make(&maps.dout, args->dout, shape, shape->heads, shape->o_stride, C::QUERIES))
-        return false;
+    maps.q = head_map_make(state, q, shape, shape->heads, shape->q_stride, C::QUERIES);
+    maps.k = head_map_make(state, k, shape, shape->kv_heads, shape->k_stride, KEYS);
+    maps.v = head_map_make(state, v, shape, shape->kv_heads, shape->v_stride, KEYS);
+    maps.dout = head_map_make(state, args->dout, shape, shape->heads, shape->o_stride, C::QUERIES);
+    if (state->failure) return;
     prepare_kernel<D><<<args->batch * args->heads * args->query_blocks, 256, 0, state->stream>>>(*args);
     LAUNCH_CHECK(state);
     CUDA_CHECK(state,
@@ -479,7 +479,6 @@ static bool backward_launch(CudaState *state, const BackwardArgs *args, const vo
     launch.stream = state->stream, launch.attrs = &early, launch.numAttrs = 1;
     CUDA_CHECK(state, cudaLaunchKernelEx(&launch, backward_kernel<D, ROPE>, maps, *args));
     LAUNCH_CHECK(state);
-    return true;
 }
 
 // KV heads in a section: what fills the multiprocessors with two key blocks of each when items are short, so that they
@@ -529,7 +528,11 @@ extern "C" bool attention_sm90_backward(CudaState *state, void *dq, void *dk, vo
         args.cos = rope->cos + first, args.sin = rope->sin + first;
     }
     args.section = section_choose(state, args.key_blocks, args.batch * args.kv_heads);
-    if (rope) return backward_launch<64, true>(state, &args, q, k, v, shape);
-    return shape->head_dim <= 64 ? backward_launch<64, false>(state, &args, q, k, v, shape)
-                                 : backward_launch<128, false>(state, &args, q, k, v, shape);
+    if (rope)
+        backward_launch<64, true>(state, &args, q, k, v, shape);
+    else if (shape->head_dim <= 64)
+        backward_launch<64, false>(state, &args, q, k, v, shape);
+    else
+        backward_launch<128, false>(state, &args, q, k, v, shape);
+    return true;
 }

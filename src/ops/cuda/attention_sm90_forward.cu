@@ -208,7 +208,7 @@ static __device__ __forceinline__ void scores_start(float (&s)[64], const Place 
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < 4; step++)
-        product_shared<0, 0>(s, queries + step * 2, keys + step * 2, step > 0);
+        wgmma<0, 0>(s, queries + step * 2, keys + step * 2, step > 0);
     wgmma_commit();
 }
 
@@ -488,11 +488,11 @@ extern "C" bool attention_sm90_forward(CudaState *state, void *out, float *lse, 
                                        const void *v, const AttentionShape *shape) {
     if (!attention_sm90_forward_supported(state, shape)) return false;
     ForwardMaps maps;
-    if (!map_make(&maps.q, q, shape, shape->heads, shape->q_stride, TILE) ||
-        !map_make(&maps.k, k, shape, shape->kv_heads, shape->k_stride, TILE) ||
-        !map_make(&maps.v, v, shape, shape->kv_heads, shape->v_stride, TILE) ||
-        !map_make(&maps.out, out, shape, shape->heads, shape->o_stride, 16)) // of a warp
-        return false;
+    maps.q = head_map_make(state, q, shape, shape->heads, shape->q_stride, TILE);
+    maps.k = head_map_make(state, k, shape, shape->kv_heads, shape->k_stride, TILE);
+    maps.v = head_map_make(state, v, shape, shape->kv_heads, shape->v_stride, TILE);
+    maps.out = head_map_make(state, out, shape, shape->heads, shape->o_stride, 16); // of a warp
+    if (state->failure) return true;
     ForwardArgs args = {};
     args.lse = lse, args.doc_start = shape->doc_start;
     args.batch = shape->batch, args.seq = shape->seq, args.heads = shape->heads, args.kv_heads = shape->kv_heads;
