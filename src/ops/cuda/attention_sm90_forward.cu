@@ -361,7 +361,9 @@ static __device__ __forceinline__ void block_step(Place &at, const ForwardArgs &
     at.n++;
 }
 
-// The warp's 16 rows, divided by their sums, through the slot of their queries to memory; and the log-sum-exps.
+// The warp's 16 rows, divided by their sums, through the slot of their queries to memory; and the log-sum-exps. It
+// writes over its own 16 rows of queries without waiting for the other warps: a warp's part of wgmma reads only its own
+// rows of the left operand.
 static __device__ __forceinline__ void tile_store(Place &at, const ForwardArgs &args, const ForwardMaps &maps,
                                                   const Work &work, const float (&o)[32], const Rows &rows) {
     const int lane = threadIdx.x & 31, warp = threadIdx.x / 32 & 3, first = work.row * TILE + warp * 16;

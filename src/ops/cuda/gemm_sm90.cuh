@@ -220,7 +220,7 @@ template <int COLUMNS, int COUNT> HOPPER_CODE void stage_bf16(uint32_t to, const
     }
 }
 
-// Places in shared memory through which results leave, used in turn. loaded: what the results are made with is there.
+// Places in shared memory through which results leave, one after the other. loaded: what they are made with is there.
 // done: the results are. empty: the stores have read them.
 typedef struct Slots {
     uint32_t memory;

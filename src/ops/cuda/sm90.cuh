@@ -219,13 +219,13 @@ template <int COUNT> HOPPER_CODE void wgmma_hold(float (&d)[COUNT]) {
 #define WGMMA_D128 WGMMA_D64 \
     ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, " \
     "%49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define WGMMA_D192 \
+#define WGMMA_D192 WGMMA_D128 \
     ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, " \
     "%81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
-#define WGMMA_D224 \
+#define WGMMA_D224 WGMMA_D192 \
     ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, " \
     "%111"
-#define WGMMA_D256 \
+#define WGMMA_D256 WGMMA_D224 \
     ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, " \
     "%126, %127"
 
@@ -234,10 +234,10 @@ template <int COUNT> HOPPER_CODE void wgmma_hold(float (&d)[COUNT]) {
 #define WGMMA_F32    WGMMA_F16(0), WGMMA_F16(16)
 #define WGMMA_F64    WGMMA_F32, WGMMA_F16(32), WGMMA_F16(48)
 
-#define WGMMA(shape, registers, a, b, keep, transposes)                                                            \
-    "{\n"                                                                                                          \
-    ".reg .pred p;\n"                                                                                              \
-    "setp.ne.b32 p, " keep ", 0;\n"                                                                                \
+#define WGMMA(shape, registers, a, b, keep, transposes)                                                              \
+    "{\n"                                                                                                            \
+    ".reg .pred p;\n"                                                                                                \
+    "setp.ne.b32 p, " keep ", 0;\n"                                                                                  \
     "wgmma.mma_async.sync.aligned." shape ".f32.bf16.bf16 {" registers "}, " a ", " b ", p, 1, 1, " transposes ";\n" \
     "}\n"
 #define WGMMA_IN "l"(a), "l"(b), "r"(keep), "n"(TRANSPOSE_A), "n"(TRANSPOSE_B)
@@ -257,13 +257,13 @@ HOPPER_CODE void wgmma(float (&d)[COUNT], uint64_t a, uint64_t b, int keep) {
         asm volatile(WGMMA("m64n128k16", WGMMA_D128, "%64", "%65", "%66", "%67, %68")
                      : WGMMA_F64 : WGMMA_IN);
     else if constexpr (COUNT == 96)
-        asm volatile(WGMMA("m64n192k16", WGMMA_D128 WGMMA_D192, "%96", "%97", "%98", "%99, %100")
+        asm volatile(WGMMA("m64n192k16", WGMMA_D192, "%96", "%97", "%98", "%99, %100")
                      : WGMMA_F64, WGMMA_F16(64), WGMMA_F16(80) : WGMMA_IN);
     else if constexpr (COUNT == 112)
-        asm volatile(WGMMA("m64n224k16", WGMMA_D128 WGMMA_D192 WGMMA_D224, "%112", "%113", "%114", "%115, %116")
+        asm volatile(WGMMA("m64n224k16", WGMMA_D224, "%112", "%113", "%114", "%115, %116")
                      : WGMMA_F64, WGMMA_F16(64), WGMMA_F16(80), WGMMA_F16(96) : WGMMA_IN);
     else
-        asm volatile(WGMMA("m64n256k16", WGMMA_D128 WGMMA_D192 WGMMA_D224 WGMMA_D256, "%128", "%129", "%130", "%131, %132")
+        asm volatile(WGMMA("m64n256k16", WGMMA_D256, "%128", "%129", "%130", "%131, %132")
                      : WGMMA_F64, WGMMA_F16(64), WGMMA_F16(80), WGMMA_F16(96), WGMMA_F16(112) : WGMMA_IN);
     // clang-format on
 }

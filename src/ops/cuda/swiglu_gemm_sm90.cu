@@ -282,13 +282,13 @@ template <bool BACKWARD, int TILE_N, bool ONCE> static bool swiglu_launch(CudaSt
     return true;
 }
 
-static bool call_fits(CudaState *state, bool backward, const SwigluCall *call) {
+static bool call_fits(CudaState *state, const SwigluCall *call) {
     static int there = -1; // asking costs some microseconds
     if (there < 0) there = kernel_is_there(state->arch, swiglu_kernel<SwigluConfig<false, 192, false>>);
     const bool aligned = (((uintptr_t)call->before | (uintptr_t)call->gate_up | (uintptr_t)call->hidden |
                            (uintptr_t)call->in | (uintptr_t)call->weight) &
                           15) == 0;
-    return there && aligned && call->dim % (backward ? 8 : 32) == 0 && call->inner % 8 == 0 && call->rows > 0;
+    return there && aligned && call->dim % (call->backward ? 8 : 32) == 0 && call->inner % 8 == 0 && call->rows > 0;
 }
 
 // Which is best depends on how tiles of 64, 96, 128 or 192 columns fill the width, and on what must stay in L2.
@@ -303,7 +303,7 @@ template <bool BACKWARD> static bool swiglu_variant(CudaState *state, const Swig
     return false;
 }
 
-bool swiglu_sm90(CudaState *state, bool backward, const SwigluCall *call, int variant) {
-    if (!call_fits(state, backward, call)) return false;
-    return backward ? swiglu_variant<true>(state, call, variant) : swiglu_variant<false>(state, call, variant);
+bool swiglu_sm90(CudaState *state, const SwigluCall *call, int variant) {
+    if (!call_fits(state, call)) return false;
+    return call->backward ? swiglu_variant<true>(state, call, variant) : swiglu_variant<false>(state, call, variant);
 }
