@@ -64,8 +64,8 @@ typedef struct Problem {
 static bool run(const Problem *p, bool backward, int variant, const void *before) {
     const Case *s = p->shape;
     if (variant >= 0) {
-        SwigluCall call = {p->gate_up, p->hidden, before, p->in, p->weight, s->rows, s->dim, s->inner};
-        return swiglu_sm90(ops->state, backward, &call, variant);
+        SwigluCall call = {p->gate_up, p->hidden, before, p->in, p->weight, s->rows, s->dim, s->inner, backward};
+        return swiglu_sm90(ops->state, &call, variant);
     }
     if (backward) {
         ops->linear_backward_input(ops, p->hidden, p->in, p->weight, s->rows, s->dim, s->inner, DTYPE_BF16);

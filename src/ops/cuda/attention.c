@@ -66,12 +66,12 @@ static bool engine_run(CudaState *state, const AttentionCase *item, int engine, 
         cudnn_run_forward(state, item->plan, a->out, a->lse, a->q, a->k, a->v, a->shape);
     else if (engine == ENGINE_SM90 && !item->backward) {
         if (!attention_sm90_forward(state, a->out, a->lse, a->q, a->k, a->v, a->shape))
-            cuda_fail(state, __FILE__, __LINE__, "the copy engine refused a tensor of attention");
+            cuda_fail(state, __FILE__, __LINE__, "this kernel of attention cannot do the shape");
     } else if (engine == ENGINE_SM90) {
         rotated = a->rope && attention_sm90_rotates(a->shape, a->rope);
         if (!attention_sm90_backward(state, a->dq, a->dk, a->dv, item->dqkv_stride, a->dout, a->out, a->lse, a->q, a->k,
                                      a->v, a->shape, rotated ? a->rope : NULL))
-            cuda_fail(state, __FILE__, __LINE__, "the copy engine refused a tensor of attention");
+            cuda_fail(state, __FILE__, __LINE__, "this kernel of attention cannot do the shape");
     } else if (engine >= ENGINE_HOPPER)
         hopper_backward(state, a->dq, a->dk, a->dv, item->dqkv_stride, a->dout, a->out, a->lse, a->q, a->k, a->v,
                         a->shape, engine - ENGINE_HOPPER);
@@ -191,9 +191,8 @@ static bool case_can(CudaState *state, const AttentionCase *item, int engine) {
     if (engine == ENGINE_SM90) {
         const AttentionShape *s = &item->shape;
         if (!item->backward) return attention_sm90_forward_supported(state, s);
-        return attention_sm90_supported(state, item->dqkv_stride, s) &&
-               attention_sm90_backward_workspace(s->batch, s->seq, s->heads, s->kv_heads, s->head_dim) <=
-                   state->workspace_bytes;
+        return attention_sm90_backward_supported(state, item->dqkv_stride, s) &&
+               attention_sm90_backward_workspace(s->batch, s->seq, s->heads, s->head_dim) <= state->workspace_bytes;
     }
     if (engine >= ENGINE_HOPPER && engine < ENGINE_SM90) return item->backward && hopper_available(state);
     return engine >= 0 && engine < FLASH_VARIANTS;

@@ -16,8 +16,6 @@
 
 typedef __nv_bfloat16 Half;
 
-#define LOG2E 1.4426950408889634f
-
 struct FlashArgs {
     const Half *q, *k, *v, *o, *dout;
     Half *out, *dq, *dk, *dv;

@@ -14,8 +14,6 @@
 
 typedef __nv_bfloat16 Half;
 
-#define LOG2E 1.4426950408889634f
-
 struct HopperArgs {
     const Half *q, *k, *v, *o, *dout;
     Half *dq, *dk, *dv;
@@ -113,6 +111,12 @@ static __device__ __forceinline__ void accumulate(float acc[D / 64][32], const u
 #pragma unroll
         for (int part = 0; part < D / 64; part++)
             multiply_registers(acc[part], p[step], panel(tile + part * ROWS * 128 + (row0 + step * 16) * 128));
+}
+
+template <int PARTS> static __device__ __forceinline__ void parts_hold(float (&acc)[PARTS][32]) {
+#pragma unroll
+    for (int part = 0; part < PARTS; part++)
+        wgmma_hold(acc[part]);
 }
 
 static __device__ __forceinline__ void left_operands(uint32_t p[4][4], const float s[32]) {
@@ -233,6 +237,7 @@ static __global__ void __launch_bounds__(GROUPS * 128, BLOCKS)
         scores<D, BM, BN>(dp, do_tile, group0, v_now, 0);
         wgmma_commit();
         wgmma_wait<1>();
+        wgmma_hold(s);
         if (n0 + BN - 1 > m0 + group0 || doc_start) {
 #pragma unroll
             for (int i = 0; i < 32; i++) {
@@ -244,6 +249,7 @@ static __global__ void __launch_bounds__(GROUPS * 128, BLOCKS)
         for (int i = 0; i < 32; i++)
             s[i] = exp2_fast(fmaf(s[i], scale2, -lse2[(i / 2) & 1]));
         wgmma_wait<0>();
+        wgmma_hold(dp);
 #pragma unroll
         for (int i = 0; i < 32; i++)
             s[i] *= dp[i] - row_sum[(i / 2) & 1];
@@ -253,7 +259,10 @@ static __global__ void __launch_bounds__(GROUPS * 128, BLOCKS)
         accumulate<D, BN>(acc, ds, k_now, 0);
         wgmma_commit();
         wgmma_wait<0>();
+        parts_hold(acc);
     }
+    // Without waiting for the other warps: a warp writes over its own 16 rows of queries, and its part of wgmma is the
+    // only one that reads these rows of the left operand.
     rows_store<D, BM>(shared, row0, acc, args.scale, args.dq + (token0 + m0) * args.grad_stride + h * args.head_dim,
                       args.grad_stride, args.seq - m0, args.head_dim);
 #endif
@@ -326,6 +335,7 @@ static __global__ void __launch_bounds__(GROUPS * 128, BLOCKS)
             scores<D, BN, BM>(dp, v_tile, group0, do_now, 0);
             wgmma_commit();
             wgmma_wait<1>();
+            wgmma_hold(s);
             if (m0 < n0 + group0 + 63 || doc_start) {
 #pragma unroll
                 for (int i = 0; i < 32; i++) {
@@ -347,6 +357,7 @@ static __global__ void __launch_bounds__(GROUPS * 128, BLOCKS)
             accumulate<D, BM>(dv, p, do_now, 0);
             wgmma_commit();
             wgmma_wait<1>(); // dp is there, dv is under way
+            wgmma_hold(dp);
 #pragma unroll
             for (int j = 0; j < 8; j++) {
                 const float2 centre = *(const float2 *)&row_sum[stage][j * 8 + (lane & 3) * 2];
@@ -365,6 +376,8 @@ static __global__ void __launch_bounds__(GROUPS * 128, BLOCKS)
             accumulate<D, BM>(dk, ds, q_now, 0);
             wgmma_commit();
             wgmma_wait<0>();
+            parts_hold(dk);
+            parts_hold(dv);
         }
         if (i + 1 < iterations) keep(stage ^ 1);
     }

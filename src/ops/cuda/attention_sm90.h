@@ -1,4 +1,4 @@
-// The scratch that attention_sm90_backward needs, as a plain function of sizes: the planner asks it without a device.
+// The scratch that attention_sm90_backward needs, as a plain function of sizes: whoever chooses a kernel asks it first.
 #pragma once
 
 #include <stddef.h>
@@ -16,10 +16,9 @@ static inline int sm90_backward_queries(int head_dim) {
 
 // The sums of dQ, then two floats per query (log-sum-exp and row sum of dO * O, padded to whole blocks), then two turn
 // counters per block of queries and the counter of work items.
-static inline size_t attention_sm90_backward_workspace(int batch, int seq, int heads, int kv_heads, int head_dim) {
+static inline size_t attention_sm90_backward_workspace(int batch, int seq, int heads, int head_dim) {
     const int queries = sm90_backward_queries(head_dim);
     const size_t blocks = (size_t)batch * (size_t)heads * (size_t)((seq + queries - 1) / queries);
-    (void)kv_heads;
     return blocks * (SM90_BACKWARD_DQ_BYTES + 2 * (size_t)queries * sizeof(float) + 2 * sizeof(int32_t)) +
            sizeof(int32_t);
 }

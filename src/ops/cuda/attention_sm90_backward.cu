@@ -9,7 +9,7 @@
 // A step, one block of queries, has a part without products (powers of the scores, dS) and one that is nothing else: dQ
 // of the step before (by now the other warpgroup has stored its dS), dV, dK, and scores and dP of the next step, across
 // the border of items. A warp that has issued a few products waits until the tensor cores have taken them, so products
-// do not overlap with its own arithmetic: the two warpgroups take turns, and one computes powers while the other's
+// do not overlap with its own arithmetic: the two warpgroups pass a token, and one computes powers while the other's
 // products run.
 //
 // Where a rotary embedding is given, dQ and dK go back through it on their way from the accumulators to memory: both
@@ -19,8 +19,6 @@
 #include "ops/cuda/vector.cuh"
 
 #include <math_constants.h>
-
-#define LOG2E 1.4426950408889634f
 
 // The next kernel's blocks may come to their places; this one's wait for the kernel before.
 HOPPER_CODE void dependents_launch(void) {
@@ -42,28 +40,32 @@ template <int COUNT> static __device__ __forceinline__ float (&half_of(float (&d
     return *(float(*)[COUNT / 2])(d + half * (COUNT / 2));
 }
 
-// The same operand further on in its tile. Only the low word changes; the compiler is kept from seeing that it has
+// The low word of an operand: only that changes further on in the tile. The compiler is kept from seeing that it has
 // unused bits, as it would clear them each time.
 struct Operand {
     uint32_t low;
-    __device__ __forceinline__ Operand(uint32_t tile, uint32_t leading_bytes) {
-        asm("mov.b32 %0, %1;" : "=r"(low) : "r"((uint32_t)wgmma_operand(tile, leading_bytes)));
-    }
-    __device__ __forceinline__ uint64_t after(uint32_t bytes) const {
-        return wgmma_operand(0, 0) | (low + (bytes >> 4));
-    }
 };
+
+static __device__ __forceinline__ Operand operand_make(uint32_t tile, uint32_t leading_bytes) {
+    Operand operand;
+    asm("mov.b32 %0, %1;" : "=r"(operand.low) : "r"((uint32_t)wgmma_operand(tile, leading_bytes)));
+    return operand;
+}
+
+static __device__ __forceinline__ uint64_t operand_after(Operand operand, uint32_t bytes) {
+    return wgmma_operand(0, 0) | (operand.low + (bytes >> 4));
+}
 
 // d [64, QUERIES] = 64 rows of a tile of keys . a tile of queries, summed over D columns.
 template <int D, int COUNT>
 static __device__ __forceinline__ void scores_start(float (&d)[COUNT], uint32_t keys, uint32_t queries) {
     using C = Config<D>;
-    const Operand a(keys, 16), b(queries, 16);
+    const Operand a = operand_make(keys, 16), b = operand_make(queries, 16);
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < D / 16; step++)
-        product_shared<0, 0>(d, a.after((step >> 2) * C::KV_PANEL + (step & 3) * 32),
-                             b.after((step >> 2) * C::Q_PANEL + (step & 3) * 32), step > 0);
+        wgmma<0, 0>(d, operand_after(a, (step >> 2) * C::KV_PANEL + (step & 3) * 32),
+                    operand_after(b, (step >> 2) * C::Q_PANEL + (step & 3) * 32), step > 0);
     wgmma_commit();
 }
 
@@ -73,11 +75,11 @@ static __device__ __forceinline__ void scores_start(float (&d)[COUNT], uint32_t 
 template <int D, int FROM>
 static __device__ __forceinline__ void
 accumulate_from(float (&d)[D / 2], const uint32_t (&p)[Config<D>::QUERIES / 16][4], uint32_t queries, int keep) {
-    const Operand b(queries, Config<D>::Q_PANEL);
+    const Operand b = operand_make(queries, Config<D>::Q_PANEL);
     wgmma_fence();
 #pragma unroll
     for (int step = FROM; step < Config<D>::QUERIES / 16; step++)
-        product_registers(d, p[step], b.after(step * 2048), step > FROM ? 1 : keep);
+        product_registers(d, p[step], operand_after(b, step * 2048), step > FROM ? 1 : keep);
     wgmma_commit();
 }
 
@@ -93,11 +95,11 @@ static __device__ __forceinline__ void accumulate_start(float (&d)[D / 2],
 }
 
 template <int D, int STEPS>
-static __device__ __forceinline__ void dq_start_steps(float (&d)[32], const Operand &a, const Operand &b) {
+static __device__ __forceinline__ void dq_start_steps(float (&d)[32], Operand a, Operand b) {
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < STEPS; step++)
-        product_shared<1, 1>(d, a.after(step * 2048), b.after(step * 2048), step > 0);
+        wgmma<1, 1>(d, operand_after(a, step * 2048), operand_after(b, step * 2048), step > 0);
     wgmma_commit();
 }
 
@@ -105,8 +107,8 @@ static __device__ __forceinline__ void dq_start_steps(float (&d)[32], const Oper
 template <int D>
 static __device__ __forceinline__ void dq_start(float (&d)[32], uint32_t ds, uint32_t keys, int warpgroup, bool whole) {
     using C = Config<D>;
-    const Operand a(D == 64 ? ds + warpgroup * KEYS * 128 : ds, 16),
-        b(D == 64 ? keys : keys + warpgroup * C::KV_PANEL, 16);
+    const Operand a = operand_make(D == 64 ? ds + warpgroup * KEYS * 128 : ds, 16);
+    const Operand b = operand_make(D == 64 ? keys : keys + warpgroup * C::KV_PANEL, 16);
     if (D != 64 || whole)
         dq_start_steps<D, KEYS / 16>(d, a, b);
     else
@@ -122,11 +124,11 @@ template <int COUNT> static __device__ __forceinline__ void scores_mask(float (&
 
 // The warpgroup with the token issues its products.
 static __device__ __forceinline__ void token_wait(int warpgroup) {
-    asm volatile("bar.sync %0, 256;" ::"r"(1 + warpgroup) : "memory");
+    named_barrier(1 + warpgroup, 256);
 }
 
 static __device__ __forceinline__ void token_pass(int warpgroup) {
-    asm volatile("bar.arrive %0, 256;" ::"r"(2 - warpgroup) : "memory");
+    named_barrier_arrive(2 - warpgroup, 256);
 }
 
 // Where a warpgroup stands: its place in the shared buffers, and the step that it works on.
@@ -168,10 +170,9 @@ static __device__ __forceinline__ void differences(const Place &at, const float 
         if (i + 1 < FROM / 16 + STEPS) next = dots[i * 4 + 4];
 #pragma unroll
         for (int e = 0; e < 4; e++) {
-            const int at = i * 8 + e * 2;
-            p[i][e] = pack_bf16(s[at], s[at + 1]);
-            ds[i][e] =
-                pack_bf16(s[at] * (dp[at] - (e < 2 ? x.x : x.z)), s[at + 1] * (dp[at + 1] - (e < 2 ? x.y : x.w)));
+            const int c = i * 8 + e * 2;
+            p[i][e] = pack_bf16(s[c], s[c + 1]);
+            ds[i][e] = pack_bf16(s[c] * (dp[c] - (e < 2 ? x.x : x.z)), s[c + 1] * (dp[c + 1] - (e < 2 ? x.y : x.w)));
         }
         shared_store_matrices(to + (i >> 2) * KEYS * 128 + ((((i & 3) * 2 + column) ^ (row & 7)) << 4), ds[i][0],
                               ds[i][1], ds[i][2], ds[i][3]);
@@ -308,13 +309,13 @@ static __device__ __forceinline__ void backward_compute(const BackwardArgs &args
     scores_start<D>(s, base + C::K + warpgroup * 8192, base + C::Q);
     mbarrier_wait(base + C::DO_FULL, 0);
     scores_start<D>(dp, base + C::V + warpgroup * 8192, base + C::DO);
-    if (C::TAKES_TURNS && warpgroup == 1) token_pass(warpgroup);
+    if (C::HAS_TOKEN && warpgroup == 1) token_pass(warpgroup);
     for (;;) {
         const int stage = at.n & 1, next = at.n + 1;
         const uint32_t do_tile = base + C::DO + stage * C::Q_BYTES, q_tile = base + C::Q + stage * C::Q_BYTES;
         uint32_t p[COUNT / 8][4], ds[COUNT / 8][4];
         operands_make<D>(at, s, dp, p, ds, flags, ahead, whole);
-        if (C::TAKES_TURNS) token_wait(warpgroup);
+        if (C::HAS_TOKEN) token_wait(warpgroup);
         dq_start<D>(dq, base + C::DS + (stage ^ 1) * C::DS_BYTES, base + C::K + (before & STEP_SLOT ? C::KV_BYTES : 0),
                     warpgroup, D != 64 || warpgroup == 1 || !(before & STEP_ENDS));
         accumulate_start<D>(dv, p, do_tile, !(flags & STEP_FIRST), whole);
@@ -327,7 +328,7 @@ static __device__ __forceinline__ void backward_compute(const BackwardArgs &args
         }
         accumulate_start<D>(dk, ds, q_tile, !(flags & STEP_FIRST), whole);
         // What ends a sum of dQ takes long: the other warpgroup need not wait for it.
-        if (C::TAKES_TURNS && before & STEP_ENDS) token_pass(warpgroup);
+        if (C::HAS_TOKEN && before & STEP_ENDS) token_pass(warpgroup);
         if (at.n > 0) dq_hand_over<D, ROPE>(args, at, dq, at.n - 1, before);
         wgmma_wait<1>(); // dV
         if (at.lane == 0) mbarrier_arrive(base + C::DO_EMPTY + stage * 8);
@@ -350,10 +351,10 @@ static __device__ __forceinline__ void backward_compute(const BackwardArgs &args
         scores_start<D>(dp,
                         base + C::V + (C::V_SLOTS > 1 && next_flags & STEP_SLOT ? C::KV_BYTES : 0) + warpgroup * 8192,
                         base + C::DO + (stage ^ 1) * C::Q_BYTES);
-        if (C::TAKES_TURNS && !(before & STEP_ENDS)) token_pass(warpgroup);
+        if (C::HAS_TOKEN && !(before & STEP_ENDS)) token_pass(warpgroup);
         before = flags, flags = next_flags, at.n = next;
     }
-    if (C::TAKES_TURNS && !(before & STEP_ENDS)) token_pass(warpgroup);
+    if (C::HAS_TOKEN && !(before & STEP_ENDS)) token_pass(warpgroup);
     wgmma_wait<0>();
     wgmma_hold(dk);
     wgmma_hold(dv);
@@ -454,15 +455,15 @@ static __global__ void __launch_bounds__(256) prepare_kernel(const __grid_consta
 // ---- host -----------------------------------------------------------------------------------------------------------
 
 template <int D, bool ROPE>
-static bool backward_launch(CudaState *state, const BackwardArgs *args, const void *q, const void *k, const void *v,
+static void backward_launch(CudaState *state, const BackwardArgs *args, const void *q, const void *k, const void *v,
                             const AttentionShape *shape) {
     using C = Config<D>;
     BackwardMaps maps;
-    if (!map_make(&maps.q, q, shape, shape->heads, shape->q_stride, C::QUERIES) ||
-        !map_make(&maps.k, k, shape, shape->kv_heads, shape->k_stride, KEYS) ||
-        !map_make(&maps.v, v, shape, shape->kv_heads, shape->v_stride, KEYS) ||
-        !map_make(&maps.dout, args->dout, shape, shape->heads, shape->o_stride, C::QUERIES))
-        return false;
+    maps.q = head_map_make(state, q, shape, shape->heads, shape->q_stride, C::QUERIES);
+    maps.k = head_map_make(state, k, shape, shape->kv_heads, shape->k_stride, KEYS);
+    maps.v = head_map_make(state, v, shape, shape->kv_heads, shape->v_stride, KEYS);
+    maps.dout = head_map_make(state, args->dout, shape, shape->heads, shape->o_stride, C::QUERIES);
+    if (state->failure) return;
     prepare_kernel<D><<<args->batch * args->heads * args->query_blocks, 256, 0, state->stream>>>(*args);
     LAUNCH_CHECK(state);
     CUDA_CHECK(state,
@@ -478,7 +479,6 @@ static bool backward_launch(CudaState *state, const BackwardArgs *args, const vo
     launch.stream = state->stream, launch.attrs = &early, launch.numAttrs = 1;
     CUDA_CHECK(state, cudaLaunchKernelEx(&launch, backward_kernel<D, ROPE>, maps, *args));
     LAUNCH_CHECK(state);
-    return true;
 }
 
 // KV heads in a section: what fills the multiprocessors with two key blocks of each when items are short, so that they
@@ -490,11 +490,14 @@ static int section_choose(const CudaState *state, int key_blocks, int pairs) {
     return rest == 0 || rest >= quarter ? third : quarter;
 }
 
-extern "C" bool attention_sm90_supported(const CudaState *state, int64_t dqkv_stride, const AttentionShape *shape) {
+extern "C" bool attention_sm90_backward_supported(const CudaState *state, int64_t dqkv_stride,
+                                                  const AttentionShape *shape) {
     if (shape->doc_start || shape->head_dim > 128 || shape->head_dim % 8 || shape->q_stride % 8 ||
         shape->k_stride % 8 || shape->v_stride % 8 || shape->o_stride % 8 || dqkv_stride % 8)
         return false;
-    return kernel_is_there(state->arch, backward_kernel<64, false>);
+    static int there = -1; // asking costs some microseconds
+    if (there < 0) there = kernel_is_there(state->arch, backward_kernel<64, false>);
+    return there;
 }
 
 extern "C" bool attention_sm90_rotates(const AttentionShape *shape, const QkRopeShape *rope) {
@@ -506,12 +509,11 @@ extern "C" bool attention_sm90_backward(CudaState *state, void *dq, void *dk, vo
                                         const void *dout, const void *out, const float *lse, const void *q,
                                         const void *k, const void *v, const AttentionShape *shape,
                                         const QkRopeShape *rope) {
-    if (!attention_sm90_supported(state, dqkv_stride, shape)) return false;
+    if (!attention_sm90_backward_supported(state, dqkv_stride, shape)) return false;
     const int queries = sm90_backward_queries(shape->head_dim), query_blocks = (shape->seq + queries - 1) / queries;
     const int64_t lines = (int64_t)shape->batch * shape->heads * query_blocks;
-    float *scratch =
-        (float *)cuda_scratch(state, attention_sm90_backward_workspace(shape->batch, shape->seq, shape->heads,
-                                                                       shape->kv_heads, shape->head_dim));
+    float *scratch = (float *)cuda_scratch(
+        state, attention_sm90_backward_workspace(shape->batch, shape->seq, shape->heads, shape->head_dim));
     if (!scratch) return true; // the failure is recorded
     BackwardArgs args = {};
     args.dq_sum = scratch, args.lse2 = scratch + lines * DQ_FLOATS, args.dots = args.lse2 + lines * queries;
@@ -526,7 +528,11 @@ extern "C" bool attention_sm90_backward(CudaState *state, void *dq, void *dk, vo
         args.cos = rope->cos + first, args.sin = rope->sin + first;
     }
     args.section = section_choose(state, args.key_blocks, args.batch * args.kv_heads);
-    if (rope) return backward_launch<64, true>(state, &args, q, k, v, shape);
-    return shape->head_dim <= 64 ? backward_launch<64, false>(state, &args, q, k, v, shape)
-                                 : backward_launch<128, false>(state, &args, q, k, v, shape);
+    if (rope)
+        backward_launch<64, true>(state, &args, q, k, v, shape);
+    else if (shape->head_dim <= 64)
+        backward_launch<64, false>(state, &args, q, k, v, shape);
+    else
+        backward_launch<128, false>(state, &args, q, k, v, shape);
+    return true;
 }

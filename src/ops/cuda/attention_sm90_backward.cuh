@@ -57,7 +57,8 @@ struct BackwardMaps {
 // What the parts of the kernel must agree on: sizes and places in shared memory for heads of up to D columns.
 template <int D> struct Config {
     static constexpr int QUERIES = D == 64 ? 128 : 64, PANELS = D / 64;
-    // The next item's K and V arrive while this one's are in use: its first scores precede the last dQ of this one.
+    // The next item's K arrives while this one's is in use: its first scores precede the last dQ of this one. So does
+    // its V where there is room.
     static constexpr int K_SLOTS = 2, V_SLOTS = D == 64 ? 2 : 1;
     static constexpr int KV_BYTES = KEYS * D * 2, Q_BYTES = QUERIES * D * 2, DS_BYTES = KEYS * QUERIES * 2;
     static constexpr int KV_PANEL = KEYS * 128, Q_PANEL = QUERIES * 128; // bytes of 64 columns
@@ -65,7 +66,7 @@ template <int D> struct Config {
                          DS = DO + 2 * Q_BYTES, DQ = DS + 2 * DS_BYTES, LSE = DQ + DQ_BYTES,
                          DOTS = LSE + 2 * QUERIES * 4, STEPS = DOTS + 2 * QUERIES * 4,
                          BARRIERS = STEPS + STEP_SLOTS * 32;
-    static constexpr bool TAKES_TURNS = D == 64; // the warpgroups, at the tensor cores; slower for long heads
+    static constexpr bool HAS_TOKEN = D == 64; // which the warpgroups pass, for the tensor cores; slower for long heads
     // Of the 504 for a thread of each warpgroup that the block starts with.
     static constexpr int REGISTERS_MOVE = 24, REGISTERS_COMPUTE = 240;
     // barriers, 8 bytes each
@@ -96,15 +97,15 @@ struct Step {
     int batch, kv_head, key_block;
 };
 
-template <int D> static __device__ __forceinline__ Item item_decode(const BackwardArgs &args, int number) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+static __device__ __forceinline__ Item item_decode(const BackwardArgs &args, int number) {
     if (number >= args.batch * args.kv_heads * args.key_blocks) return {0, 0, -1};
     const int whole = args.section * args.key_blocks, section = number / whole, rest = number - section * whole;
     const int pairs = min(args.section, args.batch * args.kv_heads - section * args.section);
-    const int turn = rest / pairs, pair = section * args.section + rest - turn * pairs;
-    Item item;
-    item.batch = pair / args.kv_heads, item.kv_head = pair - item.batch * args.kv_heads;
-    item.key_block = turn;
-    return item;
+    const int key_block = rest / pairs, pair = section * args.section + rest - key_block * pairs;
+    const int batch = pair / args.kv_heads;
+    return {batch, pair - batch * args.kv_heads, key_block};
 }
 
 template <int D> static __device__ __forceinline__ Walk walk_begin(const BackwardArgs &args, const Item &item) {
@@ -115,8 +116,6 @@ template <int D> static __device__ __forceinline__ Walk walk_begin(const Backwar
     walk.left = group * (args.query_blocks - item.key_block * (KEYS / Config<D>::QUERIES));
     return walk;
 }
-
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 static __device__ __forceinline__ void walk_step(const BackwardArgs &args, const Item &item, Walk &walk) {
     const int group = args.heads / args.kv_heads;
@@ -157,18 +156,18 @@ static __device__ __forceinline__ void backward_load(const BackwardArgs &args, c
                                                      uint8_t *shared, uint32_t base) {
     using C = Config<D>;
     int number = atomicAdd(args.next_item, 1), n = 0;
-    for (int turn = 0;; turn++) {
-        const Item item = item_decode<D>(args, number);
+    for (int n_item = 0;; n_item++) {
+        const Item item = item_decode(args, number);
         if (item.key_block < 0) break;
         number = atomicAdd(args.next_item, 1);
-        const int k_slot = turn % C::K_SLOTS, v_slot = turn % C::V_SLOTS, key = item.key_block * KEYS;
+        const int k_slot = n_item % C::K_SLOTS, v_slot = n_item % C::V_SLOTS, key = item.key_block * KEYS;
         bool first = true;
         for (Walk walk = walk_begin<D>(args, item); walk.left > 0; walk_step(args, item, walk), n++, first = false) {
             const int stage = n & 1, parity = (n / 2 + 1) & 1, query = walk.block * C::QUERIES;
             const uint32_t q_full = base + C::Q_FULL + stage * 8, do_full = base + C::DO_FULL + stage * 8;
             mbarrier_wait(base + C::Q_EMPTY + stage * 8, parity);
             const int flags = (first ? STEP_FIRST : 0) | (walk.left == 1 ? STEP_LAST : 0) |
-                              (query - key < KEYS ? STEP_ENDS : 0) | (turn & 1 ? STEP_SLOT : 0);
+                              (query - key < KEYS ? STEP_ENDS : 0) | (n_item & 1 ? STEP_SLOT : 0);
             step_tell<D>(
                 shared, base, n,
                 Step{flags, query - key, query, walk.head, walk.line, item.batch, item.kv_head, item.key_block});
@@ -177,7 +176,7 @@ static __device__ __forceinline__ void backward_load(const BackwardArgs &args, c
             bulk_load(base + C::LSE + stage * C::QUERIES * 4, args.lse2 + (int64_t)walk.line * C::QUERIES,
                       C::QUERIES * 4, q_full);
             if (first) {
-                mbarrier_wait(base + C::K_EMPTY + k_slot * 8, (turn / C::K_SLOTS + 1) & 1);
+                mbarrier_wait(base + C::K_EMPTY + k_slot * 8, (n_item / C::K_SLOTS + 1) & 1);
                 load_rows<D>(base + C::K + k_slot * C::KV_BYTES, &maps.k, q_full, item.kv_head, key, item.batch,
                              C::KV_PANEL);
             }
@@ -188,7 +187,7 @@ static __device__ __forceinline__ void backward_load(const BackwardArgs &args, c
             bulk_load(base + C::DOTS + stage * C::QUERIES * 4, args.dots + (int64_t)walk.line * C::QUERIES,
                       C::QUERIES * 4, do_full);
             if (first) {
-                mbarrier_wait(base + C::V_EMPTY + v_slot * 8, (turn / C::V_SLOTS + 1) & 1);
+                mbarrier_wait(base + C::V_EMPTY + v_slot * 8, (n_item / C::V_SLOTS + 1) & 1);
                 load_rows<D>(base + C::V + v_slot * C::KV_BYTES, &maps.v, do_full, item.kv_head, key, item.batch,
                              C::KV_PANEL);
             }
@@ -246,8 +245,8 @@ static __device__ __forceinline__ void backward_sum(const BackwardArgs &args, ui
                 fence_async_all();
                 bulk_add(sum, buffer, DQ_BYTES / 2);
             }
-            bulk_commit();
-            bulk_wait_read();
+            tensor_store_commit();
+            tensor_store_wait_read<0>();
             pending = turn;
         }
     }

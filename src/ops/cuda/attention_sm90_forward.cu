@@ -25,7 +25,6 @@
 #include <cuda_bf16.h>
 #include <math_constants.h>
 
-#define LOG2E     1.4426950408889634f
 #define SUM_LIMIT 0x1p60f
 
 enum {
@@ -94,8 +93,8 @@ static __device__ __forceinline__ void forward_load(const ForwardArgs &args, con
     const int pairs = args.batch * args.kv_heads, group = args.heads / args.kv_heads, last = args.tiles / group - 1;
     const int round = gridDim.x, place = blockIdx.x;
     int n = 0;
-    for (int turn = 0;; turn++) {
-        const int slot = turn % SLOTS, number = turn * round + (turn & 1 ? round - 1 - place : place);
+    for (int n_item = 0;; n_item++) {
+        const int slot = n_item % SLOTS, number = n_item * round + (n_item & 1 ? round - 1 - place : place);
         const bool more = number < pairs * args.items;
         const int whole = args.section * args.items, section = number / whole, rest = number - section * whole;
         const int here = min(args.section, pairs - section * args.section), index = more ? rest / here : 0;
@@ -112,7 +111,7 @@ static __device__ __forceinline__ void forward_load(const ForwardArgs &args, con
             const bool there = more && tile < args.tiles;
             const int head = kv_head * group + tile % group, tile_row = there ? last - tile / group : -1;
             int4 *work = (int4 *)(shared + PLACE_WORK + at * 32);
-            mbarrier_wait(base + Q_EMPTY + at * 8, (turn / SLOTS + 1) & 1);
+            mbarrier_wait(base + Q_EMPTY + at * 8, (n_item / SLOTS + 1) & 1);
             work[0] = make_int4(batch, head, tile_row, top);
             if (DOCUMENTS)
                 work[1] = make_int4(bottom, there ? start[tile_row * TILE] / KEYS : 0,
@@ -149,9 +148,9 @@ struct Place {
     uint8_t *shared;
     uint32_t base;
     int group;
-    bool leader;      // of its warp
-    unsigned n, turn; // blocks of keys and items so far
-    int storing;      // slot that results are still leaving through, or -1
+    bool leader;        // of its warp
+    unsigned n, n_item; // blocks of keys and items so far
+    int storing;        // slot that results are still leaving through, or -1
     float scale2;
     uint64_t q, k, v; // operands in the first slot and stages
 };
@@ -172,18 +171,19 @@ static __device__ __forceinline__ void values_release(const Place &at, unsigned 
     if (at.leader) mbarrier_arrive(at.base + V_EMPTY + n % STAGES * 8);
 }
 
-static __device__ __forceinline__ void turn_take(int group) {
+// The warpgroup with the token starts its products.
+static __device__ __forceinline__ void token_wait(int group) {
     named_barrier(1 + group, 256);
 }
 
-static __device__ __forceinline__ void turn_give(int group) {
+static __device__ __forceinline__ void token_pass(int group) {
     named_barrier_arrive(1 + (group + 1) % GROUPS, 256);
 }
 
 // All lanes get lane 0's copy: the compiler then knows that the warp agrees, and does the arithmetic once for all.
 template <bool DOCUMENTS> static __device__ __forceinline__ Work work_wait(const Place &at) {
-    const int slot = at.group * SLOTS + at.turn % SLOTS;
-    mbarrier_wait(at.base + Q_FULL + slot * 8, at.turn / SLOTS & 1);
+    const int slot = at.group * SLOTS + at.n_item % SLOTS;
+    mbarrier_wait(at.base + Q_FULL + slot * 8, at.n_item / SLOTS & 1);
     const int4 x = *(const int4 *)(at.shared + PLACE_WORK + slot * 32);
     const int4 y = DOCUMENTS ? *(const int4 *)(at.shared + PLACE_WORK + slot * 32 + 16) : make_int4(0, 0, 0, 0);
     auto agree = [](int value) { return __shfl_sync(0xffffffffu, value, 0); };
@@ -195,7 +195,7 @@ template <bool DOCUMENTS> static __device__ __forceinline__ Work work_wait(const
 static __device__ __forceinline__ void store_finish(Place &at) {
     if (at.storing < 0) return;
     if (at.leader) {
-        bulk_wait_read();
+        tensor_store_wait_read<0>();
         mbarrier_arrive(at.base + Q_EMPTY + (at.group * SLOTS + at.storing) * 8);
     }
     __syncwarp();
@@ -204,11 +204,11 @@ static __device__ __forceinline__ void store_finish(Place &at) {
 
 // s [64, 128] = queries . keys. Where only 64 keys are there, the rest of s is not used.
 static __device__ __forceinline__ void scores_start(float (&s)[64], const Place &at, unsigned n) {
-    const uint64_t queries = at.q + at.turn % SLOTS * (TILE_BYTES / 16), keys = at.k + n % STAGES * (KV_BYTES / 16);
+    const uint64_t queries = at.q + at.n_item % SLOTS * (TILE_BYTES / 16), keys = at.k + n % STAGES * (KV_BYTES / 16);
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < 4; step++)
-        product_shared<0, 0>(s, queries + step * 2, keys + step * 2, step > 0);
+        wgmma<0, 0>(s, queries + step * 2, keys + step * 2, step > 0);
     wgmma_commit();
 }
 
@@ -291,7 +291,7 @@ static __device__ __forceinline__ void sums_rescale(float (&o)[32], Rows &rows, 
 static __device__ __forceinline__ void blocks_skip(Place &at, int from, int to, int bottom) {
     for (int block = from; block > to; block--, at.n++) {
         keys_wait(at, at.n), keys_release(at, at.n);
-        if (block > bottom) turn_take(at.group), turn_give(at.group);
+        if (block > bottom) token_wait(at.group), token_pass(at.group);
         values_wait(at, at.n), values_release(at, at.n);
     }
 }
@@ -338,10 +338,10 @@ static __device__ __forceinline__ void block_step(Place &at, const ForwardArgs &
                                                   int &keep) {
     float s[64];
     keys_wait(at, at.n + 1);
-    turn_take(at.group);
+    token_wait(at.group);
     scores_start(s, at, at.n + 1);
     values_begin(at, o, p, wide, keep);
-    turn_give(at.group);
+    token_pass(at.group);
     wgmma_wait<1>();
     wgmma_hold(s);
     keys_release(at, at.n + 1);
@@ -361,7 +361,9 @@ static __device__ __forceinline__ void block_step(Place &at, const ForwardArgs &
     at.n++;
 }
 
-// The warp's 16 rows, divided by their sums, through the slot of their queries to memory; and the log-sum-exps.
+// The warp's 16 rows, divided by their sums, through the slot of their queries to memory; and the log-sum-exps. It
+// writes over its own 16 rows of queries without waiting for the other warps: a warp's part of wgmma reads only its own
+// rows of the left operand.
 static __device__ __forceinline__ void tile_store(Place &at, const ForwardArgs &args, const ForwardMaps &maps,
                                                   const Work &work, const float (&o)[32], const Rows &rows) {
     const int lane = threadIdx.x & 31, warp = threadIdx.x / 32 & 3, first = work.row * TILE + warp * 16;
@@ -377,7 +379,7 @@ static __device__ __forceinline__ void tile_store(Place &at, const ForwardArgs &
             args.lse[((int64_t)work.batch * args.heads + work.head) * args.seq + query] =
                 rows.maximum[half] * args.scale + logf(sum);
     }
-    const int slot = at.turn % SLOTS, row = lane & 15;
+    const int slot = at.n_item % SLOTS, row = lane & 15;
     const uint32_t out = at.base + PLACE_Q + (at.group * SLOTS + slot) * TILE_BYTES + warp * 2048;
 #pragma unroll
     for (int i = 0; i < 4; i++)
@@ -390,7 +392,7 @@ static __device__ __forceinline__ void tile_store(Place &at, const ForwardArgs &
     __syncwarp();
     if (at.leader) {
         if (first < args.seq) tensor_store_head(&maps.out, out, 0, work.head, first, work.batch);
-        bulk_commit();
+        tensor_store_commit();
     }
     at.storing = slot;
 }
@@ -400,19 +402,19 @@ static __device__ __forceinline__ void forward_compute(const ForwardArgs &args, 
                                                        uint8_t *shared, uint32_t base, int group) {
     Place at;
     at.shared = shared, at.base = base, at.group = group, at.leader = (threadIdx.x & 31) == 0;
-    at.n = at.turn = 0, at.storing = -1;
+    at.n = at.n_item = 0, at.storing = -1;
     at.scale2 = args.scale * LOG2E;
     at.q = wgmma_operand(base + PLACE_Q + group * SLOTS * TILE_BYTES, 16);
     at.k = wgmma_operand(base + PLACE_K, 16), at.v = wgmma_operand(base + PLACE_V, 16);
-    if (group == GROUPS - 1) turn_give(group); // the first one's first turn
-    for (;; at.turn++) {
+    if (group == GROUPS - 1) token_pass(group); // to the first one
+    for (;; at.n_item++) {
         const Work work = work_wait<DOCUMENTS>(at);
         if (work.top < 0) break;
         const int own = work.row < 0 ? work.bottom - 1 : work.row * TILE / KEYS;
         blocks_skip(at, work.top, own, work.bottom);
         if (work.row < 0) {
             store_finish(at);
-            if (at.leader) mbarrier_arrive(base + Q_EMPTY + (group * SLOTS + at.turn % SLOTS) * 8);
+            if (at.leader) mbarrier_arrive(base + Q_EMPTY + (group * SLOTS + at.n_item % SLOTS) * 8);
             continue;
         }
         Rows rows;
@@ -431,7 +433,7 @@ static __device__ __forceinline__ void forward_compute(const ForwardArgs &args, 
         tile_store(at, args, maps, work, o, rows);
         blocks_skip(at, work.first, work.bottom, work.bottom);
     }
-    if (at.leader) bulk_wait_read();
+    if (at.leader) tensor_store_wait_read<0>();
 }
 
 #endif
@@ -479,18 +481,20 @@ extern "C" bool attention_sm90_forward_supported(const CudaState *state, const A
     if (shape->head_dim > 64 || shape->head_dim % 8 || shape->q_stride % 8 || shape->k_stride % 8 ||
         shape->v_stride % 8 || shape->o_stride % 8)
         return false;
-    return kernel_is_there(state->arch, forward_kernel<false>);
+    static int there = -1; // asking costs some microseconds
+    if (there < 0) there = kernel_is_there(state->arch, forward_kernel<false>);
+    return there;
 }
 
 extern "C" bool attention_sm90_forward(CudaState *state, void *out, float *lse, const void *q, const void *k,
                                        const void *v, const AttentionShape *shape) {
     if (!attention_sm90_forward_supported(state, shape)) return false;
     ForwardMaps maps;
-    if (!map_make(&maps.q, q, shape, shape->heads, shape->q_stride, TILE) ||
-        !map_make(&maps.k, k, shape, shape->kv_heads, shape->k_stride, TILE) ||
-        !map_make(&maps.v, v, shape, shape->kv_heads, shape->v_stride, TILE) ||
-        !map_make(&maps.out, out, shape, shape->heads, shape->o_stride, 16)) // of a warp
-        return false;
+    maps.q = head_map_make(state, q, shape, shape->heads, shape->q_stride, TILE);
+    maps.k = head_map_make(state, k, shape, shape->kv_heads, shape->k_stride, TILE);
+    maps.v = head_map_make(state, v, shape, shape->kv_heads, shape->v_stride, TILE);
+    maps.out = head_map_make(state, out, shape, shape->heads, shape->o_stride, 16); // of a warp
+    if (state->failure) return true;
     ForwardArgs args = {};
     args.lse = lse, args.doc_start = shape->doc_start;
     args.batch = shape->batch, args.seq = shape->seq, args.heads = shape->heads, args.kv_heads = shape->kv_heads;

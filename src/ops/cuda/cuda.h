@@ -249,13 +249,15 @@ void hopper_backward(CudaState *state, void *dq, void *dk, void *dv, int64_t dqk
                      const AttentionShape *shape, int variant);
 
 // attention_sm90_backward.cu: bf16 on compute capability 9.0, without documents; attention_sm90.h gives its scratch.
-bool attention_sm90_supported(const CudaState *state, int64_t dqkv_stride, const AttentionShape *shape);
+// False when this GPU or shape cannot: then nothing was done.
+bool attention_sm90_backward_supported(const CudaState *state, int64_t dqkv_stride, const AttentionShape *shape);
 bool attention_sm90_rotates(const AttentionShape *shape, const QkRopeShape *rope); // takes dq and dk back through rope
 bool attention_sm90_backward(CudaState *state, void *dq, void *dk, void *dv, int64_t dqkv_stride, const void *dout,
                              const void *out, const float *lse, const void *q, const void *k, const void *v,
                              const AttentionShape *shape, const QkRopeShape *rope);
 
 // attention_sm90_forward.cu: bf16 on compute capability 9.0, heads of up to 64 columns, with documents too.
+// False when this GPU or shape cannot.
 bool attention_sm90_forward_supported(const CudaState *state, const AttentionShape *shape);
 bool attention_sm90_forward(CudaState *state, void *out, float *lse, const void *q, const void *k, const void *v,
                             const AttentionShape *shape);

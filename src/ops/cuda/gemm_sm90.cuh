@@ -8,7 +8,8 @@
 // (clusters) on two neighbouring tiles that share an operand: each loads half of it for both.
 //
 // Which tiles there are is known only on the device: every role walks the experts' offsets by itself. The tensor maps
-// depend on addresses and capacities alone, so a launch can be recorded in a graph.
+// depend on addresses and capacities alone, so a launch can be recorded in a graph. A dense product is one expert that
+// has all rows.
 #pragma once
 
 #include "ops/cuda/grouped_gemm.h"
@@ -219,6 +220,28 @@ template <int COLUMNS, int COUNT> HOPPER_CODE void stage_bf16(uint32_t to, const
     }
 }
 
+// Places in shared memory through which results leave, one after the other. loaded: what they are made with is there.
+// done: the results are. empty: the stores have read them.
+typedef struct Slots {
+    uint32_t memory;
+    uint32_t loaded, done, empty; // barriers
+} Slots;
+
+// By all threads; a barrier must follow.
+template <int COUNT> HOPPER_CODE Slots slots_make(uint32_t memory, uint64_t (&barriers)[3 * COUNT]) {
+    const Slots slots = {memory, shared_address(barriers), shared_address(barriers + COUNT),
+                         shared_address(barriers + 2 * COUNT)};
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < COUNT; i++) {
+            mbarrier_init(slots.loaded + i * 8, 1);
+            mbarrier_init(slots.done + i * 8, 4);
+            mbarrier_init(slots.empty + i * 8, 1);
+        }
+        mbarrier_init_fence();
+    }
+    return slots;
+}
+
 // ---- products -----------------------------------------------------------------------------------------------------
 
 // Lets both blocks of the cluster (or this one) fill the stage again; one arrival per warp and block.
@@ -237,6 +260,7 @@ template <typename C> HOPPER_CODE void stage_release(uint32_t barrier) {
 template <typename C, typename Finish>
 HOPPER_CODE void consume(const Ring<C> &ring, const Experts &experts, const GroupedArgs &args, int rank, int warpgroup,
                          Finish finish) {
+    static_assert(C::PINGPONG || !C::FINISH_IN_TURN, "only warpgroups with tiles of their own finish in turn");
     // Descriptors move by these per 16 of the reduction, in units of 16 bytes.
     constexpr int A_STEP = (C::TRANSPOSE_A ? 2048 : 32) / 16, B_STEP = (C::TRANSPOSE_B ? 2048 : 32) / 16;
     constexpr int A_PART = CHUNK_BYTES / 16; // 64 rows of A, in either layout
@@ -292,25 +316,6 @@ HOPPER_CODE void consume(const Ring<C> &ring, const Experts &experts, const Grou
 }
 
 // ---- host ---------------------------------------------------------------------------------------------------------
-
-// bf16 or float; dimensions from the innermost on, strides in bytes from the second on.
-template <int RANK>
-static CUtensorMap map_encode(CudaState *state, const void *memory, DType dtype, const cuuint64_t (&dims)[RANK],
-                              const cuuint64_t (&strides)[RANK - 1], const cuuint32_t (&box)[RANK]) {
-    CUtensorMap map;
-    const cuuint32_t steps[5] = {1, 1, 1, 1, 1};
-    const bool narrow = box[0] * (dtype == DTYPE_BF16 ? 2 : 4) < 128;
-    MapEncode encode = map_encode_find();
-    CUresult result =
-        !encode ? CUDA_ERROR_NOT_FOUND
-                : encode(&map, dtype == DTYPE_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
-                         RANK, (void *)memory, dims, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                         narrow ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B,
-                         CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-    if (result != CUDA_SUCCESS)
-        cuda_fail(state, __FILE__, __LINE__, "the driver refused a tensor map (error %d)", (int)result);
-    return map;
-}
 
 // A tensor [d2, d1, d0] that is read or written in boxes of [1, box1, box0].
 static CUtensorMap map_make(CudaState *state, const void *memory, DType dtype, int64_t d2, int64_t d1, int64_t d0,

@@ -29,26 +29,9 @@ typedef struct Rotation {
 
 // ---- pieces -------------------------------------------------------------------------------------------------------
 
-// loaded: what is added is there. done: the results are. empty: the store has read them.
-template <typename C> struct Pieces { uint32_t memory, loaded, done, empty; };
-
-template <typename C> HOPPER_CODE Pieces<C> pieces_make(uint32_t memory, uint64_t (&barriers)[3 * C::PIECES]) {
-    const Pieces<C> pieces = {memory, shared_address(barriers), shared_address(barriers + C::PIECES),
-                              shared_address(barriers + 2 * C::PIECES)};
-    if (threadIdx.x == 0) {
-        for (int i = 0; i < C::PIECES; i++) {
-            mbarrier_init(pieces.loaded + i * 8, 1);
-            mbarrier_init(pieces.done + i * 8, 4);
-            mbarrier_init(pieces.empty + i * 8, 1);
-        }
-        mbarrier_init_fence();
-    }
-    return pieces;
-}
-
 // Piece i of a tile from the accumulators of one warpgroup, columns first .. first + 64; parity: of the tile's number.
 template <typename C, int COUNT>
-HOPPER_CODE void piece_fill(const Pieces<C> &pieces, int i, uint32_t parity, float (&d)[COUNT], int first) {
+HOPPER_CODE void piece_fill(const Slots &pieces, int i, uint32_t parity, float (&d)[COUNT], int first) {
     const int lane = threadIdx.x % 32, row = threadIdx.x % 128 / 32 * 16 + lane % 16;
     const uint32_t piece = pieces.memory + i * C::PIECE_BYTES;
     if constexpr (C::ENDING == ENDING_ADD) {
@@ -87,7 +70,7 @@ HOPPER_CODE void pieces_walk(const Experts &experts, const GroupedArgs &args, in
 }
 
 template <typename C>
-HOPPER_CODE void pieces_load(const Pieces<C> &pieces, const CUtensorMap *add, const Experts &experts,
+HOPPER_CODE void pieces_load(const Slots &pieces, const CUtensorMap *add, const Experts &experts,
                              const GroupedArgs &args, int rank) {
     pieces_walk<C>(experts, args, rank, [&](int i, uint32_t parity, int x, int y) {
         mbarrier_wait(pieces.empty + i * 8, parity ^ 1);
@@ -97,7 +80,7 @@ HOPPER_CODE void pieces_load(const Pieces<C> &pieces, const CUtensorMap *add, co
 }
 
 template <typename C>
-HOPPER_CODE void pieces_store(const Pieces<C> &pieces, const CUtensorMap *out, const Experts &experts,
+HOPPER_CODE void pieces_store(const Slots &pieces, const CUtensorMap *out, const Experts &experts,
                               const GroupedArgs &args, int rank) {
     pieces_walk<C>(experts, args, rank, [&](int i, uint32_t parity, int x, int y) {
         mbarrier_wait(pieces.done + i * 8, parity);
@@ -159,12 +142,12 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, 1)
     extern __shared__ uint8_t dynamic[];
     __shared__ uint64_t barriers[2 * C::STAGES + 4], piece_barriers[3 * C::PIECES];
     __shared__ Experts experts;
-    const int rank = C::BLOCKS == 1 ? 0 : (int)cluster_rank(), warpgroup = threadIdx.x / 128;
+    const int rank = (int)cluster_rank(), warpgroup = threadIdx.x / 128;
     const Ring<C> ring = ring_make<C>((shared_address(dynamic) + 1023) & ~1023u, barriers);
-    const Pieces<C> pieces = pieces_make<C>(ring.stages + C::STAGES * C::STAGE_BYTES, piece_barriers);
+    const Slots pieces = slots_make<C::PIECES>(ring.stages + C::STAGES * C::STAGE_BYTES, piece_barriers);
     experts_load<C::PRODUCT>(experts, args);
     __syncthreads();
-    if (C::BLOCKS > 1) cluster_sync();
+    cluster_sync();
 
     if (warpgroup == 2) {
         registers_shrink<PRODUCER_REGISTERS>();
@@ -190,11 +173,9 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, 1)
             }
         });
     }
-    // Another block of the cluster may still write here, or signal.
-    if (C::BLOCKS > 1) {
-        __syncwarp();
-        cluster_sync();
-    }
+    // The other block may still write here, or signal.
+    __syncwarp();
+    cluster_sync();
 #endif
 }
 

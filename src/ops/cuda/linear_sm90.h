@@ -1,5 +1,5 @@
-// Linear layers on Hopper by hearth's own kernel, whose epilogue can do what would else take another pass over the
-// results: add the residual, or rotate query and key heads.
+// Linear layers on Hopper by hearth's own kernel, whose epilogue can add the residual, as cuBLASLt's can too, or rotate
+// query and key heads, which would else take another pass over the results.
 #pragma once
 
 #include "ops/cuda/cuda.h"

@@ -10,8 +10,6 @@
 
 #include <math.h>
 
-static constexpr float LOG2E = 1.4426950408889634f;
-
 // Maximum and sum of exponentials relative to it, kept in the base-2 domain: values are x * log2(e).
 struct Softmax {
     float max, sum;

@@ -1,7 +1,9 @@
-// Hopper's asynchronous instructions as small functions, shared by the grouped GEMM and the attention kernels:
-// mbarriers, bulk copies (TMA), warpgroup matrix products (wgmma) and register redistribution. They exist only in code
-// for sm_90a.
+// Hopper's asynchronous instructions as small functions, shared by the matrix products (grouped, linear and SwiGLU) and
+// the attention kernels: mbarriers, bulk copies (TMA), warpgroup matrix products (wgmma) and register redistribution.
+// They exist only in code for sm_90a.
 #pragma once
+
+#include "ops/cuda/cuda.h"
 
 #include <cuda.h>
 #include <cuda_runtime.h>
@@ -143,7 +145,8 @@ HOPPER_CODE void tensor_store_commit(void) {
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
-// Until at most PENDING of this thread's committed groups still have to read their shared memory.
+// Until at most PENDING of this thread's committed groups (stores and additions) still have to read their shared
+// memory.
 template <int PENDING> HOPPER_CODE void tensor_store_wait_read(void) {
     asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
 }
@@ -179,13 +182,11 @@ HOPPER_CODE void shared_load_matrices(uint32_t (&r)[4], uint32_t shared) {
 //   bits 62-63  swizzle: 1 is 128 bytes
 // The two layouts in use, of bf16 elements:
 //   reduction contiguous ("K-major"): rows of 64 elements of the reduction, 128 bytes each; 8 rows make a pattern of
-//   1024
-//     bytes. Stride: from 8 rows to the next 8, 1024 bytes. Leading: not used (1). The next 16 of the reduction: + 32
+//     1024 bytes. Stride: from 8 rows to the next 8, 1024 bytes. Leading: not used. The next 16 of the reduction: + 32
 //     bytes.
 //   reduction strided ("MN-major"): rows of 64 elements of M (or N), one row per step of the reduction; 8 rows make a
 //     pattern. Stride: from 8 steps of the reduction to the next 8, 1024 bytes. Leading: from 64 elements of M to the
-//     next
-//     64. The next 16 of the reduction: + 2048 bytes. The instruction is told to transpose.
+//     next 64. The next 16 of the reduction: + 2048 bytes. The instruction is told to transpose.
 HOPPER_CODE uint64_t wgmma_operand(uint32_t shared, uint32_t leading_bytes) {
     return (uint64_t)((shared & 0x3ffff) >> 4) | (uint64_t)(leading_bytes >> 4) << 16 | (uint64_t)(1024 >> 4) << 32 |
            (uint64_t)1 << 62;
@@ -212,31 +213,32 @@ template <int COUNT> HOPPER_CODE void wgmma_hold(float (&d)[COUNT]) {
 }
 
 // clang-format off
-#define WGMMA_D128 \
+#define WGMMA_D64 \
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, " \
-    "%19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, " \
-    "%36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, " \
-    "%53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define WGMMA_D192 \
+    "%19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define WGMMA_D128 WGMMA_D64 \
+    ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, " \
+    "%49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define WGMMA_D192 WGMMA_D128 \
     ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, " \
     "%81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
-#define WGMMA_D224 \
+#define WGMMA_D224 WGMMA_D192 \
     ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, " \
     "%111"
-#define WGMMA_D256 \
+#define WGMMA_D256 WGMMA_D224 \
     ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, " \
     "%126, %127"
 
 #define WGMMA_F4(i)  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define WGMMA_F16(i) WGMMA_F4(i), WGMMA_F4(i + 4), WGMMA_F4(i + 8), WGMMA_F4(i + 12)
-#define WGMMA_F64    WGMMA_F16(0), WGMMA_F16(16), WGMMA_F16(32), WGMMA_F16(48)
+#define WGMMA_F32    WGMMA_F16(0), WGMMA_F16(16)
+#define WGMMA_F64    WGMMA_F32, WGMMA_F16(32), WGMMA_F16(48)
 
-#define WGMMA(shape, registers, a, b, keep, transpose_a, transpose_b)                                              \
-    "{\n"                                                                                                          \
-    ".reg .pred p;\n"                                                                                              \
-    "setp.ne.b32 p, %" #keep ", 0;\n"                                                                              \
-    "wgmma.mma_async.sync.aligned." shape ".f32.bf16.bf16 {" registers "}, %" #a ", %" #b ", p, 1, 1, "             \
-    "%" #transpose_a ", %" #transpose_b ";\n"                                                                      \
+#define WGMMA(shape, registers, a, b, keep, transposes)                                                              \
+    "{\n"                                                                                                            \
+    ".reg .pred p;\n"                                                                                                \
+    "setp.ne.b32 p, " keep ", 0;\n"                                                                                  \
+    "wgmma.mma_async.sync.aligned." shape ".f32.bf16.bf16 {" registers "}, " a ", " b ", p, 1, 1, " transposes ";\n" \
     "}\n"
 #define WGMMA_IN "l"(a), "l"(b), "r"(keep), "n"(TRANSPOSE_A), "n"(TRANSPOSE_B)
 // clang-format on
@@ -245,19 +247,23 @@ template <int COUNT> HOPPER_CODE void wgmma_hold(float (&d)[COUNT]) {
 // columns j: d[4 j + 2 h + i] = D[16 (t / 32) + 8 h + t % 32 / 4][8 j + t % 4 * 2 + i].
 template <int TRANSPOSE_A, int TRANSPOSE_B, int COUNT>
 HOPPER_CODE void wgmma(float (&d)[COUNT], uint64_t a, uint64_t b, int keep) {
-    static_assert(COUNT == 64 || COUNT == 96 || COUNT == 112 || COUNT == 128, "widths with an instruction below");
+    static_assert(COUNT == 32 || COUNT == 64 || COUNT == 96 || COUNT == 112 || COUNT == 128,
+                  "widths with an instruction below");
     // clang-format off
-    if constexpr (COUNT == 64)
-        asm volatile(WGMMA("m64n128k16", WGMMA_D128, 64, 65, 66, 67, 68)
+    if constexpr (COUNT == 32)
+        asm volatile(WGMMA("m64n64k16", WGMMA_D64, "%32", "%33", "%34", "%35, %36")
+                     : WGMMA_F32 : WGMMA_IN);
+    else if constexpr (COUNT == 64)
+        asm volatile(WGMMA("m64n128k16", WGMMA_D128, "%64", "%65", "%66", "%67, %68")
                      : WGMMA_F64 : WGMMA_IN);
     else if constexpr (COUNT == 96)
-        asm volatile(WGMMA("m64n192k16", WGMMA_D128 WGMMA_D192, 96, 97, 98, 99, 100)
+        asm volatile(WGMMA("m64n192k16", WGMMA_D192, "%96", "%97", "%98", "%99, %100")
                      : WGMMA_F64, WGMMA_F16(64), WGMMA_F16(80) : WGMMA_IN);
     else if constexpr (COUNT == 112)
-        asm volatile(WGMMA("m64n224k16", WGMMA_D128 WGMMA_D192 WGMMA_D224, 112, 113, 114, 115, 116)
+        asm volatile(WGMMA("m64n224k16", WGMMA_D224, "%112", "%113", "%114", "%115, %116")
                      : WGMMA_F64, WGMMA_F16(64), WGMMA_F16(80), WGMMA_F16(96) : WGMMA_IN);
     else
-        asm volatile(WGMMA("m64n256k16", WGMMA_D128 WGMMA_D192 WGMMA_D224 WGMMA_D256, 128, 129, 130, 131, 132)
+        asm volatile(WGMMA("m64n256k16", WGMMA_D256, "%128", "%129", "%130", "%131, %132")
                      : WGMMA_F64, WGMMA_F16(64), WGMMA_F16(80), WGMMA_F16(96), WGMMA_F16(112) : WGMMA_IN);
     // clang-format on
 }
@@ -273,8 +279,7 @@ template <int COUNT> HOPPER_CODE void registers_grow(void) {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
 }
 
-// ---- host: descriptions of tensors for the copy engine
-// ------------------------------------------------------------------
+// ---- host: descriptions of tensors for the copy engine --------------------------------------------------------------
 
 typedef CUresult (*MapEncode)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
                               const cuuint64_t *, const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave,
@@ -292,6 +297,25 @@ static inline MapEncode map_encode_find(void) {
             found = (MapEncode)function;
     }
     return found;
+}
+
+// bf16 or float; dimensions from the innermost on, strides in bytes from the second on.
+template <int RANK>
+static CUtensorMap map_encode(CudaState *state, const void *memory, DType dtype, const cuuint64_t (&dims)[RANK],
+                              const cuuint64_t (&strides)[RANK - 1], const cuuint32_t (&box)[RANK]) {
+    CUtensorMap map;
+    const cuuint32_t steps[5] = {1, 1, 1, 1, 1};
+    const bool narrow = box[0] * (dtype == DTYPE_BF16 ? 2 : 4) < 128;
+    MapEncode encode = map_encode_find();
+    CUresult result =
+        !encode ? CUDA_ERROR_NOT_FOUND
+                : encode(&map, dtype == DTYPE_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
+                         RANK, (void *)memory, dims, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                         narrow ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B,
+                         CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    if (result != CUDA_SUCCESS)
+        cuda_fail(state, __FILE__, __LINE__, "the driver refused a tensor map (error %d)", (int)result);
+    return map;
 }
 
 // A kernel's body exists only in code for sm_90a. A build without it has an empty kernel, which shows in the registers.

@@ -3,37 +3,28 @@
 #include "ops/cuda/swiglu_gemm.h"
 #include "ops/cuda/race.h"
 
-static bool forward_run(Ops *ops, const void *context, int choice) {
+static bool call_run(Ops *ops, const void *context, int choice) {
     const SwigluCall *c = context;
-    if (choice == RACE_PLAIN) {
-        ops_linear_then_swiglu_forward(ops, c->hidden, c->gate_up, c->in, c->weight, c->rows, c->inner, c->dim,
-                                       DTYPE_BF16);
-        return true;
+    if (choice != RACE_PLAIN) {
+        CudaState *state = cuda_scope_begin(ops, OP_GEMM);
+        bool done = swiglu_sm90(state, c, choice);
+        cuda_scope_end(state);
+        return done;
     }
-    CudaState *state = cuda_scope_begin(ops, OP_GEMM);
-    bool done = swiglu_sm90(state, false, c, choice);
-    cuda_scope_end(state);
-    return done;
-}
-
-static bool backward_run(Ops *ops, const void *context, int choice) {
-    const SwigluCall *c = context;
-    if (choice == RACE_PLAIN) {
+    if (c->backward)
         ops_linear_then_swiglu_backward(ops, c->gate_up, c->hidden, c->before, c->in, c->weight, c->rows, c->dim,
                                         c->inner, DTYPE_BF16);
-        return true;
-    }
-    CudaState *state = cuda_scope_begin(ops, OP_GEMM);
-    bool done = swiglu_sm90(state, true, c, choice);
-    cuda_scope_end(state);
-    return done;
+    else
+        ops_linear_then_swiglu_forward(ops, c->hidden, c->gate_up, c->in, c->weight, c->rows, c->inner, c->dim,
+                                       DTYPE_BF16);
+    return true;
 }
 
-static Race race_of(bool backward, const SwigluCall *call) {
-    return (Race){.what = backward ? "swiglu 3 backward" : "swiglu 3 forward",
+static Race race_of(const SwigluCall *call) {
+    return (Race){.what = call->backward ? "swiglu 3 backward" : "swiglu 3 forward",
                   .sizes = {call->rows, call->dim, call->inner},
                   .variants = SWIGLU_SM90_VARIANTS,
-                  .run = backward ? backward_run : forward_run,
+                  .run = call_run,
                   .call = call,
                   .results = {{call->gate_up, 2 * (int64_t)call->dim}, {call->hidden, call->dim}},
                   .rows = call->rows};
@@ -47,7 +38,7 @@ static void race_elsewhere(Ops *ops, const SwigluCall *call) {
     void *borrowed = NULL;
     bool there = cudaMalloc(&borrowed, bytes) == cudaSuccess;
     if (there) other.gate_up = borrowed;
-    Race race = race_of(true, &other);
+    Race race = race_of(&other);
     if (there) {
         race_run(ops, &race);
         CUDA_CHECK(state, cudaFree(borrowed));
@@ -58,8 +49,8 @@ static void race_elsewhere(Ops *ops, const SwigluCall *call) {
     }
 }
 
-static void linear_swiglu(Ops *ops, bool backward, const SwigluCall *call) {
-    Race race = race_of(backward, call);
+static void linear_swiglu(Ops *ops, const SwigluCall *call) {
+    Race race = race_of(call);
     int choice;
     if (call->before == call->gate_up && !race_known(cuda_state(ops), &race, &choice)) race_elsewhere(ops, call);
     race_perform(ops, &race);
@@ -67,18 +58,27 @@ static void linear_swiglu(Ops *ops, bool backward, const SwigluCall *call) {
 
 void cuda_linear_swiglu_forward(Ops *ops, void *out, void *gate_up, const void *in, const void *weight, int64_t rows,
                                 int in_dim, int dim, DType dtype) {
-    SwigluCall call = {gate_up, out, NULL, in, weight, rows, dim, in_dim};
+    SwigluCall call = {
+        .gate_up = gate_up, .hidden = out, .in = in, .weight = weight, .rows = rows, .dim = dim, .inner = in_dim};
     if (dtype == DTYPE_BF16)
-        linear_swiglu(ops, false, &call);
+        linear_swiglu(ops, &call);
     else
         ops_linear_then_swiglu_forward(ops, out, gate_up, in, weight, rows, in_dim, dim, dtype);
 }
 
 void cuda_linear_swiglu_backward(Ops *ops, void *dgate_up, void *out, const void *gate_up, const void *dnext,
                                  const void *weight, int64_t rows, int dim, int next_dim, DType dtype) {
-    SwigluCall call = {dgate_up, out, gate_up, dnext, weight, rows, dim, next_dim};
+    SwigluCall call = {.gate_up = dgate_up,
+                       .hidden = out,
+                       .before = gate_up,
+                       .in = dnext,
+                       .weight = weight,
+                       .rows = rows,
+                       .dim = dim,
+                       .inner = next_dim,
+                       .backward = true};
     if (dtype == DTYPE_BF16)
-        linear_swiglu(ops, true, &call);
+        linear_swiglu(ops, &call);
     else
         ops_linear_then_swiglu_backward(ops, dgate_up, out, gate_up, dnext, weight, rows, dim, next_dim, dtype);
 }

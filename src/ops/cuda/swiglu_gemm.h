@@ -13,6 +13,7 @@ typedef struct SwigluCall {
     const void *weight; // forward: [2 * dim, inner]; backward: [inner, dim]
     int64_t rows;
     int dim, inner;
+    bool backward;
 } SwigluCall;
 
 #ifdef __cplusplus
@@ -22,7 +23,7 @@ extern "C" {
 enum { SWIGLU_SM90_VARIANTS = 3 };
 
 // bf16. False when this GPU or shape cannot: then nothing was done.
-bool swiglu_sm90(CudaState *state, bool backward, const SwigluCall *call, int variant);
+bool swiglu_sm90(CudaState *state, const SwigluCall *call, int variant);
 
 #ifdef __cplusplus
 }

@@ -35,7 +35,7 @@ typedef struct SwigluArgs {
 // Good for some 21 bits: enough for bf16. Far left the exponential is infinite and its reciprocal 0, as it should be.
 HOPPER_CODE float sigmoid(float x) {
     float s;
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(s) : "f"(1.0f + exp2_fast(x * -1.4426950408889634f)));
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(s) : "f"(1.0f + exp2_fast(x * -LOG2E)));
     return s;
 }
 
@@ -100,31 +100,13 @@ HOPPER_CODE void rows_finish(const SwigluArgs &out, const float (&d)[COUNT], int
 
 // ---- backward -----------------------------------------------------------------------------------------------------
 
-// The ring of rounds. loaded: gate and up are there. done: the consumers have filled the slot. empty: the stores have
-// read it.
-template <typename C> struct Rounds { uint32_t slots, loaded, done, empty; };
-
-template <typename C> HOPPER_CODE Rounds<C> rounds_make(uint32_t slots, uint64_t (&barriers)[3 * C::SLOTS]) {
-    const Rounds<C> rounds = {slots, shared_address(barriers), shared_address(barriers + C::SLOTS),
-                              shared_address(barriers + 2 * C::SLOTS)};
-    if (threadIdx.x == 0) {
-        for (int s = 0; s < C::SLOTS; s++) {
-            mbarrier_init(rounds.loaded + s * 8, 1);
-            mbarrier_init(rounds.done + s * 8, 4);
-            mbarrier_init(rounds.empty + s * 8, 1);
-        }
-        mbarrier_init_fence();
-    }
-    return rounds;
-}
-
 // One round: 64 rows by COLUMNS of a tile from column `first` on, by one warpgroup.
 template <typename C, int COUNT>
-HOPPER_CODE void round_fill(const Rounds<C> &rounds, uint32_t round, const float (&d)[COUNT], int first) {
+HOPPER_CODE void round_fill(const Slots &rounds, uint32_t round, const float (&d)[COUNT], int first) {
     const int lane = threadIdx.x % 32, row = threadIdx.x % 128 / 32 * 16 + lane % 16;
     const int exchange = row >> 1 & 3; // the swizzle of 64-byte rows
     const uint32_t index = round % C::SLOTS;
-    const uint32_t line = rounds.slots + index * C::SLOT_BYTES + row * C::COLUMNS * 2;
+    const uint32_t line = rounds.memory + index * C::SLOT_BYTES + row * C::COLUMNS * 2;
     mbarrier_wait(rounds.loaded + index * 8, round / C::SLOTS & 1);
     // Per pair of 8 columns: two 8 x 8 matrices beside each other, two above each other. All are read before any is
     // written, so that their exponentials overlap.
@@ -168,13 +150,13 @@ HOPPER_CODE void rounds_walk(const Experts &experts, const GroupedArgs &args, in
 }
 
 template <typename C>
-HOPPER_CODE void rounds_load(const Rounds<C> &rounds, const CUtensorMap *gate_up, const Experts &experts,
+HOPPER_CODE void rounds_load(const Slots &rounds, const CUtensorMap *gate_up, const Experts &experts,
                              const GroupedArgs &args, int rank) {
     rounds_walk<C>(experts, args, rank, [&](uint32_t round, int x, int y) {
         const uint32_t index = round % C::SLOTS, parity = round / C::SLOTS & 1, barrier = rounds.loaded + index * 8;
         mbarrier_wait(rounds.empty + index * 8, parity ^ 1);
         mbarrier_expect(barrier, 2 * C::PIECE_BYTES);
-        tensor_load(rounds.slots + index * C::SLOT_BYTES, gate_up, barrier, x, y, 0);
+        tensor_load(rounds.memory + index * C::SLOT_BYTES, gate_up, barrier, x, y, 0);
     });
 }
 
@@ -186,10 +168,10 @@ template <typename C> HOPPER_CODE void round_store(const CUtensorMap *map, uint3
 }
 
 template <typename C>
-HOPPER_CODE void rounds_store(const Rounds<C> &rounds, const CUtensorMap *gate_up, const CUtensorMap *hidden,
+HOPPER_CODE void rounds_store(const Slots &rounds, const CUtensorMap *gate_up, const CUtensorMap *hidden,
                               const Experts &experts, const GroupedArgs &args, int rank) {
     rounds_walk<C>(experts, args, rank, [&](uint32_t round, int x, int y) {
-        const uint32_t index = round % C::SLOTS, slot = rounds.slots + index * C::SLOT_BYTES;
+        const uint32_t index = round % C::SLOTS, slot = rounds.memory + index * C::SLOT_BYTES;
         mbarrier_wait(rounds.done + index * 8, round / C::SLOTS & 1);
         round_store<C>(gate_up, slot, x, y);
         round_store<C>(hidden, slot + 2 * C::PIECE_BYTES, x, y);
@@ -215,7 +197,7 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, 1)
     __shared__ Experts experts;
     const int rank = (int)cluster_rank(), warpgroup = threadIdx.x / 128;
     const Ring<C> ring = ring_make<C>((shared_address(dynamic) + 1023) & ~1023u, barriers);
-    const Rounds<C> rounds = rounds_make<C>(ring.stages + C::STAGES * C::STAGE_BYTES, round_barriers);
+    const Slots rounds = slots_make<C::SLOTS>(ring.stages + C::STAGES * C::STAGE_BYTES, round_barriers);
     experts_load<C::PRODUCT>(experts, args);
     __syncthreads();
     cluster_sync();
@@ -300,13 +282,13 @@ template <bool BACKWARD, int TILE_N, bool ONCE> static bool swiglu_launch(CudaSt
     return true;
 }
 
-static bool call_fits(CudaState *state, bool backward, const SwigluCall *call) {
+static bool call_fits(CudaState *state, const SwigluCall *call) {
     static int there = -1; // asking costs some microseconds
     if (there < 0) there = kernel_is_there(state->arch, swiglu_kernel<SwigluConfig<false, 192, false>>);
     const bool aligned = (((uintptr_t)call->before | (uintptr_t)call->gate_up | (uintptr_t)call->hidden |
                            (uintptr_t)call->in | (uintptr_t)call->weight) &
                           15) == 0;
-    return there && aligned && call->dim % (backward ? 8 : 32) == 0 && call->inner % 8 == 0 && call->rows > 0;
+    return there && aligned && call->dim % (call->backward ? 8 : 32) == 0 && call->inner % 8 == 0 && call->rows > 0;
 }
 
 // Which is best depends on how tiles of 64, 96, 128 or 192 columns fill the width, and on what must stay in L2.
@@ -321,7 +303,7 @@ template <bool BACKWARD> static bool swiglu_variant(CudaState *state, const Swig
     return false;
 }
 
-bool swiglu_sm90(CudaState *state, bool backward, const SwigluCall *call, int variant) {
-    if (!call_fits(state, backward, call)) return false;
-    return backward ? swiglu_variant<true>(state, call, variant) : swiglu_variant<false>(state, call, variant);
+bool swiglu_sm90(CudaState *state, const SwigluCall *call, int variant) {
+    if (!call_fits(state, call)) return false;
+    return call->backward ? swiglu_variant<true>(state, call, variant) : swiglu_variant<false>(state, call, variant);
 }

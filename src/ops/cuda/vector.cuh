@@ -47,6 +47,9 @@ __device__ __forceinline__ float high_bf16(uint32_t pair) {
     return __uint_as_float(pair & 0xffff0000u);
 }
 
+// e^x = 2^(x * LOG2E).
+static constexpr float LOG2E = 1.4426950408889634f;
+
 // 2^x within 2 ulp, without the care for denormal results that exp2f takes: they would be rounded away anyway.
 __device__ __forceinline__ float exp2_fast(float x) {
     float result;
