@@ -21,7 +21,7 @@ static bool call_run(Ops *ops, const void *context, int choice) {
 }
 
 static Race race_of(const SwigluCall *call) {
-    return (Race){.what = call->backward ? "swiglu 3 backward" : "swiglu 3 forward",
+    return (Race){.what = call->backward ? "swiglu 4 backward" : "swiglu 4 forward",
                   .sizes = {call->rows, call->dim, call->inner},
                   .variants = SWIGLU_SM90_VARIANTS,
                   .run = call_run,
