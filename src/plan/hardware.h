@@ -34,7 +34,8 @@ typedef struct HardwareEfficiency {
     double memory;                                          // of the memory bandwidth, for fused elementwise kernels
     double link;                                            // of a link's bandwidth, for collectives
     double swiglu_hidden; // share of a dense SwiGLU's own time that goes away inside the products beside it (bf16)
-    double rope_hidden;   // and of the rotary's backward pass inside attention's, at head_dim 64 without documents
+    double rope_hidden;   // and of the rotary's, at head_dim 64 without documents: inside the QKV product, and backward
+                          // inside attention, where alone it is measured
     double sustained;     // of their rates, what products and attention keep in a whole step at the power limit
     double launch_gap;    // seconds between two kernels
 } HardwareEfficiency;

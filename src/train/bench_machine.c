@@ -273,6 +273,8 @@ static Status measure_attention(Bench *b, const HeadShape *heads, TextBuffer *to
     return b->ops->sync(b->ops);
 }
 
+// Measured on the backward pass, inside attention; plans take the same share of the forward pass, inside the QKV
+// product.
 static double rope_hidden(Bench *b) {
     double seconds[ROTATION + 1];
     for (b->direction = BACKWARD_ROTATED; b->direction <= ROTATION; b->direction++)
@@ -448,7 +450,7 @@ static Status measure_memory(Bench *b, TextBuffer *toml) {
                        "copy_GBps = %.4g         # read + write\nelementwise_GBps = %.4g  # RMSNorm, rotary and "
                        "SwiGLU, forward and backward\n"
                        "swiglu_hidden = %.3f    # share of SwiGLU's own time that its products hide\n"
-                       "rope_hidden = %.3f      # and of the rotary's backward pass, inside attention's\n"
+                       "rope_hidden = %.3f      # and of the rotary's (measured inside attention backward)\n"
                        "launch_gap_us = %.3g\nhost_GBps = %.3g\nmemory_gib = %.3f\n",
                        copy / 1e9, layer / 1e9, swiglu, rope, 1e6 * gap, upload / 1e9,
                        (double)b->ops->memory_total(b->ops) / 1073741824.0);

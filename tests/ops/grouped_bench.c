@@ -1,11 +1,13 @@
 // The grouped products of MoE on the GPU: every result element checked, then rates beside cuBLAS. Run by hand:
-//     build/tests/grouped_bench [500m|30b]     (all large shapes, or those whose name begins so)
+//     build/tests/grouped_bench [--check] [500m|30b]     (all large shapes, or those whose name begins so)
+// With --check alone only those of 500m: the others take gigabytes of the host's memory.
 //
 // The reference is the table's own float version of the same op (plain multiply-adds, another kernel) on the same
 // values, and for the small shapes also float64 on the CPU, for a part of the elements. Outputs hold a pattern before
 // each run, so that an element that was not written, or written where it must not be, is seen. Two runs must give the
 // same bits.
 #include "base/rng.h"
+#include "bench.h"
 #include "ops/cuda/cuda.h"
 
 #include <cublas_v2.h>
@@ -34,21 +36,6 @@ typedef struct Problem {
     void *d_in[2], *d_dout[2], *d_weight[2]; // by dtype: float, bf16
 } Problem;
 
-static Ops *ops;
-static int failures;
-
-static void fail_if(Status status) {
-    if (!status) return;
-    fprintf(stderr, "%s\n", status_message(status));
-    exit(1);
-}
-
-static void *device_memory(size_t bytes) {
-    void *memory = NULL;
-    fail_if(ops->alloc(ops, &memory, bytes, "the bench"));
-    return memory;
-}
-
 // ---- problems -----------------------------------------------------------------------------------------------------
 
 static void slots_deal(Problem *p, Load load) {
@@ -72,7 +59,7 @@ static void slots_deal(Problem *p, Load load) {
 }
 
 // Values on the device in both dtypes; padding rows are zero and unused rows NaN. Buffers repeat one block of values.
-static void values_make(void *out[2], float **host, int64_t rows, int64_t width, const Problem *rows_of, int kind) {
+static void rows_make(void *out[2], float **host, int64_t rows, int64_t width, const Problem *rows_of, int kind) {
     enum { BLOCK_VALUES = 1 << 20 };
     static float *blocks[4]; // by kind
     const int64_t count = rows * width;
@@ -110,9 +97,9 @@ static void problem_make(Problem *p, const Case *shape, Load load) {
     slots_deal(p, load);
     p->rows = moe_rows_capacity(shape->slots, 1, shape->experts, CUDA_ROW_ALIGN);
     p->used = p->offsets[shape->experts];
-    values_make(p->d_in, &p->in, p->rows, shape->in_dim, p, 1);
-    values_make(p->d_dout, &p->dout, p->rows, shape->out_dim, p, 2);
-    values_make(p->d_weight, &p->weight, (int64_t)shape->experts * shape->out_dim, shape->in_dim, NULL, 3);
+    rows_make(p->d_in, &p->in, p->rows, shape->in_dim, p, 1);
+    rows_make(p->d_dout, &p->dout, p->rows, shape->out_dim, p, 2);
+    rows_make(p->d_weight, &p->weight, (int64_t)shape->experts * shape->out_dim, shape->in_dim, NULL, 3);
     p->d_offsets = device_memory(sizeof(int32_t) * ((size_t)shape->experts + 1));
     ops->upload(ops, p->d_offsets, p->offsets, sizeof(int32_t) * ((size_t)shape->experts + 1));
 }
@@ -218,7 +205,7 @@ static void product_check(const Problem *p, Product product, bool small, const c
         error += (value - want[i]) * (double)(value - want[i]), norm += want[i] * (double)want[i];
     }
     const bool same = memcmp(got, again, bytes) == 0, good = wrong + touched + inexact == 0 && same;
-    failures += !good;
+    verdict(good);
     if (!good || !small)
         printf("%-12s %-8s %-8s %s: %lld wrong, %lld touched, %lld off float64, %s, relative error %.1e\n", s->name,
                load, product_names[product], good ? "ok" : "WRONG", (long long)wrong, (long long)touched,
@@ -274,19 +261,17 @@ static double product_rate(cublasHandle_t blas, const Problem *p, Product produc
     return 2.0 * (double)p->shape->slots * p->shape->in_dim * p->shape->out_dim / times[TIMES / 2] / 1e9;
 }
 
-static void rates_print(const Case *shape) {
-    Problem balanced, natural;
+static void rates_print(const Case *shape, const Problem *natural) {
+    Problem balanced;
     cublasHandle_t blas;
     problem_make(&balanced, shape, LOAD_BALANCED);
-    problem_make(&natural, shape, LOAD_NATURAL);
     cublasCreate(&blas);
     cublasSetStream(blas, cuda_state(ops)->stream);
     for (Product product = FORWARD; product <= ADD_WEIGHT; product++) {
-        product_check(&natural, product, false, load_names[LOAD_NATURAL]);
-        void *out = device_memory((size_t)result_count(&natural, product) * 4);
-        ops->zero(ops, out, (size_t)result_count(&natural, product) * 4);
+        void *out = device_memory((size_t)result_count(natural, product) * 4);
+        ops->zero(ops, out, (size_t)result_count(natural, product) * 4);
         const double own = product_rate(NULL, &balanced, product, out);
-        const double own_natural = product_rate(NULL, &natural, product, out);
+        const double own_natural = product_rate(NULL, natural, product, out);
         const double library = product_rate(blas, &balanced, product, out);
         printf("%-12s %-8s %6.0f TFLOP/s balanced, %6.0f natural; cuBLAS balanced %6.0f: %3.0f %%\n", shape->name,
                product_names[product], own, own_natural, library, 100 * own / library);
@@ -294,7 +279,16 @@ static void rates_print(const Case *shape) {
         ops->free(ops, out, 0);
     }
     cublasDestroy(blas);
-    problem_free(&balanced), problem_free(&natural);
+    problem_free(&balanced);
+}
+
+static void case_run(const Case *shape, Load load, bool small) {
+    Problem problem;
+    problem_make(&problem, shape, load);
+    for (Product product = FORWARD; product <= ADD_WEIGHT; product++)
+        product_check(&problem, product, small, load_names[load]);
+    if (!small && !check_only) rates_print(shape, &problem);
+    problem_free(&problem);
 }
 
 int main(int argc, char **argv) {
@@ -309,20 +303,15 @@ int main(int argc, char **argv) {
         {"30b gate-up", 128, 2048, 1536, 131072},
         {"30b down", 128, 768, 2048, 131072},
     };
-    fail_if(ops_cuda_create(&ops, 0, NULL));
+    const char *wanted;
+    bench_begin(argc, argv, 0, &wanted);
+    if (check_only && !*wanted) wanted = "500m";
     for (size_t i = 0; i < sizeof small / sizeof *small; i++)
-        for (Load load = 0; load < LOAD_COUNT; load++) {
-            Problem problem;
-            problem_make(&problem, &small[i], load);
-            for (Product product = FORWARD; product <= ADD_WEIGHT; product++)
-                product_check(&problem, product, true, load_names[load]);
-            problem_free(&problem);
-        }
-    printf("small shapes: %d failures\n", failures);
+        for (Load load = 0; load < LOAD_COUNT; load++)
+            case_run(&small[i], load, true);
+    printf("small shapes are done\n");
     fflush(stdout);
-    const char *wanted = argc > 1 ? argv[1] : "";
     for (size_t i = 0; i < sizeof large / sizeof *large; i++)
-        if (!strncmp(large[i].name, wanted, strlen(wanted))) rates_print(&large[i]);
-    ops_destroy(ops);
-    return failures != 0;
+        if (!strncmp(large[i].name, wanted, strlen(wanted))) case_run(&large[i], LOAD_NATURAL, false);
+    return bench_end();
 }

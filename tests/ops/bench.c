@@ -1,0 +1,152 @@
+// What the benches of CUDA kernels share; see bench.h.
+#include "bench.h"
+
+#include "base/rng.h"
+#include "base/text.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+Ops *ops;
+bool check_only;
+
+static void *workspace;
+static size_t workspace_size;
+static int compared, failures;
+
+void bench_begin(int argc, char **argv, size_t workspace_bytes, const char **word) {
+    int at = 1;
+    check_only = at < argc && !strcmp(argv[at], "--check");
+    at += check_only;
+    if (word) *word = at < argc ? argv[at++] : "";
+    if (at < argc || (word && **word == '-')) {
+        fprintf(stderr, "usage: %s [--check]%s\n", argv[0], word ? " [NAME]" : "");
+        exit(2);
+    }
+    fail_if(ops_cuda_create(&ops, 0, NULL));
+    if (!workspace_bytes) return;
+    workspace = device_memory(workspace_bytes);
+    workspace_size = workspace_bytes;
+    ops->bind_workspace(ops, workspace, workspace_bytes);
+}
+
+int bench_end(void) {
+    fail_if(ops->sync(ops));
+    if (workspace) ops->free(ops, workspace, workspace_size);
+    ops_cuda_destroy(ops);
+    if (failures)
+        printf("%d of %d results FAILED\n", failures, compared);
+    else if (compared)
+        printf("%d results, all right\n", compared);
+    else
+        printf("nothing was compared: no kernel here is for this GPU\n");
+    return failures != 0;
+}
+
+void fail_if(Status status) {
+    if (!status) return;
+    fflush(stdout);
+    fprintf(stderr, "%s\n", status_message(status));
+    exit(1);
+}
+
+// ---- memory -------------------------------------------------------------------------------------------------------
+
+void *device_memory(size_t bytes) {
+    void *memory = NULL;
+    fail_if(ops->alloc(ops, &memory, bytes, "the bench"));
+    return memory;
+}
+
+void *values_make(int64_t count, uint64_t stream, float deviation) {
+    enum { BLOCK = 2097143 }; // repeated; a prime, so that no two rows or heads are the same
+    int64_t block = count < BLOCK ? count : BLOCK;
+    float *host = xmalloc((size_t)block * sizeof(float));
+    bf16 *narrow = xmalloc((size_t)block * sizeof(bf16)), *memory = device_memory((size_t)count * sizeof(bf16));
+    rng_fill_normal(host, block, 7, stream, 0, 0, deviation);
+    for (int64_t i = 0; i < block; i++)
+        narrow[i] = bf16_from_f32(host[i]);
+    for (int64_t at = 0; at < count; at += block)
+        ops->upload(ops, memory + at, narrow, (size_t)(count - at < block ? count - at : block) * sizeof(bf16));
+    free(host);
+    free(narrow);
+    return memory;
+}
+
+static float *angles_make(int positions, int half, double (*function)(double)) {
+    size_t bytes = (size_t)positions * (size_t)half * sizeof(float);
+    float *host = xmalloc(bytes), *memory = device_memory(bytes);
+    for (int i = 0; i < positions * half; i++)
+        host[i] = (float)function((double)(i / half) * pow(10000.0, -(double)(i % half) / half));
+    ops->upload(ops, memory, host, bytes);
+    free(host);
+    return memory;
+}
+
+QkRopeShape rope_make(int64_t tokens, int seq, int first, int heads, int kv_heads, int head_dim) {
+    return (QkRopeShape){.tokens = tokens,
+                         .seq = seq,
+                         .first_position = first,
+                         .heads = heads,
+                         .kv_heads = kv_heads,
+                         .head_dim = head_dim,
+                         .cos = angles_make(first + seq, head_dim / 2, cos),
+                         .sin = angles_make(first + seq, head_dim / 2, sin)};
+}
+
+void rope_free(const QkRopeShape *rope) {
+    if (rope->cos) ops->free(ops, (void *)rope->cos, 0);
+    if (rope->sin) ops->free(ops, (void *)rope->sin, 0);
+}
+
+void memory_spoil(void *memory, size_t bytes) {
+    float ones;
+    memset(&ones, 0xff, sizeof ones); // NAN itself has a zero in its lower half, which as bf16 is a number
+    assert(bytes % sizeof ones == 0);
+    ops->fill_f32(ops, memory, ones, (int64_t)(bytes / sizeof ones));
+}
+
+bool spoiled(const void *host, size_t bytes) {
+    const uint8_t *at = host;
+    for (size_t i = 0; i < bytes; i++)
+        if (at[i] != 0xff) return false;
+    return true;
+}
+
+void *fetch(const void *memory, size_t bytes) {
+    void *host = xmalloc(bytes);
+    ops->download(ops, host, memory, bytes);
+    fail_if(ops->sync(ops));
+    return host;
+}
+
+// ---- comparing and timing -----------------------------------------------------------------------------------------
+
+double difference(const bf16 *got, const bf16 *wanted, int64_t count) {
+    double sum = 0, size = 0;
+    for (int64_t i = 0; i < count; i++) {
+        double x = bf16_to_f32(got[i]), y = bf16_to_f32(wanted[i]);
+        sum += (x - y) * (x - y);
+        size += y * y;
+    }
+    return sqrt(sum / size);
+}
+
+bool verdict(bool right) {
+    compared++;
+    failures += !right;
+    return right;
+}
+
+double timed(bool (*run)(const void *problem, int choice), const void *problem, int choice, int runs) {
+    for (int i = 0; i < runs; i++)
+        if (!run(problem, choice)) return NAN;
+    ops->mark(ops, 0);
+    for (int i = 0; i < runs; i++)
+        run(problem, choice);
+    ops->mark(ops, 1);
+    return ops->mark_elapsed(ops, 0, 1) / runs;
+}

@@ -1,0 +1,29 @@
+// What the benches of CUDA kernels share: values on the device, memory that shows where it was written, a comparison by
+// norm, a clock, and the option --check. What goes wrong beside a comparison ends the program.
+#pragma once
+
+#include "ops/ops.h"
+
+extern Ops *ops;        // of the first GPU, from bench_begin to bench_end
+extern bool check_only; // --check: every comparison, no times
+
+// word: gets the argument beside --check, or "" when there is none; NULL where the program takes none.
+void bench_begin(int argc, char **argv, size_t workspace_bytes, const char **word);
+int bench_end(void); // says how the comparisons went; the exit code: 1 when one failed
+
+void fail_if(Status status);
+void *device_memory(size_t bytes);
+void *values_make(int64_t count, uint64_t stream, float deviation); // bf16, normal
+// Without norms, with tables of the angles of positions below first + seq, which rope_free frees.
+QkRopeShape rope_make(int64_t tokens, int seq, int first, int heads, int kv_heads, int head_dim);
+void rope_free(const QkRopeShape *rope);
+
+void memory_spoil(void *memory, size_t bytes); // every bf16 and every float in it is NaN
+bool spoiled(const void *host, size_t bytes);  // and still is, bit for bit
+void *fetch(const void *memory, size_t bytes); // after all work so far; malloc'd
+
+double difference(const bf16 *got, const bf16 *wanted, int64_t count); // its norm over that of wanted
+bool verdict(bool right);                                              // counts it
+
+// Milliseconds of one run, hot: the clock settles under load first. NaN when run says that it cannot.
+double timed(bool (*run)(const void *problem, int choice), const void *problem, int choice, int runs);
