@@ -45,7 +45,11 @@ static void stream_text(const Loaded *loaded, Generator *generator, const TokenI
     sampler.seed += number;
     generator_reset(generator);
     printf("%s", request->prompt);
-    generator_feed(generator, (const int32_t *)prompt->ids, (int)prompt->count, logits);
+    enum { PIECE = 512 }; // products of many rows would race for their fastest kernel, at every length of a prompt anew
+    for (size_t at = 0; at < prompt->count; at += PIECE) {
+        size_t left = prompt->count - at;
+        generator_feed(generator, (const int32_t *)prompt->ids + at, (int)(left < PIECE ? left : PIECE), logits);
+    }
     for (int64_t i = 0; i < request->tokens; i++) {
         int32_t id = sampler_pick(&sampler, logits, vocab, (uint64_t)i);
         if (id == end) break;
