@@ -68,7 +68,7 @@ static void product_backward(Builder *b, const char *input_name, const char *wei
 }
 
 static void pass_over(Builder *b, const char *name, StepPass pass, double bytes) {
-    add(b, name, STEP_MEMORY_OPS, pass, 0, 1, bytes);
+    if (bytes > 0) add(b, name, STEP_MEMORY_OPS, pass, 0, 1, bytes);
 }
 
 typedef struct Shapes { // of one rank

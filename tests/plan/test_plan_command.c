@@ -57,6 +57,18 @@ static void the_html_page_needs_nothing_from_elsewhere(void **state) {
     free(svg);
 }
 
+static void ops_inside_others_leave_no_row(void **state) { // the rotary of heads of 64 takes no time of its own
+    char *page = path_join(directory, "inside.html"), *text;
+    size_t size;
+    (void)state;
+    assert_ok(PLAN("smollm-360m", "--gpu", "h200-sxm", "--html", page));
+    assert_ok(file_read(&text, &size, page));
+    assert_null(strstr(text, "nan"));
+    assert_null(strstr(text, "RoPE"));
+    free(text);
+    free(page);
+}
+
 static void wrong_requests_are_usage_errors(void **state) {
     (void)state;
     assert_error(PLAN("smolm-360m"), "did you mean smollm-360m");
@@ -147,6 +159,7 @@ static void a_measured_profile_reads_back(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_html_page_needs_nothing_from_elsewhere),
+        cmocka_unit_test(ops_inside_others_leave_no_row),
         cmocka_unit_test(wrong_requests_are_usage_errors),
         cmocka_unit_test(earlier_runs_calibrate_the_next_prediction),
         cmocka_unit_test(outcomes_are_printed_with_their_error),
