@@ -38,15 +38,20 @@ int preflight_candidates(int64_t micro_batch, int64_t grad_accum, PreflightTry *
     return count;
 }
 
-int preflight_choose(const PreflightTry *tries, int count) {
-    double fastest = 0;
-    int best = -1;
+static int fastest_try(const PreflightTry *tries, int count) { // -1: none ran within the memory
+    int fastest = -1;
     for (int i = 0; i < count; i++)
-        if (tries[i].tokens_per_second > fastest && tries[i].memory_fraction <= PREFLIGHT_MEMORY_MAX)
-            fastest = tries[i].tokens_per_second;
-    for (int i = 0; i < count; i++) {
-        if (tries[i].tokens_per_second < 0.99 * fastest || tries[i].memory_fraction > PREFLIGHT_MEMORY_MAX ||
-            tries[i].tokens_per_second <= 0)
+        if (tries[i].memory_fraction <= PREFLIGHT_MEMORY_MAX &&
+            tries[i].tokens_per_second > (fastest < 0 ? 0 : tries[fastest].tokens_per_second))
+            fastest = i;
+    return fastest;
+}
+
+int preflight_choose(const PreflightTry *tries, int count) {
+    int fastest = fastest_try(tries, count), best = -1;
+    for (int i = 0; i < count && fastest >= 0; i++) {
+        if (tries[i].tokens_per_second < 0.99 * tries[fastest].tokens_per_second ||
+            tries[i].memory_fraction > PREFLIGHT_MEMORY_MAX)
             continue;
         // Above the wanted share, less is better; below it, more.
         double distance = fabs(tries[i].memory_fraction - PREFLIGHT_MEMORY_WANTED) +
@@ -226,11 +231,7 @@ Status preflight_run(const Config *config, const PreflightOptions *options) {
     if (best >= 0) {
         micro_batch = tries[best].micro_batch;
         grad_accum = tries[best].grad_accum;
-        int fastest = best;
-        for (int i = 0; i < count; i++)
-            if (tries[i].tokens_per_second > tries[fastest].tokens_per_second &&
-                tries[i].memory_fraction <= PREFLIGHT_MEMORY_MAX)
-                fastest = i;
+        int fastest = fastest_try(tries, count);
         if (fastest != best)
             printf("\n%lld is fastest; of those within 1 %% of it, the one nearest to %.0f %% of the memory is taken\n",
                    (long long)tries[fastest].micro_batch, 100 * PREFLIGHT_MEMORY_WANTED);

@@ -5,8 +5,7 @@
 // Tiles are panels of 64 columns: rows of 128 bytes whose 16-byte chunks are XORed with the row, which is the 128-byte
 // swizzle that wgmma reads. The same tile serves as the operand that is summed over its columns (K-major) and as the
 // one that is summed over its rows (MN-major).
-#include "ops/cuda/cuda.h"
-#include "ops/cuda/sm90.cuh"
+#include "ops/cuda/attention_sm90.cuh"
 #include "ops/cuda/vector.cuh"
 
 #include <cuda_bf16.h>
@@ -45,33 +44,6 @@ static __device__ __forceinline__ uint64_t panel(uint32_t address) {
     return wgmma_operand(address, 16);
 }
 
-// d (64 x 64) (+)= a (64 x 16) . b^T, both K-major in shared memory.
-static __device__ __forceinline__ void multiply_shared(float d[32], uint64_t a, uint64_t b, int accumulate) {
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, "
-                 "%11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, "
-                 "%31}, %32, %33, p, 1, 1, 0, 0;\n}\n"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
-                   "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
-                   "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]),
-                   "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]),
-                   "+f"(d[30]), "+f"(d[31])
-                 : "l"(a), "l"(b), "r"(accumulate));
-}
-
-// d (64 x 64) += a (64 x 16, registers) . b (16 x 64, MN-major in shared memory).
-static __device__ __forceinline__ void multiply_registers(float d[32], const uint32_t a[4], uint64_t b) {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, "
-                 "%11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, "
-                 "%31}, {%32, %33, %34, %35}, %36, 1, 1, 1, 1;\n"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
-                   "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
-                   "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]),
-                   "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]),
-                   "+f"(d[30]), "+f"(d[31])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-}
-
 // ---- tiles --------------------------------------------------------------------------------------------------------
 
 // Byte offset of an 8-element chunk of a tile of ROWS rows.
@@ -93,24 +65,25 @@ static __device__ __forceinline__ void tile_load(uint32_t tile, const Half *from
 
 // s[64 x 64 each] = rows row0.. of one tile times a 64-row part of another, summed over D columns.
 template <int D, int A_ROWS, int B_ROWS>
-static __device__ __forceinline__ void scores(float s[32], uint32_t a_tile, int a_row0, uint32_t b_tile, int b_row0) {
+static __device__ __forceinline__ void scores(float (&s)[32], uint32_t a_tile, int a_row0, uint32_t b_tile,
+                                              int b_row0) {
 #pragma unroll
     for (int step = 0; step < D / 16; step++) {
         const uint32_t column = (step & 3) * 32;
-        multiply_shared(s, panel(a_tile + (step >> 2) * A_ROWS * 128 + a_row0 * 128 + column),
-                        panel(b_tile + (step >> 2) * B_ROWS * 128 + b_row0 * 128 + column), step > 0);
+        wgmma<0, 0>(s, panel(a_tile + (step >> 2) * A_ROWS * 128 + a_row0 * 128 + column),
+                    panel(b_tile + (step >> 2) * B_ROWS * 128 + b_row0 * 128 + column), step > 0);
     }
 }
 
 // acc[64 x D] += p (64 x 64, as left operands) times rows row0..row0 + 63 of a tile.
 template <int D, int ROWS>
-static __device__ __forceinline__ void accumulate(float acc[D / 64][32], const uint32_t p[4][4], uint32_t tile,
+static __device__ __forceinline__ void accumulate(float (&acc)[D / 64][32], const uint32_t (&p)[4][4], uint32_t tile,
                                                   int row0) {
 #pragma unroll
     for (int step = 0; step < 4; step++)
 #pragma unroll
         for (int part = 0; part < D / 64; part++)
-            multiply_registers(acc[part], p[step], panel(tile + part * ROWS * 128 + (row0 + step * 16) * 128));
+            product_registers(acc[part], p[step], panel(tile + part * ROWS * 128 + (row0 + step * 16) * 128), 1);
 }
 
 template <int PARTS> static __device__ __forceinline__ void parts_hold(float (&acc)[PARTS][32]) {

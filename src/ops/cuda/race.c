@@ -77,8 +77,7 @@ static float run_time(Ops *ops, const Race *race, int choice) {
     CUDA_CHECK(state, cudaEventCreate(&marks[0]));
     CUDA_CHECK(state, cudaEventCreate(&marks[1]));
     int repeats = 2;
-    // How long it takes, then the heat, then the race; one that takes long (under a tool that watches it) needs no
-    // more.
+    // How long it takes, then the heat, then the race. One that takes long (under a tool that watches it) says enough.
     for (int round = 0; round < 3 && milliseconds < HEAT_MS; round++) {
         CUDA_CHECK(state, cudaEventRecord(marks[0], state->stream));
         for (int i = 0; i < repeats; i++)
