@@ -55,13 +55,13 @@ static void fill(Bench *b, void *memory, int64_t count) {
 typedef void Work(Bench *b);
 
 static void forward(Bench *b) {
-    b->ops->linear_forward(b->ops, b->c, b->a, b->b, NULL, b->rows, b->in_dim, b->out_dim, b->dtype);
+    b->ops->linear_forward(b->ops, b->c, b->a, b->in_dim, b->b, NULL, b->rows, b->in_dim, b->out_dim, b->dtype);
 }
 static void backward_input(Bench *b) {
     b->ops->linear_backward_input(b->ops, b->c, b->a, b->b, b->rows, b->in_dim, b->out_dim, b->dtype);
 }
 static void backward_weight(Bench *b) {
-    b->ops->linear_backward_weight(b->ops, b->f, b->a, b->b, b->rows, b->in_dim, b->out_dim, true, b->dtype);
+    b->ops->linear_backward_weight(b->ops, b->f, b->a, b->b, b->in_dim, b->rows, b->in_dim, b->out_dim, true, b->dtype);
 }
 
 static AttentionShape attention_shape(void) {
@@ -85,7 +85,7 @@ static void norm_forward(Bench *b) {
     b->ops->add_rmsnorm_forward(b->ops, b->c, b->b, b->g, b->a, b->c, b->b, TOKENS, HIDDEN, 1e-5f, b->dtype);
 }
 static void norm_backward(Bench *b) {
-    b->ops->add_rmsnorm_backward(b->ops, b->c, NULL, b->h, b->a, b->a, b->g, b->b, TOKENS, HIDDEN, false, b->dtype);
+    b->ops->add_rmsnorm_backward(b->ops, b->c, b->h, b->a, b->a, b->g, b->b, TOKENS, HIDDEN, false, b->dtype);
 }
 static void rope(Bench *b) {
     QkRopeShape shape = {TOKENS, SEQ, 0, HEADS, KV_HEADS, HEAD_DIM, b->f, b->h, NULL, NULL, 0};
@@ -95,7 +95,7 @@ static void swiglu_forward(Bench *b) {
     b->ops->swiglu_forward(b->ops, b->c, b->a, NULL, NULL, TOKENS, FFN, b->dtype);
 }
 static void swiglu_backward(Bench *b) {
-    b->ops->swiglu_backward(b->ops, b->b, b->c, NULL, b->a, b->c, NULL, NULL, TOKENS, FFN, b->dtype);
+    b->ops->swiglu_packed_backward(b->ops, b->b, b->a, b->c, TOKENS, FFN, b->dtype);
 }
 static void embedding(Bench *b) {
     b->ops->embedding_forward(b->ops, b->c, b->ids, b->a, TOKENS, HIDDEN, b->dtype);

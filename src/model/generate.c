@@ -121,7 +121,7 @@ static void cached_attention(Generator *generator, int layer, int n) {
         ops->attention_cached(ops, attention + (size_t)(i * q_dim) * size, qk + (size_t)(i * qk_stride) * size, keys,
                               values, 1, generator->used + i, c->heads, c->kv_heads, c->head_dim,
                               1.0f / __builtin_sqrtf((float)c->head_dim), dtype);
-    ops->linear_forward(ops, transformer_activation(view, ACT_RESIDUAL_MID, layer), attention,
+    ops->linear_forward(ops, transformer_activation(view, ACT_RESIDUAL_MID, layer), attention, q_dim,
                         model_param(view, LAYOUT_WEIGHTS, PARAM_O, layer),
                         transformer_activation(view, ACT_RESIDUAL_IN, layer), n, (int)q_dim, c->hidden, dtype);
 }
@@ -146,10 +146,10 @@ void generator_feed(Generator *generator, const int32_t *ids, int n, float *logi
     }
     transformer_final_norm(view);
     const char *last =
-        (char *)transformer_activation(view, ACT_NORMED, -1) + (size_t)(n - 1) * (size_t)c->hidden * size;
+        (char *)transformer_activation(view, ACT_FINAL_NORMED, -1) + (size_t)(n - 1) * (size_t)c->hidden * size;
     void *out = transformer_activation(view, ACT_LOGITS, -1);
-    ops->linear_forward(ops, out, last, model_param(view, LAYOUT_WEIGHTS, transformer_head_param(view), -1), NULL, 1,
-                        c->hidden, c->vocab, dtype);
+    ops->linear_forward(ops, out, last, c->hidden, model_param(view, LAYOUT_WEIGHTS, transformer_head_param(view), -1),
+                        NULL, 1, c->hidden, c->vocab, dtype);
     if (dtype == DTYPE_F32) {
         ops->download(ops, logits, out, (size_t)c->vocab * size);
     } else {

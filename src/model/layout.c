@@ -259,11 +259,11 @@ static void temporary(Layout *layout, ActId id, DType dtype, int64_t rows, int64
     add_act(layout, id, -1, dtype, rows, cols, false, first, last);
 }
 
-// What the backward pass of a layer reads. Under full recompute, all but the input is temporary: once for the forward
-// pass, once for the forward run again inside the backward pass.
+// What the backward pass of a layer reads. Under full recompute it is temporary: once for the forward pass, once for
+// the forward run again inside the backward pass.
 static void add_layer(Layout *layout, ActId id, int layer, DType dtype, int64_t rows, int64_t cols, bool droppable) {
     Recompute recompute = layout->request.recompute;
-    if (id == ACT_RESIDUAL_IN || recompute == RECOMPUTE_NONE || (recompute == RECOMPUTE_SELECTIVE && !droppable)) {
+    if (recompute == RECOMPUTE_NONE || (recompute == RECOMPUTE_SELECTIVE && !droppable)) {
         keep(layout, id, layer, dtype, rows, cols);
         return;
     }
@@ -290,7 +290,8 @@ static void build_layer(Layout *layout, int i) {
     int64_t T = layout->tokens, R = layout->rows, heads = c->heads / tp, qkv = local_qkv_dim(&layout->request);
     int64_t qk = (qkv + heads * c->head_dim) / 2; // query and key heads
     DType dtype = layout->dtype;
-    add_layer(layout, ACT_RESIDUAL_IN, i, dtype, T, c->hidden, false);
+    if (layout->request.recompute == RECOMPUTE_FULL) keep(layout, ACT_RESIDUAL_IN, i, dtype, T, c->hidden);
+    add_layer(layout, ACT_ATTN_NORMED, i, dtype, T, c->hidden, false);
     add_layer(layout, ACT_ATTN_RSTD, i, DTYPE_F32, T, 1, false);
     add_layer(layout, ACT_QKV, i, dtype, T, qkv, false);
     if (model_qk_norm(c)) {
@@ -299,10 +300,10 @@ static void build_layer(Layout *layout, int i) {
     }
     add_layer(layout, ACT_ATTN_OUT, i, dtype, T, heads * c->head_dim, false);
     add_layer(layout, ACT_LSE, i, DTYPE_F32, T, heads, false);
-    add_layer(layout, ACT_RESIDUAL_MID, i, dtype, T, c->hidden, false);
+    add_layer(layout, ACT_MLP_NORMED, i, dtype, T, c->hidden, false);
     add_layer(layout, ACT_MLP_RSTD, i, DTYPE_F32, T, 1, false);
     if (!c->sparse[i]) {
-        add_layer(layout, ACT_GATE_UP, i, dtype, T, 2 * (int64_t)c->ffn / tp, false);
+        add_layer(layout, ACT_GATE_HIDDEN, i, dtype, T, 2 * (int64_t)c->ffn / tp, false);
         return;
     }
     add_layer(layout, ACT_GATE_UP, i, dtype, R, 2 * (int64_t)c->moe_ffn / etp, false);
@@ -328,18 +329,21 @@ static void build_temporaries(Layout *layout, bool dense, bool sparse) {
     DType dtype = layout->dtype;
     bool again = layout->request.recompute == RECOMPUTE_FULL; // the layer's forward also runs in the backward pass
 
-    temporary(layout, ACT_NORMED, dtype, T, d, PHASE_ATTENTION, PHASE_HEAD);
-    temporary(layout, ACT_HIDDEN, dtype, hidden, 1, PHASE_MLP, PHASE_MLP);
+    if (!again) temporary(layout, ACT_RESIDUAL_IN, dtype, T, d, PHASE_ATTENTION, PHASE_MLP);
+    temporary(layout, ACT_RESIDUAL_MID, dtype, T, d, PHASE_ATTENTION, PHASE_MLP);
+    if (again) temporary(layout, ACT_RESIDUAL_MID, dtype, T, d, PHASE_MLP_BACKWARD, PHASE_MLP_BACKWARD);
+    temporary(layout, ACT_RESIDUAL_FINAL, dtype, T, d, PHASE_MLP, PHASE_HEAD);
+    temporary(layout, ACT_FINAL_NORMED, dtype, T, d, PHASE_HEAD, PHASE_HEAD);
     temporary(layout, ACT_LOGITS, dtype, layout->logits_rows, c->vocab / tp + (c->vocab % tp > 0), PHASE_HEAD,
               PHASE_HEAD);
     temporary(layout, ACT_DRESIDUAL, dtype, T, d, PHASE_HEAD, PHASE_EMBEDDING_BACKWARD);
     temporary(layout, ACT_DNORMED, dtype, T, d, PHASE_HEAD, PHASE_ATTENTION_BACKWARD);
-    temporary(layout, ACT_NORMED, dtype, T, d, PHASE_MLP_BACKWARD, PHASE_ATTENTION_BACKWARD);
     temporary(layout, ACT_DHIDDEN, dtype, hidden, 1, PHASE_MLP_BACKWARD, PHASE_MLP_BACKWARD);
     temporary(layout, ACT_DATTN, dtype, T, attention, PHASE_ATTENTION_BACKWARD, PHASE_ATTENTION_BACKWARD);
     temporary(layout, ACT_DQKV, dtype, T, qkv, PHASE_ATTENTION_BACKWARD, PHASE_ATTENTION_BACKWARD);
     if (!sparse) return;
     temporary(layout, ACT_ROUTER_LOGITS, DTYPE_F32, T, c->experts, PHASE_MLP, PHASE_MLP);
+    temporary(layout, ACT_HIDDEN, dtype, R, c->moe_ffn / etp, PHASE_MLP, PHASE_MLP);
     temporary(layout, ACT_EXPERT_OUT, dtype, R, d, PHASE_MLP, PHASE_MLP);
     temporary(layout, ACT_DROWS, dtype, R, d, PHASE_MLP_BACKWARD, PHASE_MLP_BACKWARD);
     temporary(layout, ACT_DROW_WEIGHT, DTYPE_F32, R, 1, PHASE_MLP_BACKWARD, PHASE_MLP_BACKWARD);
@@ -416,7 +420,6 @@ static void build_activations(Layout *layout) {
     for (int i = layout->first_layer; i < end; i++)
         build_layer(layout, i);
     int layer_tensors = layout->activation_count;
-    keep(layout, ACT_RESIDUAL_FINAL, -1, layout->dtype, layout->tokens, c->hidden);
     keep(layout, ACT_FINAL_RSTD, -1, DTYPE_F32, layout->tokens, 1);
     keep(layout, ACT_LOSSES, -1, DTYPE_F32, layout->tokens, 1);
     if (sparse) {

@@ -115,16 +115,18 @@ typedef struct HfPart {
 
 typedef enum ActId {
     // per layer, read by the backward pass (T tokens, R expert rows)
-    ACT_RESIDUAL_IN,   // [T, hidden] input of the layer
+    ACT_RESIDUAL_IN,   // [T, hidden] input of the layer; read only by a forward pass that runs again
+    ACT_ATTN_NORMED,   // [T, hidden] input of the QKV product
     ACT_ATTN_RSTD,     // [T] float
     ACT_QKV,           // [T, qkv]; rotated in place where there is no QK-norm
     ACT_QK,            // [T, (heads + kv_heads) * head_dim] normed and rotated; only with QK-norm
     ACT_QK_RSTD,       // [T, heads + kv_heads] float; only with QK-norm
     ACT_ATTN_OUT,      // [T, heads * head_dim]
     ACT_LSE,           // [batch, heads, seq] float
-    ACT_RESIDUAL_MID,  // [T, hidden] after attention
+    ACT_MLP_NORMED,    // [T, hidden] input of the gate-up product or of the router
     ACT_MLP_RSTD,      // [T] float
-    ACT_GATE_UP,       // [T, 2 ffn] or [R, 2 moe_ffn]; the backward pass turns it into its gradient in place
+    ACT_GATE_HIDDEN,   // [T, 2 ffn] of a dense layer: SwiGLU's gate and its result
+    ACT_GATE_UP,       // [R, 2 moe_ffn] of a sparse one; the backward pass turns either into gradients in place
     ACT_PROBS,         // [T, experts] float
     ACT_ROUTER_LSE,    // [T] float
     ACT_EXPERT,        // [T, top_k] int32
@@ -135,27 +137,28 @@ typedef enum ActId {
     ACT_ROW_WEIGHT,    // [R] float
     ACT_GATHERED,      // [R, hidden]
     // of the whole model, kept
-    ACT_RESIDUAL_FINAL, // [T, hidden]
-    ACT_FINAL_RSTD,     // [T] float
-    ACT_LOSSES,         // [T] float
-    ACT_COUNTS,         // [sparse layers, experts] int32
-    ACT_PROB_SUM,       // [sparse layers, experts] float
-    ACT_DPROB,          // [sparse layers, experts] float
+    ACT_FINAL_RSTD, // [T] float
+    ACT_LOSSES,     // [T] float
+    ACT_COUNTS,     // [sparse layers, experts] int32
+    ACT_PROB_SUM,   // [sparse layers, experts] float
+    ACT_DPROB,      // [sparse layers, experts] float
     // temporary
-    ACT_NORMED,        // [T, hidden] input of the next linear layer
-    ACT_HIDDEN,        // [T, ffn] or [R, moe_ffn] after SwiGLU
-    ACT_ROUTER_LOGITS, // [T, experts] float
-    ACT_EXPERT_OUT,    // [R, hidden]
-    ACT_LOGITS,        // [logits_rows, vocab]
-    ACT_DRESIDUAL,     // [T, hidden]
-    ACT_DNORMED,       // [T, hidden]
-    ACT_DATTN,         // [T, heads * head_dim]
-    ACT_DQKV,          // [T, qkv]
-    ACT_DHIDDEN,       // [T, ffn] or [R, moe_ffn]
-    ACT_DROWS,         // [R, hidden]
-    ACT_DROW_WEIGHT,   // [R] float
-    ACT_DLOGITS,       // [T, experts] float: gradient of the router logits
-    ACT_SCRATCH,       // bytes that are free while attention runs backward: a larger workspace at no cost; GPU only
+    ACT_RESIDUAL_MID,   // [T, hidden] after attention
+    ACT_RESIDUAL_FINAL, // [T, hidden] after the last layer
+    ACT_FINAL_NORMED,   // [T, hidden] input of the LM head
+    ACT_HIDDEN,         // [R, moe_ffn] after SwiGLU
+    ACT_ROUTER_LOGITS,  // [T, experts] float
+    ACT_EXPERT_OUT,     // [R, hidden]
+    ACT_LOGITS,         // [logits_rows, vocab]
+    ACT_DRESIDUAL,      // [T, hidden]
+    ACT_DNORMED,        // [T, hidden]
+    ACT_DATTN,          // [T, heads * head_dim]
+    ACT_DQKV,           // [T, qkv]
+    ACT_DHIDDEN,        // [T, ffn] or [R, moe_ffn]
+    ACT_DROWS,          // [R, hidden]
+    ACT_DROW_WEIGHT,    // [R] float
+    ACT_DLOGITS,        // [T, experts] float: gradient of the router logits
+    ACT_SCRATCH,        // bytes that are free while attention runs backward: a larger workspace at no cost; GPU only
     ACT_ID_COUNT,
 } ActId;
 

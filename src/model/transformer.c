@@ -4,9 +4,10 @@
 //                               └─▶ RMSNorm ─ gate·up ─ SwiGLU ─ down ─▶ + residual             (dense)
 //                                   RMSNorm ─ router ─ gather ─ grouped products ─ sum, + residual (MoE)
 //
-// A sub-layer's last op adds the residual: it is summed in float and makes no way of its own through memory. The
-// backward pass keeps no normed input and no SwiGLU output: the backward kernels of RMSNorm and SwiGLU give them again
-// on their way, just before the weight gradients that need them. What is kept per layer is in model/layout.h.
+// A sub-layer's last op adds the residual: it is summed in float and makes no way of its own through memory. What is
+// kept per layer (model/layout.h) are the inputs of the linear layers, which their weight gradients need; the backward
+// passes of RMSNorm and of a dense SwiGLU get along with these, so that the residual stream and SwiGLU's up are not
+// kept.
 #include "model/transformer.h"
 
 #include <assert.h>
@@ -121,20 +122,22 @@ static void qk_rope(Model *model, int layer) {
                                 model->layout.dtype);
 }
 
-// ACT_RESIDUAL_IN through the norm.
-static const void *attention_norm(Model *model, int layer) {
+static void norm_forward(Model *model, int layer, ActId normed, ActId rstd, ActId residual, ParamId norm) {
     const ModelConfig *c = &model->layout.request.config;
-    void *normed = act(model, ACT_NORMED, layer);
-    model->ops->add_rmsnorm_forward(model->ops, normed, NULL, act(model, ACT_ATTN_RSTD, layer),
-                                    act(model, ACT_RESIDUAL_IN, layer), NULL, weight(model, PARAM_ATTN_NORM, layer),
-                                    model->layout.tokens, c->hidden, c->norm_eps, model->layout.dtype);
-    return normed;
+    model->ops->add_rmsnorm_forward(model->ops, act(model, normed, layer), NULL, act(model, rstd, layer),
+                                    act(model, residual, layer), NULL, weight(model, norm, layer), model->layout.tokens,
+                                    c->hidden, c->norm_eps, model->layout.dtype);
+}
+
+static const void *attention_norm(Model *model, int layer) {
+    norm_forward(model, layer, ACT_ATTN_NORMED, ACT_ATTN_RSTD, ACT_RESIDUAL_IN, PARAM_ATTN_NORM);
+    return act(model, ACT_ATTN_NORMED, layer);
 }
 
 // ACT_RESIDUAL_IN through the norm and the QKV product.
 void transformer_qkv(Model *model, int layer) {
     const ModelConfig *c = &model->layout.request.config;
-    model->ops->linear_forward(model->ops, act(model, ACT_QKV, layer), attention_norm(model, layer),
+    model->ops->linear_forward(model->ops, act(model, ACT_QKV, layer), attention_norm(model, layer), c->hidden,
                                weight(model, PARAM_QKV, layer), NULL, model->layout.tokens, c->hidden, model_qkv_dim(c),
                                model->layout.dtype);
 }
@@ -162,8 +165,8 @@ static void attention_forward(Model *model, int layer) {
     ops->attention_forward(ops, act(model, ACT_ATTN_OUT, layer), act(model, ACT_LSE, layer), view.q, view.k, view.v,
                            &view.shape, dtype);
     ops->linear_forward(ops, act(model, ACT_RESIDUAL_MID, layer), act(model, ACT_ATTN_OUT, layer),
-                        weight(model, PARAM_O, layer), act(model, ACT_RESIDUAL_IN, layer), model->layout.tokens,
-                        model_attention_dim(c), c->hidden, dtype);
+                        model_attention_dim(c), weight(model, PARAM_O, layer), act(model, ACT_RESIDUAL_IN, layer),
+                        model->layout.tokens, model_attention_dim(c), c->hidden, dtype);
 }
 
 // Where a layer leaves its result: the input of the next one, or of the final norm.
@@ -172,19 +175,23 @@ static void *residual_out(Model *model, int layer) {
     return last ? act(model, ACT_RESIDUAL_FINAL, -1) : act(model, ACT_RESIDUAL_IN, layer + 1);
 }
 
+// The second half of a dense layer's ACT_GATE_HIDDEN rows: the input of its down projection.
+static const void *hidden_part(const Model *model, int layer) {
+    size_t gate_bytes = (size_t)model->layout.request.config.ffn * dtype_size(model->layout.dtype);
+    return (const char *)act(model, ACT_GATE_HIDDEN, layer) + gate_bytes;
+}
+
 static void dense_forward(Model *model, int layer, bool output) {
     Ops *ops = model->ops;
     const ModelConfig *c = &model->layout.request.config;
     int64_t T = model->layout.tokens;
     DType dtype = model->layout.dtype;
-    const void *normed = act(model, ACT_NORMED, layer), *weights = weight(model, PARAM_GATE_UP, layer);
-    void *gate_up = act(model, ACT_GATE_UP, layer);
-    // Run again, it is the same op, so that gate_up has the same bits; only its other result is not wanted then.
-    void *hidden = act(model, output ? ACT_HIDDEN : ACT_DHIDDEN, layer);
-    ops->linear_swiglu_forward(ops, hidden, gate_up, normed, weights, T, c->hidden, c->ffn, dtype);
+    ops->linear_swiglu_forward(ops, act(model, ACT_GATE_HIDDEN, layer), act(model, ACT_MLP_NORMED, layer),
+                               weight(model, PARAM_GATE_UP, layer), T, c->hidden, c->ffn, dtype);
     if (!output) return;
-    ops->linear_forward(ops, residual_out(model, layer), hidden, weight(model, PARAM_DOWN, layer),
-                        act(model, ACT_RESIDUAL_MID, layer), T, c->ffn, c->hidden, dtype);
+    ops->linear_forward(ops, residual_out(model, layer), hidden_part(model, layer), 2 * (int64_t)c->ffn,
+                        weight(model, PARAM_DOWN, layer), act(model, ACT_RESIDUAL_MID, layer), T, c->ffn, c->hidden,
+                        dtype);
 }
 
 static void moe_forward(Model *model, int layer, bool output) {
@@ -194,7 +201,7 @@ static void moe_forward(Model *model, int layer, bool output) {
     DType dtype = model->layout.dtype;
     MoeShape shape = moe_shape(model);
     MoeRouting routing = moe_routing(model, layer);
-    const void *normed = act(model, ACT_NORMED, layer);
+    const void *normed = act(model, ACT_MLP_NORMED, layer);
     ops->moe_router_forward(ops, routing.logits, normed, weight(model, PARAM_ROUTER, layer), T, c->hidden, c->experts,
                             dtype);
     ops->moe_route_forward(ops, &routing, &shape);
@@ -214,12 +221,8 @@ static void moe_forward(Model *model, int layer, bool output) {
 
 // The MLP half of a layer, from ACT_RESIDUAL_MID. output false: stop at what the backward pass reads.
 static void mlp_forward(Model *model, int layer, bool output) {
-    Ops *ops = model->ops;
-    const ModelConfig *c = &model->layout.request.config;
-    ops->add_rmsnorm_forward(ops, act(model, ACT_NORMED, layer), NULL, act(model, ACT_MLP_RSTD, layer),
-                             act(model, ACT_RESIDUAL_MID, layer), NULL, weight(model, PARAM_MLP_NORM, layer),
-                             model->layout.tokens, c->hidden, c->norm_eps, model->layout.dtype);
-    if (c->sparse[layer])
+    norm_forward(model, layer, ACT_MLP_NORMED, ACT_MLP_RSTD, ACT_RESIDUAL_MID, PARAM_MLP_NORM);
+    if (model->layout.request.config.sparse[layer])
         moe_forward(model, layer, output);
     else
         dense_forward(model, layer, output);
@@ -244,11 +247,7 @@ void transformer_forward(Model *model) {
 // ---- head -----------------------------------------------------------------------------------------------------------
 
 void transformer_final_norm(Model *model) {
-    Ops *ops = model->ops;
-    const ModelConfig *c = &model->layout.request.config;
-    ops->add_rmsnorm_forward(ops, act(model, ACT_NORMED, -1), NULL, act(model, ACT_FINAL_RSTD, -1),
-                             act(model, ACT_RESIDUAL_FINAL, -1), NULL, weight(model, PARAM_FINAL_NORM, -1),
-                             model->layout.tokens, c->hidden, c->norm_eps, model->layout.dtype);
+    norm_forward(model, -1, ACT_FINAL_NORMED, ACT_FINAL_RSTD, ACT_RESIDUAL_FINAL, PARAM_FINAL_NORM);
 }
 
 ParamId transformer_head_param(const Model *model) {
@@ -276,7 +275,7 @@ void transformer_head(Model *model, bool backward) {
     model->pass = 0;
     if (backward && !model->accumulate) zero_added_gradients(model);
     transformer_final_norm(model);
-    char *normed = act(model, ACT_NORMED, -1), *dnormed = act(model, ACT_DNORMED, -1);
+    char *normed = act(model, ACT_FINAL_NORMED, -1), *dnormed = act(model, ACT_DNORMED, -1);
     void *logits = act(model, ACT_LOGITS, -1), *head = weight(model, transformer_head_param(model), -1);
     float *losses = act(model, ACT_LOSSES, -1);
     const int32_t *targets = model_const(model, CONST_TARGETS);
@@ -284,14 +283,14 @@ void transformer_head(Model *model, bool backward) {
     for (int64_t first = 0; first < layout->tokens; first += layout->logits_rows) {
         int64_t rows = layout->tokens - first < layout->logits_rows ? layout->tokens - first : layout->logits_rows;
         char *chunk = normed + (size_t)first * row_bytes;
-        ops->linear_forward(ops, logits, chunk, head, NULL, rows, c->hidden, c->vocab, dtype);
+        ops->linear_forward(ops, logits, chunk, c->hidden, head, NULL, rows, c->hidden, c->vocab, dtype);
         ops->cross_entropy(ops, losses + first, logits, targets + first,
                            backward ? model_scalar(model, SCALAR_CE_SCALE) : NULL, rows, c->vocab, dtype);
         if (!backward) continue;
         ops->linear_backward_input(ops, dnormed + (size_t)first * row_bytes, logits, head, rows, c->hidden, c->vocab,
                                    dtype);
-        ops->linear_backward_weight(ops, grad(model, transformer_head_param(model), -1), logits, chunk, rows, c->hidden,
-                                    c->vocab, model->accumulate || first > 0, dtype);
+        ops->linear_backward_weight(ops, grad(model, transformer_head_param(model), -1), logits, chunk, c->hidden, rows,
+                                    c->hidden, c->vocab, model->accumulate || first > 0, dtype);
     }
     ops->sum_f32(ops, model_scalar(model, SCALAR_LOSS_SUM), losses, layout->tokens, true);
     int sparse = model_sparse_layers(c);
@@ -300,9 +299,9 @@ void transformer_head(Model *model, bool backward) {
                          model_scalar(model, SCALAR_AUX_SCALE), act(model, ACT_COUNTS, -1),
                          act(model, ACT_PROB_SUM, -1), model->balance, sparse, layout->tokens, c->experts);
     if (backward)
-        ops->add_rmsnorm_backward(ops, act(model, ACT_DRESIDUAL, -1), NULL, grad(model, PARAM_FINAL_NORM, -1), dnormed,
-                                  act(model, ACT_RESIDUAL_FINAL, -1), act(model, ACT_FINAL_RSTD, -1),
-                                  weight(model, PARAM_FINAL_NORM, -1), layout->tokens, c->hidden, true, dtype);
+        ops->add_rmsnorm_backward(ops, act(model, ACT_DRESIDUAL, -1), grad(model, PARAM_FINAL_NORM, -1), dnormed,
+                                  normed, act(model, ACT_FINAL_RSTD, -1), weight(model, PARAM_FINAL_NORM, -1),
+                                  layout->tokens, c->hidden, true, dtype);
 }
 
 void transformer_logits(Model *model, void *host) {
@@ -315,7 +314,8 @@ void transformer_logits(Model *model, void *host) {
     void *logits = act(model, ACT_LOGITS, -1);
     for (int64_t first = 0; first < layout->tokens; first += layout->logits_rows) {
         int64_t rows = layout->tokens - first < layout->logits_rows ? layout->tokens - first : layout->logits_rows;
-        model->ops->linear_forward(model->ops, logits, (char *)act(model, ACT_NORMED, -1) + (size_t)first * row_bytes,
+        const char *chunk = (const char *)act(model, ACT_FINAL_NORMED, -1) + (size_t)first * row_bytes;
+        model->ops->linear_forward(model->ops, logits, chunk, c->hidden,
                                    weight(model, transformer_head_param(model), -1), NULL, rows, c->hidden, c->vocab,
                                    layout->dtype);
         model->ops->download(model->ops, (char *)host + (size_t)first * out_bytes, logits, (size_t)rows * out_bytes);
@@ -324,14 +324,12 @@ void transformer_logits(Model *model, void *host) {
 
 // ---- backward -------------------------------------------------------------------------------------------------------
 
-// Gradient of a sub-layer's norm from ACT_DNORMED into ACT_DRESIDUAL; its normed input comes back in ACT_NORMED.
-static void norm_backward(Model *model, int layer, ParamId norm, ActId sum, ActId rstd) {
-    Ops *ops = model->ops;
-    const ModelConfig *c = &model->layout.request.config;
-    ops->add_rmsnorm_backward(ops, act(model, ACT_DRESIDUAL, -1), act(model, ACT_NORMED, layer),
-                              grad(model, norm, layer), act(model, ACT_DNORMED, -1), act(model, sum, layer),
-                              act(model, rstd, layer), weight(model, norm, layer), model->layout.tokens, c->hidden,
-                              false, model->layout.dtype);
+// Gradient of a sub-layer's norm from ACT_DNORMED into ACT_DRESIDUAL.
+static void norm_backward(Model *model, int layer, ParamId norm, ActId normed, ActId rstd) {
+    model->ops->add_rmsnorm_backward(model->ops, act(model, ACT_DRESIDUAL, -1), grad(model, norm, layer),
+                                     act(model, ACT_DNORMED, -1), act(model, normed, layer), act(model, rstd, layer),
+                                     weight(model, norm, layer), model->layout.tokens,
+                                     model->layout.request.config.hidden, false, model->layout.dtype);
 }
 
 static void dense_backward(Model *model, int layer) {
@@ -339,17 +337,17 @@ static void dense_backward(Model *model, int layer) {
     const ModelConfig *c = &model->layout.request.config;
     int64_t T = model->layout.tokens;
     DType dtype = model->layout.dtype;
-    void *dresidual = act(model, ACT_DRESIDUAL, -1), *dhidden = act(model, ACT_DHIDDEN, layer);
-    void *gate_up = act(model, ACT_GATE_UP, layer);
-    ops->linear_swiglu_backward(ops, gate_up, dhidden, gate_up, dresidual, weight(model, PARAM_DOWN, layer), T, c->ffn,
-                                c->hidden, dtype); // gate_up becomes its gradient, dhidden the hidden activations
-    ops->linear_backward_weight(ops, grad(model, PARAM_DOWN, layer), dresidual, dhidden, T, c->ffn, c->hidden,
-                                model->accumulate, dtype);
-    ops->linear_backward_input(ops, act(model, ACT_DNORMED, -1), gate_up, weight(model, PARAM_GATE_UP, layer), T,
+    void *dresidual = act(model, ACT_DRESIDUAL, -1), *gate_hidden = act(model, ACT_GATE_HIDDEN, layer);
+    ops->linear_backward_weight(ops, grad(model, PARAM_DOWN, layer), dresidual, hidden_part(model, layer),
+                                2 * (int64_t)c->ffn, T, c->ffn, c->hidden, model->accumulate, dtype);
+    ops->linear_swiglu_backward(ops, gate_hidden, act(model, ACT_DHIDDEN, layer), gate_hidden, dresidual,
+                                weight(model, PARAM_DOWN, layer), T, c->ffn, c->hidden, dtype);
+    const void *dgate_up = gate_hidden; // by now
+    ops->linear_backward_weight(ops, grad(model, PARAM_GATE_UP, layer), dgate_up, act(model, ACT_MLP_NORMED, layer),
+                                c->hidden, T, c->hidden, 2 * c->ffn, model->accumulate, dtype);
+    ops->linear_backward_input(ops, act(model, ACT_DNORMED, -1), dgate_up, weight(model, PARAM_GATE_UP, layer), T,
                                c->hidden, 2 * c->ffn, dtype);
-    norm_backward(model, layer, PARAM_MLP_NORM, ACT_RESIDUAL_MID, ACT_MLP_RSTD);
-    ops->linear_backward_weight(ops, grad(model, PARAM_GATE_UP, layer), gate_up, act(model, ACT_NORMED, layer), T,
-                                c->hidden, 2 * c->ffn, model->accumulate, dtype);
+    norm_backward(model, layer, PARAM_MLP_NORM, ACT_MLP_NORMED, ACT_MLP_RSTD);
 }
 
 static void moe_backward(Model *model, int layer) {
@@ -379,8 +377,8 @@ static void moe_backward(Model *model, int layer) {
     ops->moe_route_backward(ops, dlogits, drow_weight, dprob,
                             model->z_loss_coef != 0 ? model_scalar(model, SCALAR_Z_COEF) : NULL, &routing, &shape);
     ops->moe_router_backward(ops, dnormed, NULL, dlogits, NULL, router, T, c->hidden, c->experts, false, dtype);
-    norm_backward(model, layer, PARAM_MLP_NORM, ACT_RESIDUAL_MID, ACT_MLP_RSTD);
-    const void *normed = act(model, ACT_NORMED, layer);
+    norm_backward(model, layer, PARAM_MLP_NORM, ACT_MLP_NORMED, ACT_MLP_RSTD);
+    const void *normed = act(model, ACT_MLP_NORMED, layer);
     ops->moe_router_backward(ops, NULL, grad(model, PARAM_ROUTER, layer), dlogits, normed, router, T, c->hidden,
                              c->experts, model->accumulate, dtype);
     void *gathered = act(model, ACT_GATHERED, layer);
@@ -411,7 +409,7 @@ static void attention_backward(Model *model, int layer) {
     const void *attn_out = act(model, ACT_ATTN_OUT, layer);
     char *dqkv = act(model, ACT_DQKV, layer);
     ops->linear_backward_input(ops, dattn, dresidual, weight(model, PARAM_O, layer), T, (int)q_dim, c->hidden, dtype);
-    ops->linear_backward_weight(ops, grad(model, PARAM_O, layer), dresidual, attn_out, T, (int)q_dim, c->hidden,
+    ops->linear_backward_weight(ops, grad(model, PARAM_O, layer), dresidual, attn_out, q_dim, T, (int)q_dim, c->hidden,
                                 model->accumulate, dtype);
     if (model_qk_norm(c) && model->layout.request.recompute == RECOMPUTE_SELECTIVE) qk_rope(model, layer);
     QkvView view = qkv_view(model, layer);
@@ -424,11 +422,11 @@ static void attention_backward(Model *model, int layer) {
     if (model_qk_norm(c)) // without it attention has taken the rotation back
         ops->qk_rope_backward(ops, dqkv, qkv_dim, act(model, ACT_QKV, layer), qkv_dim, act(model, ACT_QK_RSTD, layer),
                               grad(model, PARAM_Q_NORM, layer), grad(model, PARAM_K_NORM, layer), &rope, dtype);
+    ops->linear_backward_weight(ops, grad(model, PARAM_QKV, layer), dqkv, act(model, ACT_ATTN_NORMED, layer), c->hidden,
+                                T, c->hidden, (int)qkv_dim, model->accumulate, dtype);
     ops->linear_backward_input(ops, act(model, ACT_DNORMED, -1), dqkv, weight(model, PARAM_QKV, layer), T, c->hidden,
                                (int)qkv_dim, dtype);
-    norm_backward(model, layer, PARAM_ATTN_NORM, ACT_RESIDUAL_IN, ACT_ATTN_RSTD);
-    ops->linear_backward_weight(ops, grad(model, PARAM_QKV, layer), dqkv, act(model, ACT_NORMED, layer), T, c->hidden,
-                                (int)qkv_dim, model->accumulate, dtype);
+    norm_backward(model, layer, PARAM_ATTN_NORM, ACT_ATTN_NORMED, ACT_ATTN_RSTD);
 }
 
 void transformer_backward(Model *model) {

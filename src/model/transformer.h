@@ -16,5 +16,5 @@ void transformer_logits(Model *model, void *host);
 void *transformer_activation(const Model *model, ActId id, int layer); // in the current pass
 void transformer_qkv(Model *model, int layer);      // ACT_RESIDUAL_IN through the norm and the QKV product
 void transformer_mlp(Model *model, int layer);      // from ACT_RESIDUAL_MID to the next layer's ACT_RESIDUAL_IN
-void transformer_final_norm(Model *model);          // into ACT_NORMED
+void transformer_final_norm(Model *model);          // into ACT_FINAL_NORMED
 ParamId transformer_head_param(const Model *model); // the LM head, or the embedding it is tied to

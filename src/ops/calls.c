@@ -27,8 +27,12 @@ void call_norm_f32(Ops *ops, void **p, const CallSizes *s) {
     ops->norm_f32(ops, p[0], p[1], s->count);
 }
 
+static int64_t in_stride(const CallSizes *s) {
+    return s->in_stride ? s->in_stride : s->in_dim;
+}
+
 void call_linear_forward(Ops *ops, void **p, const CallSizes *s) { // out in weight add
-    ops->linear_forward(ops, p[0], p[1], p[2], p[3], s->rows, s->in_dim, s->out_dim, s->dtype);
+    ops->linear_forward(ops, p[0], p[1], in_stride(s), p[2], p[3], s->rows, s->in_dim, s->out_dim, s->dtype);
 }
 
 void call_linear_backward_input(Ops *ops, void **p, const CallSizes *s) {
@@ -36,7 +40,7 @@ void call_linear_backward_input(Ops *ops, void **p, const CallSizes *s) {
 }
 
 void call_linear_backward_weight(Ops *ops, void **p, const CallSizes *s) {
-    ops->linear_backward_weight(ops, p[0], p[1], p[2], s->rows, s->in_dim, s->out_dim, s->flag, s->dtype);
+    ops->linear_backward_weight(ops, p[0], p[1], p[2], in_stride(s), s->rows, s->in_dim, s->out_dim, s->flag, s->dtype);
 }
 
 void call_embedding_forward(Ops *ops, void **p, const CallSizes *s) {
@@ -51,8 +55,8 @@ void call_add_rmsnorm_forward(Ops *ops, void **p, const CallSizes *s) { // out s
     ops->add_rmsnorm_forward(ops, p[0], p[1], p[2], p[3], p[4], p[5], s->rows, s->dim, 1e-5f, s->dtype);
 }
 
-void call_add_rmsnorm_backward(Ops *ops, void **p, const CallSizes *s) { // dsum normed dweight dout sum rstd weight
-    ops->add_rmsnorm_backward(ops, p[0], p[1], p[2], p[3], p[4], p[5], p[6], s->rows, s->dim, s->flag, s->dtype);
+void call_add_rmsnorm_backward(Ops *ops, void **p, const CallSizes *s) { // dsum dweight dout out rstd weight
+    ops->add_rmsnorm_backward(ops, p[0], p[1], p[2], p[3], p[4], p[5], s->rows, s->dim, s->flag, s->dtype);
 }
 
 // cos, sin, q_weight, k_weight stand in p[0..3].
@@ -137,13 +141,21 @@ void call_swiglu_backward(Ops *ops, void **p,
     ops->swiglu_backward(ops, p[0], p[1], p[2], gate_up, dout, p[5], p[6], s->rows, s->dim, s->dtype);
 }
 
-void call_linear_swiglu_forward(Ops *ops, void **p, const CallSizes *s) { // out gate_up in weight
-    ops->linear_swiglu_forward(ops, p[0], p[1], p[2], p[3], s->rows, s->in_dim, s->dim, s->dtype);
+void call_swiglu_packed_forward(Ops *ops, void **p, const CallSizes *s) { // gate_up
+    ops->swiglu_packed_forward(ops, p[0], s->rows, s->dim, s->dtype);
 }
 
-void call_linear_swiglu_backward(Ops *ops, void **p, const CallSizes *s) { // dgate_up out gate_up dnext weight
-    void *gate_up = s->flag ? p[0] : p[2];                                 // flag: in place
-    ops->linear_swiglu_backward(ops, p[0], p[1], gate_up, p[3], p[4], s->rows, s->dim, s->out_dim, s->dtype);
+void call_swiglu_packed_backward(Ops *ops, void **p, const CallSizes *s) { // dgate_up gate_hidden dhidden
+    ops->swiglu_packed_backward(ops, p[0], s->flag ? p[0] : p[1], p[2], s->rows, s->dim, s->dtype); // flag: in place
+}
+
+void call_linear_swiglu_forward(Ops *ops, void **p, const CallSizes *s) { // gate_hidden in weight
+    ops->linear_swiglu_forward(ops, p[0], p[1], p[2], s->rows, s->in_dim, s->dim, s->dtype);
+}
+
+void call_linear_swiglu_backward(Ops *ops, void **p, const CallSizes *s) { // dgate_up scratch gate_hidden dnext weight
+    void *gate_hidden = s->flag ? p[0] : p[2];                             // flag: in place
+    ops->linear_swiglu_backward(ops, p[0], p[1], gate_hidden, p[3], p[4], s->rows, s->dim, s->out_dim, s->dtype);
 }
 
 void call_cross_entropy(Ops *ops, void **p, const CallSizes *s) { // losses logits targets scale

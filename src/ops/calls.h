@@ -9,6 +9,7 @@ typedef struct CallSizes {
     DType dtype;
     int64_t rows, count;
     int dim, in_dim, out_dim, vocab;
+    int64_t in_stride; // of a linear layer; 0: in_dim
     int batch, seq, heads, kv_heads, head_dim, first;
     int layers;
     float value;
@@ -29,7 +30,8 @@ OpCall call_embedding_forward, call_embedding_backward;
 OpCall call_add_rmsnorm_forward, call_add_rmsnorm_backward, call_qk_rope_forward, call_qk_rope_backward;
 OpCall call_linear_rope_forward;
 OpCall call_attention_forward, call_attention_backward, call_attention_cached;
-OpCall call_swiglu_forward, call_swiglu_backward, call_linear_swiglu_forward, call_linear_swiglu_backward;
+OpCall call_swiglu_forward, call_swiglu_backward, call_swiglu_packed_forward, call_swiglu_packed_backward;
+OpCall call_linear_swiglu_forward, call_linear_swiglu_backward;
 OpCall call_cross_entropy;
 OpCall call_moe_router_forward, call_moe_router_backward, call_moe_route_forward, call_moe_route_backward;
 OpCall call_moe_balance, call_moe_load_stats, call_moe_bias_update, call_moe_gather, call_moe_sum;

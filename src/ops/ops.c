@@ -84,18 +84,19 @@ void ops_destroy(Ops *ops) {
 void ops_linear_then_rope_forward(Ops *ops, void *out, const void *in, const void *weight, int in_dim,
                                   const QkRopeShape *rope, DType dtype) {
     int out_dim = (rope->heads + 2 * rope->kv_heads) * rope->head_dim;
-    ops->linear_forward(ops, out, in, weight, NULL, rope->tokens, in_dim, out_dim, dtype);
+    ops->linear_forward(ops, out, in, in_dim, weight, NULL, rope->tokens, in_dim, out_dim, dtype);
     ops->qk_rope_forward(ops, out, out_dim, out, out_dim, NULL, rope, dtype);
 }
 
-void ops_linear_then_swiglu_forward(Ops *ops, void *out, void *gate_up, const void *in, const void *weight,
-                                    int64_t rows, int in_dim, int dim, DType dtype) {
-    ops->linear_forward(ops, gate_up, in, weight, NULL, rows, in_dim, 2 * dim, dtype);
-    ops->swiglu_forward(ops, out, gate_up, NULL, NULL, rows, dim, dtype);
+void ops_linear_then_swiglu_forward(Ops *ops, void *gate_hidden, const void *in, const void *weight, int64_t rows,
+                                    int in_dim, int dim, DType dtype) {
+    ops->linear_forward(ops, gate_hidden, in, in_dim, weight, NULL, rows, in_dim, 2 * dim, dtype);
+    ops->swiglu_packed_forward(ops, gate_hidden, rows, dim, dtype);
 }
 
-void ops_linear_then_swiglu_backward(Ops *ops, void *dgate_up, void *out, const void *gate_up, const void *dnext,
-                                     const void *weight, int64_t rows, int dim, int next_dim, DType dtype) {
-    ops->linear_backward_input(ops, out, dnext, weight, rows, dim, next_dim, dtype);
-    ops->swiglu_backward(ops, dgate_up, out, NULL, gate_up, out, NULL, NULL, rows, dim, dtype);
+void ops_linear_then_swiglu_backward(Ops *ops, void *dgate_up, void *scratch, const void *gate_hidden,
+                                     const void *dnext, const void *weight, int64_t rows, int dim, int next_dim,
+                                     DType dtype) {
+    ops->linear_backward_input(ops, scratch, dnext, weight, rows, dim, next_dim, dtype);
+    ops->swiglu_packed_backward(ops, dgate_up, gate_hidden, scratch, rows, dim, dtype);
 }

@@ -14,6 +14,9 @@
 //  - Outputs do not overlap inputs unless the comment allows it ("may be").
 //  - Every op is deterministic: the same inputs give the same bits, run after run.
 //  - An op may use the bound workspace as scratch; its content does not survive the call.
+//  - The backward passes of RMSNorm and of a dense layer's SwiGLU read what the forward pass handed on, and divide by
+//    the norm's weight or by silu(gate) to get back what went in. So that this is always possible, in both passes a
+//    norm weight or a gate nearer to zero than OPS_NONZERO counts as OPS_NONZERO: too little to matter in any sum.
 #pragma once
 
 #include "base/dtype.h"
@@ -23,6 +26,8 @@
 #include <stdint.h>
 
 typedef struct Ops Ops;
+
+#define OPS_NONZERO 0x1p-60f
 
 // ---- shapes ---------------------------------------------------------------------------------------------------------
 
@@ -166,14 +171,14 @@ struct Ops {
     void (*cast)(Ops *ops, void *out, DType out_dtype, const void *in, DType in_dtype, int64_t count); // f32 <-> bf16
     void (*sum_f32)(Ops *ops, float *out, const float *in, int64_t count, bool accumulate);            // *out (+)= sum
 
-    // -- linear: out = in . weight^T + add. add (may be NULL: none) is the residual that the product joins: [rows,
-    // out_dim], summed in float. --
-    void (*linear_forward)(Ops *ops, void *out, const void *in, const void *weight, const void *add, int64_t rows,
-                           int in_dim, int out_dim, DType dtype);
+    // -- linear: out = in . weight^T + add. in_stride: elements from one row of in to the next. add (may be NULL: none)
+    //    is the residual that the product joins: [rows, out_dim], summed in float. --
+    void (*linear_forward)(Ops *ops, void *out, const void *in, int64_t in_stride, const void *weight, const void *add,
+                           int64_t rows, int in_dim, int out_dim, DType dtype);
     void (*linear_backward_input)(Ops *ops, void *din, const void *dout, const void *weight, int64_t rows, int in_dim,
                                   int out_dim, DType dtype);
-    void (*linear_backward_weight)(Ops *ops, float *dweight, const void *dout, const void *in, int64_t rows, int in_dim,
-                                   int out_dim, bool accumulate, DType dtype);
+    void (*linear_backward_weight)(Ops *ops, float *dweight, const void *dout, const void *in, int64_t in_stride,
+                                   int64_t rows, int in_dim, int out_dim, bool accumulate, DType dtype);
 
     // -- embedding. ids outside [0, vocab) are a bug of the caller. --
     void (*embedding_forward)(Ops *ops, void *out, const int32_t *ids, const void *weight, int64_t rows, int dim,
@@ -186,10 +191,9 @@ struct Ops {
     //    is not written. sum may be residual. --
     void (*add_rmsnorm_forward)(Ops *ops, void *out, void *sum, float *rstd, const void *residual, const void *branch,
                                 const void *weight, int64_t rows, int dim, float eps, DType dtype);
-    // dsum += gradient through the norm; dweight +=. normed (may be NULL) gets sum * rstd * weight again, the input
-    // that the weight gradient of the following linear layer needs, so that the forward pass need not keep it.
-    // dsum_is_zero: dsum holds nothing yet and is overwritten.
-    void (*add_rmsnorm_backward)(Ops *ops, void *dsum, void *normed, float *dweight, const void *dout, const void *sum,
+    // dsum += gradient through the norm; dweight +=. out: of the forward pass, which the following linear layer needs
+    // anyway; sum * rstd is out / weight. dsum_is_zero: dsum holds nothing yet and is overwritten.
+    void (*add_rmsnorm_backward)(Ops *ops, void *dsum, float *dweight, const void *dout, const void *out,
                                  const float *rstd, const void *weight, int64_t rows, int dim, bool dsum_is_zero,
                                  DType dtype);
 
@@ -223,7 +227,8 @@ struct Ops {
     void (*attention_cached)(Ops *ops, void *out, const void *q, const void *k_cache, const void *v_cache, int n,
                              int first, int heads, int kv_heads, int head_dim, float scale, DType dtype);
 
-    // -- SwiGLU: out = row_weight * silu(gate) * up; gate_up: [rows, 2 * dim], gate first. row_weight NULL: 1.
+    // -- SwiGLU of expert rows: out = row_weight * silu(gate) * up; gate_up: [rows, 2 * dim], gate first. row_weight
+    // NULL: 1.
     //    row_count (may be NULL): only the first *row_count rows exist; the others are left alone. --
     void (*swiglu_forward)(Ops *ops, void *out, const void *gate_up, const float *row_weight, const int32_t *row_count,
                            int64_t rows, int dim, DType dtype);
@@ -233,12 +238,19 @@ struct Ops {
                             const void *dout, const float *row_weight, const int32_t *row_count, int64_t rows, int dim,
                             DType dtype);
 
-    // -- SwiGLU and the product beside it. Forward: gate_up = in . weight^T, with weight [2 * dim, in_dim]; out as
-    //    swiglu_forward. Backward: the gradient of SwiGLU's output is dnext . weight, with weight [next_dim, dim] of
-    //    the linear layer that follows it; dgate_up (may be gate_up) and out as swiglu_backward. --
-    void (*linear_swiglu_forward)(Ops *ops, void *out, void *gate_up, const void *in, const void *weight, int64_t rows,
+    // -- SwiGLU of a dense layer, packed: gate_hidden: [rows, 2 * dim] holds gate and hidden = silu(gate) * up side by
+    //    side. hidden is what the next linear layer reads, and up is hidden / silu(gate): nothing else need be kept.
+    //    Forward in place, from gate and up: [rows, 2 * dim]. Backward: dgate_up may be gate_hidden. --
+    void (*swiglu_packed_forward)(Ops *ops, void *gate_up, int64_t rows, int dim, DType dtype);
+    void (*swiglu_packed_backward)(Ops *ops, void *dgate_up, const void *gate_hidden, const void *dhidden, int64_t rows,
+                                   int dim, DType dtype);
+
+    // -- The same with the product beside it. Forward: gate and up are in . weight^T, with weight [2 * dim, in_dim].
+    //    Backward: the gradient of hidden is dnext . weight, with weight [next_dim, dim] of the linear layer that reads
+    //    it; scratch: [rows, dim] for implementations that need a place for it. --
+    void (*linear_swiglu_forward)(Ops *ops, void *gate_hidden, const void *in, const void *weight, int64_t rows,
                                   int in_dim, int dim, DType dtype);
-    void (*linear_swiglu_backward)(Ops *ops, void *dgate_up, void *out, const void *gate_up, const void *dnext,
+    void (*linear_swiglu_backward)(Ops *ops, void *dgate_up, void *scratch, const void *gate_hidden, const void *dnext,
                                    const void *weight, int64_t rows, int dim, int next_dim, DType dtype);
 
     // -- cross entropy over rows of logits, in place: logits become scale[0] * d(loss)/d(logits). losses[row] = -log p
@@ -317,10 +329,11 @@ size_t ops_cuda_workspace(const OpsWorkspaceRequest *request);
 // kernel for both.
 void ops_linear_then_rope_forward(Ops *ops, void *out, const void *in, const void *weight, int in_dim,
                                   const QkRopeShape *rope, DType dtype);
-void ops_linear_then_swiglu_forward(Ops *ops, void *out, void *gate_up, const void *in, const void *weight,
-                                    int64_t rows, int in_dim, int dim, DType dtype);
-void ops_linear_then_swiglu_backward(Ops *ops, void *dgate_up, void *out, const void *gate_up, const void *dnext,
-                                     const void *weight, int64_t rows, int dim, int next_dim, DType dtype);
+void ops_linear_then_swiglu_forward(Ops *ops, void *gate_hidden, const void *in, const void *weight, int64_t rows,
+                                    int in_dim, int dim, DType dtype);
+void ops_linear_then_swiglu_backward(Ops *ops, void *dgate_up, void *scratch, const void *gate_hidden,
+                                     const void *dnext, const void *weight, int64_t rows, int dim, int next_dim,
+                                     DType dtype);
 
 Status ops_cpu_create(Ops **ops);
 void ops_cpu_destroy(Ops *ops);

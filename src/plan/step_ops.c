@@ -125,6 +125,12 @@ static void norm(Builder *b, const char *name, const Shapes *s, StepPass pass) {
     pass_over(b, name, pass, (b->fused ? 2 : 4) * s->tokens * s->hidden * b->width);
 }
 
+// hearth reads the norm's result, its gradient and the residual's and writes the last; others also write the first
+// again.
+static void norm_backward(Builder *b, const char *name, const Shapes *s) {
+    pass_over(b, name, STEP_BACKWARD, (b->fused ? 4 : 5) * s->tokens * s->hidden * b->width);
+}
+
 // What SwiGLU costs beside the products that it is fused with, and the rotary beside its product (forward) and
 // attention (backward).
 static double swiglu_left(const Builder *b) {
@@ -171,9 +177,9 @@ static void moe_forward(Builder *b, const Shapes *s, StepPass pass) {
 static void dense_backward(Builder *b, const Shapes *s) {
     double T = s->tokens, w = b->width;
     product_backward(b, "down, input gradient", "down, weight gradient", T, s->ffn, s->hidden, 1, 1);
-    pass_over(b, "SwiGLU backward", STEP_BACKWARD, 6 * T * s->ffn * w * swiglu_left(b));
+    pass_over(b, "SwiGLU backward", STEP_BACKWARD, (b->fused ? 5 : 6) * T * s->ffn * w * swiglu_left(b));
     product_backward(b, "gate_up, input gradient", "gate_up, weight gradient", T, s->hidden, 2 * s->ffn, 1, 1);
-    pass_over(b, "norm backward (MLP)", STEP_BACKWARD, 5 * T * s->hidden * w);
+    norm_backward(b, "norm backward (MLP)", s);
 }
 
 static void moe_backward(Builder *b, const Shapes *s, bool selective) {
@@ -186,7 +192,7 @@ static void moe_backward(Builder *b, const Shapes *s, bool selective) {
                      2 * s->expert_ffn, s->groups, 1);
     pass_over(b, "sum gradient rows", STEP_BACKWARD, (R + T) * s->hidden * w);
     pass_over(b, "router backward", STEP_BACKWARD, 4 * T * s->hidden * w + 6 * T * s->experts * 4);
-    pass_over(b, "norm backward (MLP)", STEP_BACKWARD, 5 * T * s->hidden * w);
+    norm_backward(b, "norm backward (MLP)", s);
     if (selective) pass_over(b, "gather rows again", STEP_RECOMPUTE, 2 * R * s->hidden * w);
 }
 
@@ -198,7 +204,7 @@ static void attention_backward(Builder *b, const Shapes *s, bool selective) {
     pass_over(b, s->qk_norm ? "QK-norm + RoPE backward" : "RoPE backward", STEP_BACKWARD,
               (s->qk_norm ? 3 : 2 * rope_left(b, s, true)) * T * s->qk * w);
     product_backward(b, "qkv, input gradient", "qkv, weight gradient", T, s->hidden, s->qkv, 1, 1);
-    pass_over(b, "norm backward (attention)", STEP_BACKWARD, 5 * T * s->hidden * w);
+    norm_backward(b, "norm backward (attention)", s);
 }
 
 static void head(Builder *b, const Shapes *s, const Layout *layout) {

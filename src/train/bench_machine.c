@@ -142,10 +142,10 @@ static void run_linear(Bench *b) {
     const int32_t *offsets = b->buffer[SMALL];
     float *dweight = b->buffer[DWEIGHT];
     if (s->experts == 1) {
-        if (b->direction == 0) ops->linear_forward(ops, out, in, weight, NULL, s->rows, s->in, s->out, b->dtype);
+        if (b->direction == 0) ops->linear_forward(ops, out, in, s->in, weight, NULL, s->rows, s->in, s->out, b->dtype);
         if (b->direction == 1) ops->linear_backward_input(ops, out, grad, weight, s->rows, s->in, s->out, b->dtype);
         if (b->direction == 2)
-            ops->linear_backward_weight(ops, dweight, grad, in, s->rows, s->in, s->out, true, b->dtype);
+            ops->linear_backward_weight(ops, dweight, grad, in, s->in, s->rows, s->in, s->out, true, b->dtype);
         return;
     }
     if (b->direction == 0)
@@ -292,7 +292,7 @@ static int layer_ffn(int hidden) {
 
 static double layer_bytes(const Bench *b) { // two norms, rotary, SwiGLU
     double hidden = b->shape.in, forward = 4 * hidden + 2 * ROPE_DIM + 3 * layer_ffn(b->shape.in);
-    double backward = 10 * hidden + 2 * ROPE_DIM + 6 * layer_ffn(b->shape.in);
+    double backward = 8 * hidden + 2 * ROPE_DIM + 5 * layer_ffn(b->shape.in);
     return (double)b->shape.rows * (forward + backward) * (double)dtype_size(b->dtype);
 }
 
@@ -325,9 +325,9 @@ static void run_layer(Bench *b) {
         ops->add_rmsnorm_forward(ops, out, NULL, rstd, in, NULL, small, rows, hidden, 1e-5f, b->dtype);
     ops->qk_rope_forward(ops, out, ROPE_DIM, out, ROPE_DIM, NULL, &rope, b->dtype);
     ops->swiglu_forward(ops, out, in, NULL, NULL, rows, ffn, b->dtype);
-    ops->swiglu_backward(ops, sum, out, NULL, in, other, NULL, NULL, rows, ffn, b->dtype);
+    ops->swiglu_packed_backward(ops, sum, in, other, rows, ffn, b->dtype);
     for (int i = 0; i < 2; i++)
-        ops->add_rmsnorm_backward(ops, out, sum, dweight, other, in, rstd, small, rows, hidden, false, b->dtype);
+        ops->add_rmsnorm_backward(ops, out, dweight, other, in, rstd, small, rows, hidden, false, b->dtype);
     ops->qk_rope_backward(ops, out, ROPE_DIM, NULL, 0, NULL, NULL, NULL, &rope, b->dtype);
 }
 
@@ -342,12 +342,12 @@ static void run_swiglu(Bench *b) {
     void *in = b->buffer[IN], *other = b->buffer[GRAD], *gate_up = b->buffer[WEIGHT], *out = b->buffer[OUT];
     if (run == SWIGLU_ALONE) {
         ops->swiglu_forward(ops, out, in, NULL, NULL, rows, ffn, b->dtype);
-        ops->swiglu_backward(ops, gate_up, out, NULL, in, other, NULL, NULL, rows, ffn, b->dtype);
+        ops->swiglu_packed_backward(ops, gate_up, in, other, rows, ffn, b->dtype);
     } else if (run == SWIGLU_APART) {
-        ops_linear_then_swiglu_forward(ops, out, gate_up, in, other, rows, hidden, ffn, b->dtype);
+        ops_linear_then_swiglu_forward(ops, gate_up, in, other, rows, hidden, ffn, b->dtype);
         ops_linear_then_swiglu_backward(ops, gate_up, out, in, other, other, rows, ffn, hidden, b->dtype);
     } else {
-        ops->linear_swiglu_forward(ops, out, gate_up, in, other, rows, hidden, ffn, b->dtype);
+        ops->linear_swiglu_forward(ops, gate_up, in, other, rows, hidden, ffn, b->dtype);
         ops->linear_swiglu_backward(ops, gate_up, out, in, other, other, rows, ffn, hidden, b->dtype);
     }
 }

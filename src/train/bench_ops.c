@@ -282,10 +282,10 @@ static void bench_norms(Bench *b) {
         random_of(b, t, n), null_of(b), random_of(b, t, dim);
         report(b, call_add_rmsnorm_forward, &s, 2 * b->size * (double)n, 0, "%lldx%d", (long long)rows, s.dim);
     }
-    if (wanted(b, "add_rmsnorm_backward")) { // reads three, writes two
-        random_of(b, t, n), random_of(b, t, n), random_of(b, DTYPE_F32, dim);
+    if (wanted(b, "add_rmsnorm_backward")) { // reads three, writes one
+        random_of(b, t, n), random_of(b, DTYPE_F32, dim);
         random_of(b, t, n), random_of(b, t, n), random_of(b, DTYPE_F32, rows), random_of(b, t, dim);
-        report(b, call_add_rmsnorm_backward, &s, 5 * b->size * (double)n, 0, "%lldx%d", (long long)rows, s.dim);
+        report(b, call_add_rmsnorm_backward, &s, 4 * b->size * (double)n, 0, "%lldx%d", (long long)rows, s.dim);
     }
 }
 
@@ -366,27 +366,40 @@ static void bench_attention(Bench *b) {
     free(shape);
 }
 
-// SwiGLU with the product beside it, as the dense MLP runs it.
+// SwiGLU of a dense MLP alone, as it runs where no kernel has it with the product beside it.
+static void bench_swiglu_packed(Bench *b, int64_t rows, int dim) {
+    int64_t n = rows * dim;
+    CallSizes s = {.dtype = b->dtype, .rows = rows, .dim = dim};
+    if (wanted(b, "swiglu_packed_forward")) { // reads two, writes one
+        random_of(b, b->dtype, 2 * n);
+        report(b, call_swiglu_packed_forward, &s, 3 * b->size * (double)n, 0, "%lldx%d", (long long)rows, dim);
+    }
+    if (wanted(b, "swiglu_packed_backward")) { // reads three, writes two
+        random_of(b, b->dtype, 2 * n), random_of(b, b->dtype, 2 * n), random_of(b, b->dtype, n);
+        report(b, call_swiglu_packed_backward, &s, 5 * b->size * (double)n, 0, "%lldx%d", (long long)rows, dim);
+    }
+}
+
+// With the product beside it.
 static void bench_linear_swiglu(Bench *b, int64_t rows, int hidden, int dim) {
     int64_t n = rows * dim, weight = (int64_t)hidden * dim;
     double size = (double)b->size, outside = (double)rows * hidden * size, one = (double)n * size;
     CallSizes s = {.dtype = b->dtype, .rows = rows, .in_dim = hidden, .out_dim = hidden, .dim = dim};
     if (wanted(b, "linear_swiglu_forward")) {
-        random_of(b, b->dtype, n), random_of(b, b->dtype, 2 * n);
-        random_of(b, b->dtype, rows * hidden), random_of(b, b->dtype, 2 * weight);
-        report(b, call_linear_swiglu_forward, &s, outside + 3 * one + 2.0 * (double)weight * size,
+        random_of(b, b->dtype, 2 * n), random_of(b, b->dtype, rows * hidden), random_of(b, b->dtype, 2 * weight);
+        report(b, call_linear_swiglu_forward, &s, outside + 2 * one + 2.0 * (double)weight * size,
                4.0 * (double)rows * (double)weight, "%lldx%d -> %d", (long long)rows, hidden, dim);
     }
     if (wanted(b, "linear_swiglu_backward")) {
         random_of(b, b->dtype, 2 * n), random_of(b, b->dtype, n), random_of(b, b->dtype, 2 * n);
         random_of(b, b->dtype, rows * hidden), random_of(b, b->dtype, weight);
-        report(b, call_linear_swiglu_backward, &s, outside + 5 * one + (double)weight * size,
+        report(b, call_linear_swiglu_backward, &s, outside + 4 * one + (double)weight * size,
                2.0 * (double)rows * (double)weight, "%lldx%d -> %d", (long long)rows, hidden, dim);
     }
 }
 
-// rows: capacity of the buffers; used: rows in use. With expert rows, each row has its weight.
-static void bench_swiglu(Bench *b, int64_t rows, int64_t used, int dim, bool weighted) {
+// Of expert rows. rows: capacity of the buffers; used: rows in use.
+static void bench_swiglu(Bench *b, int64_t rows, int64_t used, int dim) {
     int64_t n = rows * dim;
     int32_t count = (int32_t)used;
     double one = (double)used * dim * b->size;
@@ -394,16 +407,14 @@ static void bench_swiglu(Bench *b, int64_t rows, int64_t used, int dim, bool wei
     for (int backward = 0; backward < 2; backward++) {
         if (!wanted(b, backward ? "swiglu_backward" : "swiglu_forward")) continue;
         if (backward) {
-            random_of(b, b->dtype, 2 * n), random_of(b, b->dtype, n);
-            weighted ? (void)random_of(b, DTYPE_F32, rows) : null_of(b);
+            random_of(b, b->dtype, 2 * n), random_of(b, b->dtype, n), random_of(b, DTYPE_F32, rows);
             random_of(b, b->dtype, 2 * n), random_of(b, b->dtype, n);
         } else {
             random_of(b, b->dtype, n), random_of(b, b->dtype, 2 * n);
         }
-        weighted ? (void)random_of(b, DTYPE_F32, rows) : null_of(b);
-        weighted ? (void)uploaded(b, &count, sizeof count) : null_of(b);
-        report(b, backward ? call_swiglu_backward : call_swiglu_forward, &s, (backward ? 6 : 3) * one, 0, "%s%lldx%d",
-               weighted ? "experts " : "", (long long)used, dim);
+        random_of(b, DTYPE_F32, rows), uploaded(b, &count, sizeof count);
+        report(b, backward ? call_swiglu_backward : call_swiglu_forward, &s, (backward ? 6 : 3) * one, 0,
+               "experts %lldx%d", (long long)used, dim);
     }
 }
 
@@ -538,7 +549,7 @@ static void bench_moe(Bench *b) {
     bench_moe_router(b);
     bench_moe_route(b);
     bench_moe_rows(b);
-    bench_swiglu(b, s.moe.rows, b->tokens * c->top_k, c->moe_ffn, true);
+    bench_swiglu(b, s.moe.rows, b->tokens * c->top_k, c->moe_ffn);
     bench_grouped_layer(b, "gate_up", c->hidden, 2 * c->moe_ffn);
     bench_grouped_layer(b, "down", c->moe_ffn, c->hidden);
 }
@@ -611,7 +622,7 @@ static void bench_all(Bench *b) {
     bench_rope(b);
     bench_attention(b);
     if (sparse < c->layers) {
-        bench_swiglu(b, b->tokens, b->tokens, c->ffn, false);
+        bench_swiglu_packed(b, b->tokens, c->ffn);
         bench_linear_swiglu(b, b->tokens, c->hidden, c->ffn);
     }
     if (sparse > 0) bench_moe(b);

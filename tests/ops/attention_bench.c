@@ -1,5 +1,5 @@
 // Attention on the GPU: every kernel of hearth's own against the portable ones, then the Hopper forward pass against
-// cuDNN in time under sustained load. Run by hand: build/tests/attention_bench [--check]
+// cuDNN in time under sustained load. Run by hand: build/tests/attention_bench [--check | --small]
 //
 // Outputs hold NaN before each run, runs must give the same bits, and what lies behind the end must stay as it was. The
 // backward kernels are run often: training uses the fastest of them, and a race in another would show only by chance.
@@ -224,6 +224,10 @@ static void race(const Problem *p) {
     }
 }
 
+static int64_t case_size(const Case *c) {
+    return (int64_t)c->batch * c->heads * c->seq * c->seq * c->head_dim;
+}
+
 int main(int argc, char **argv) {
     static const Case cases[] = {
         {2, 1, 3, 1, 64, false, 1.5f, 0},
@@ -235,7 +239,8 @@ int main(int argc, char **argv) {
         {5, 513, 16, 2, 64, false, 1.5f, 0},
         {2, 1000, 5, 5, 8, false, 1.5f, 0},
         {7, 192, 6, 3, 32, false, 1.5f, 0},
-        {2, 1100, 6, 2, 64, false, 12, 0}, // scores so far apart that the maximum must be taken anew
+        {24, 150, 4, 4, 64, false, 1.5f, 0}, // more work items than multiprocessors
+        {2, 1100, 6, 2, 64, false, 12, 0},   // scores so far apart that the maximum must be taken anew
         {2, 300, 4, 2, 96, false, 1.5f, 0},
         {2, 450, 6, 2, 128, false, 1.5f, 0},
         {3, 200, 4, 4, 56, false, 1.5f, 30},
@@ -252,6 +257,7 @@ int main(int argc, char **argv) {
     if (!check_only) library = cudnn_open(state);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const Case *c = &cases[i];
+        if (small_only && case_size(c) > SMALL_SIZE) continue;
         Problem p = problem_make(c);
         printf("batch %d seq %d heads %d+%d dim %d documents %d:", c->batch, c->seq, c->heads, c->kv_heads, c->head_dim,
                c->documents);

@@ -11,7 +11,7 @@
 #include <string.h>
 
 Ops *ops;
-bool check_only;
+bool check_only, small_only;
 
 static void *workspace;
 static size_t workspace_size;
@@ -19,14 +19,16 @@ static int compared, failures;
 
 void bench_begin(int argc, char **argv, size_t workspace_bytes, const char **word) {
     int at = 1;
-    check_only = at < argc && !strcmp(argv[at], "--check");
+    small_only = at < argc && !strcmp(argv[at], "--small");
+    check_only = small_only || (at < argc && !strcmp(argv[at], "--check"));
     at += check_only;
     if (word) *word = at < argc ? argv[at++] : "";
     if (at < argc || (word && **word == '-')) {
-        fprintf(stderr, "usage: %s [--check]%s\n", argv[0], word ? " [NAME]" : "");
+        fprintf(stderr, "usage: %s [--check | --small]%s\n", argv[0], word ? " [NAME]" : "");
         exit(2);
     }
-    fail_if(ops_cuda_create(&ops, 0, NULL));
+    const char *cache = getenv("HEARTH_TUNE_CACHE");
+    fail_if(ops_cuda_create(&ops, 0, cache && *cache ? cache : NULL));
     if (!workspace_bytes) return;
     workspace = device_memory(workspace_bytes);
     workspace_size = workspace_bytes;

@@ -1,13 +1,15 @@
 // What the benches of CUDA kernels share: values on the device, memory that shows where it was written, a comparison by
-// norm, a clock, and the option --check. What goes wrong beside a comparison ends the program.
+// norm, a clock, and the options --check and --small. What goes wrong beside a comparison ends the program.
 #pragma once
 
 #include "ops/ops.h"
 
 extern Ops *ops;        // of the first GPU, from bench_begin to bench_end
 extern bool check_only; // --check: every comparison, no times
+extern bool small_only; // --small: likewise, and only products of up to SMALL_SIZE multiply-adds; for compute-sanitizer
+enum { SMALL_SIZE = 1 << 29 };
 
-// word: gets the argument beside --check, or "" when there is none; NULL where the program takes none.
+// word: gets the argument beside the option, or "" when there is none; NULL where the program takes none.
 void bench_begin(int argc, char **argv, size_t workspace_bytes, const char **word);
 int bench_end(void); // says how the comparisons went; the exit code: 1 when one failed
 

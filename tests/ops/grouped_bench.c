@@ -1,5 +1,5 @@
 // The grouped products of MoE on the GPU: every result element checked, then rates beside cuBLAS. Run by hand:
-//     build/tests/grouped_bench [--check] [500m|30b]     (all large shapes, or those whose name begins so)
+//     build/tests/grouped_bench [--check | --small] [500m|30b]     (all large shapes, or those whose name begins so)
 // With --check alone only those of 500m: the others take gigabytes of the host's memory.
 //
 // The reference is the table's own float version of the same op (plain multiply-adds, another kernel) on the same
@@ -311,7 +311,7 @@ int main(int argc, char **argv) {
             case_run(&small[i], load, true);
     printf("small shapes are done\n");
     fflush(stdout);
-    for (size_t i = 0; i < sizeof large / sizeof *large; i++)
+    for (size_t i = 0; i < sizeof large / sizeof *large && !small_only; i++)
         if (!strncmp(large[i].name, wanted, strlen(wanted))) case_run(&large[i], LOAD_NATURAL, false);
     return bench_end();
 }

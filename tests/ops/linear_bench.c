@@ -1,5 +1,5 @@
 // hearth's own kernels of linear layers, on the GPU: every variant's results against the library's product (and the
-// rotary op behind it), then times under sustained load. Run by hand: build/tests/linear_bench [--check]
+// rotary op behind it), then times under sustained load. Run by hand: build/tests/linear_bench [--check | --small]
 //
 // Outputs hold NaN before each run, two runs must give the same bits, and rows beyond the end must stay as they were.
 #include "bench.h"
@@ -17,6 +17,7 @@ typedef struct Case {
     int n, k;
     int head_dim, seq, first; // ROPE: a fifth of the heads are keys, as many values
     bool timed;
+    int stride; // from one row of the input to the next; 0: k
 } Case;
 
 typedef struct Problem {
@@ -33,10 +34,10 @@ static bool run(const void *problem, int variant) {
     if (c->backward)
         gemm_linear_backward_input(ops, c->out, c->in, c->weight, c->rows, c->n, c->k, DTYPE_BF16);
     else if (c->rope) {
-        gemm_linear_forward(ops, c->out, c->in, c->weight, NULL, c->rows, c->k, c->n, DTYPE_BF16);
+        gemm_linear_forward(ops, c->out, c->in, c->in_stride, c->weight, NULL, c->rows, c->k, c->n, DTYPE_BF16);
         ops->qk_rope_forward(ops, c->out, c->n, c->out, c->n, NULL, c->rope, DTYPE_BF16);
     } else
-        gemm_linear_forward(ops, c->out, c->in, c->weight, c->add, c->rows, c->k, c->n, DTYPE_BF16);
+        gemm_linear_forward(ops, c->out, c->in, c->in_stride, c->weight, c->add, c->rows, c->k, c->n, DTYPE_BF16);
     return true;
 }
 
@@ -87,26 +88,32 @@ int main(int argc, char **argv) {
         {"odd backward", BACKWARD, 129, 40, 72, .timed = false},
         {"one row add", ADD, 1, 64, 64, .timed = false},
         {"rows add", ADD, 5000, 200, 1160, .timed = false},
+        {"many tiles add", ADD, 18000, 256, 64, .timed = false},
+        {"many tiles backward", BACKWARD, 18000, 256, 64, .timed = false},
+        {"many tiles rope", ROPE, 18000, 64 * 6, 64, 64, 512, 0, false},
+        {"strided add", ADD, 1300, 960, 320, .timed = false, .stride = 640},
         {"odd rope 64", ROPE, 1000, 64 * 12, 136, 64, 130, 5, false},
         {"odd rope 128", ROPE, 1000, 128 * 12, 136, 128, 1000, 0, false},
         {"rope 64", ROPE, 5000, 64 * 24, 960, 64, 512, 0, false},
         {"smollm qkv", ROPE, 32768, 1600, 960, 64, 512, 0, true},
         {"smollm o", ADD, 32768, 960, 960, .timed = true},
-        {"smollm down", ADD, 32768, 960, 2560, .timed = true},
+        {"smollm down", ADD, 32768, 960, 2560, .timed = true, .stride = 5120},
         {"smollm qkv dgrad", BACKWARD, 32768, 960, 1600, .timed = true},
         {"smollm o dgrad", BACKWARD, 32768, 960, 960, .timed = true},
         {"smollm gate-up dgrad", BACKWARD, 32768, 960, 5120, .timed = true},
         {"llama qkv", ROPE, 32768, 3072, 2048, 64, 2048, 0, true},
         {"llama o", ADD, 32768, 2048, 2048, .timed = true},
-        {"llama down", ADD, 16384, 2048, 8192, .timed = true},
+        {"llama down", ADD, 16384, 2048, 8192, .timed = true, .stride = 16384},
         {"llama gate-up dgrad", BACKWARD, 16384, 2048, 16384, .timed = true},
     };
     bench_begin(argc, argv, (size_t)64 << 20, NULL);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const Case *s = &cases[i];
+        if (small_only && s->rows * s->n * s->k > SMALL_SIZE) continue;
         Problem p = {.shape = s, .bytes = (size_t)((s->rows + 1) * s->n) * sizeof(bf16)};
         p.call = (LinearCall){.out = device_memory(p.bytes),
-                              .in = values_make(s->rows * s->k, 1, 1),
+                              .in = values_make(s->rows * (s->stride ? s->stride : s->k), 1, 1),
+                              .in_stride = s->stride ? s->stride : s->k,
                               .weight = values_make((int64_t)s->n * s->k, 2, 0.05f),
                               .rows = s->rows,
                               .n = s->n,

@@ -54,8 +54,15 @@ static void sweep_linear(Compare *run, OpCall *call, bool accumulate) {
     EACH_DTYPE(dtype)
     EACH_SIZE(rows, 1, 1100, 65, 200) EACH_SIZE(in_dim, 8, 56, 96, 257) EACH_SIZE(out_dim, 16, 64, 136) {
         if (rows == 1100 && (dtype == DTYPE_F32 || in_dim == 8 || out_dim == 16)) continue;
-        Case c = {.sizes = {.dtype = dtype, .rows = rows, .in_dim = in_dim, .out_dim = out_dim, .flag = accumulate}};
-        int64_t in = (int64_t)rows * in_dim, out = (int64_t)rows * out_dim, weight = (int64_t)in_dim * out_dim;
+        int64_t stride = rows == 200 ? in_dim + 8 : rows == 1100 && in_dim == 96 ? 2 * in_dim : in_dim;
+        Case c = {.sizes = {.dtype = dtype,
+                            .rows = rows,
+                            .in_dim = in_dim,
+                            .out_dim = out_dim,
+                            .in_stride = stride,
+                            .flag = accumulate}};
+        int64_t in = (int64_t)rows * (call == call_linear_backward_input ? in_dim : stride),
+                out = (int64_t)rows * out_dim, weight = (int64_t)in_dim * out_dim;
         if (call == call_linear_forward) {
             add_out(run, &c, dtype, out, in_dim);
             add_in(run, &c, dtype, in);
@@ -147,6 +154,21 @@ void sweep_add_rmsnorm_forward(Compare *run) {
     }
 }
 
+// Makes normed rows the result of the weights that it chooses: around 1, as they are trained, and one that is zero.
+static void through_norm(void *normed, void *weights, DType dtype, int64_t rows, int dim) {
+    for (int64_t i = 0; i < rows * dim; i++) {
+        int column = (int)(i % dim);
+        float weight = column == 5 ? 0 : 0.5f + (float)(column * 7 % 16) / 16, factor = weight ? weight : OPS_NONZERO;
+        if (dtype == DTYPE_F32) {
+            ((float *)weights)[column] = weight;
+            ((float *)normed)[i] *= factor;
+        } else {
+            ((bf16 *)weights)[column] = bf16_from_f32(weight);
+            ((bf16 *)normed)[i] = bf16_from_f32(bf16_to_f32(((bf16 *)normed)[i]) * factor);
+        }
+    }
+}
+
 void sweep_add_rmsnorm_backward(Compare *run) {
     // The last widths, each with so many rows that a group of threads meets at least three of them.
     EACH_DTYPE(dtype)
@@ -161,15 +183,11 @@ void sweep_add_rmsnorm_backward(Compare *run) {
             add_out(run, &c, dtype, n, dim);
         else
             add_inout(run, &c, dtype, n, dim);
-        if (dim % 3)
-            add_out(run, &c, dtype, n, 1);
-        else
-            add_null(run, &c);
         add_inout(run, &c, DTYPE_F32, dim, rows);
         add_in(run, &c, dtype, n);
-        add_in(run, &c, dtype, n);
+        void *out = add_in(run, &c, dtype, n);
         positive(add_in(run, &c, DTYPE_F32, rows), rows);
-        add_in(run, &c, dtype, dim);
+        through_norm(out, add_in(run, &c, dtype, dim), dtype, rows, dim);
         check(run, &c, call_add_rmsnorm_backward, "%s rows %d dim %d first %d", dtype_name(dtype), rows, dim, first);
     }
 }
@@ -389,15 +407,44 @@ void sweep_swiglu_backward(Compare *run) {
     }
 }
 
+void sweep_swiglu_packed_forward(Compare *run) {
+    EACH_DTYPE(dtype) EACH_SIZE(rows, 1, 65, 129) EACH(dim, 8, 57, 96, 704) {
+        Case c = {.sizes = {.dtype = dtype, .rows = rows, .dim = dim}};
+        add(run, &c, ROLE_INOUT, dtype, (int64_t)rows * dim * 2, 1, 0x1p-20);
+        check(run, &c, call_swiglu_packed_forward, "%s rows %d dim %d", dtype_name(dtype), rows, dim);
+    }
+}
+
+// Gate and hidden as a forward pass leaves them, on the host, where the CPU's table works too.
+static void packed_make(Compare *run, void *gate_up, int64_t rows, int dim, DType dtype) {
+    run->cpu->swiglu_packed_forward(run->cpu, gate_up, rows, dim, dtype);
+}
+
+void sweep_swiglu_packed_backward(Compare *run) {
+    EACH_DTYPE(dtype) EACH_SIZE(rows, 1, 65, 129) EACH(dim, 8, 57, 96, 704) EACH(in_place, 0, 1) {
+        Case c = {.sizes = {.dtype = dtype, .rows = rows, .dim = dim, .flag = in_place}};
+        int64_t n = (int64_t)rows * dim;
+        void *packed = add(run, &c, in_place ? ROLE_INOUT : ROLE_OUT, dtype, 2 * n, 1, 0x1p-20);
+        if (in_place)
+            add_null(run, &c);
+        else
+            packed = add_in(run, &c, dtype, 2 * n);
+        packed_make(run, packed, rows, dim, dtype);
+        add_in(run, &c, dtype, n);
+        check(run, &c, call_swiglu_packed_backward, "%s rows %d dim %d in place %d", dtype_name(dtype), rows, dim,
+              in_place);
+    }
+}
+
 // 1100 rows with aligned dims: the kernels for one op race, and each is checked against the two separate ones there. A
-// bf16 gate or up may fall on the other side of a rounding (2^-8 of it), and |gate * up| reaches some twice its rms:
-// 2 * 2 * 2^-8. Backward the CPU rounds the gradient of SwiGLU's output (2^-9) before it is used, one kernel does not.
+// bf16 gate may fall on the other side of a rounding (2^-8 of it) and up is rounded or not (2^-9), and |gate * up|
+// reaches some twice its rms: 2 * 2 * 2^-8. Backward the CPU rounds the gradient of hidden (2^-9) before it is used,
+// one kernel does not.
 void sweep_linear_swiglu_forward(Compare *run) {
     EACH_DTYPE(dtype) EACH_SIZE(rows, 1, 1100, 65) EACH(in_dim, 8, 57, 136) EACH_SIZE(dim, 57, 224, 8, 96) {
         Case c = {.sizes = {.dtype = dtype, .rows = rows, .in_dim = in_dim, .dim = dim}};
         int64_t n = (int64_t)rows * dim;
-        add(run, &c, ROLE_OUT, dtype, n, in_dim, dtype == DTYPE_BF16 ? 0x1p-6 : 0x1p-18);
-        add_out(run, &c, dtype, 2 * n, in_dim);
+        add(run, &c, ROLE_OUT, dtype, 2 * n, in_dim, dtype == DTYPE_BF16 ? 0x1p-6 : 0x1p-18);
         add_in(run, &c, dtype, (int64_t)rows * in_dim);
         add_in(run, &c, dtype, (int64_t)2 * dim * in_dim);
         check(run, &c, call_linear_swiglu_forward, "%s rows %d in %d dim %d", dtype_name(dtype), rows, in_dim, dim);
@@ -409,12 +456,14 @@ void sweep_linear_swiglu_backward(Compare *run) {
     EACH_SIZE(rows, 1, 1100, 65) EACH(next, 8, 57, 136) EACH_SIZE(dim, 57, 104, 8, 200) EACH(in_place, 0, 1) {
         Case c = {.sizes = {.dtype = dtype, .rows = rows, .out_dim = next, .dim = dim, .flag = in_place}};
         int64_t n = (int64_t)rows * dim;
-        add(run, &c, in_place ? ROLE_INOUT : ROLE_OUT, dtype, 2 * n, next, dtype == DTYPE_BF16 ? 0x1p-6 : 0x1p-18);
-        add(run, &c, ROLE_OUT, dtype, n, 1, 0x1p-20);
+        double inner = dtype == DTYPE_BF16 ? 0x1p-6 : 0x1p-18;
+        void *packed = add(run, &c, in_place ? ROLE_INOUT : ROLE_OUT, dtype, 2 * n, next, inner);
+        add(run, &c, ROLE_SCRATCH, dtype, n, 0, 0);
         if (in_place)
             add_null(run, &c);
         else
-            add_in(run, &c, dtype, 2 * n);
+            packed = add_in(run, &c, dtype, 2 * n);
+        packed_make(run, packed, rows, dim, dtype);
         add_in(run, &c, dtype, (int64_t)rows * next);
         add_in(run, &c, dtype, (int64_t)next * dim);
         check(run, &c, call_linear_swiglu_backward, "%s rows %d next %d dim %d in place %d", dtype_name(dtype), rows,

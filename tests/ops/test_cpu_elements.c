@@ -149,6 +149,21 @@ static void add_rmsnorm_forward_matches_float64(void **state) {
     }
 }
 
+// From the norm's result, which may have been rounded.
+static void norm_backward_wanted(double *dsum, double *dweight, const double *dout, const double *out,
+                                 const double *rstd, const double *weight, int64_t rows, int64_t dim) {
+    for (int64_t row = 0; row < rows; row++) {
+        const double *y = out + row * dim, *dy = dout + row * dim;
+        double mean = 0;
+        for (int64_t i = 0; i < dim; i++)
+            mean += dy[i] * y[i] / (double)dim;
+        for (int64_t i = 0; i < dim; i++) {
+            dsum[row * dim + i] += rstd[row] * (dy[i] * weight[i] - y[i] / weight[i] * mean);
+            dweight[i] += dy[i] * y[i] / weight[i];
+        }
+    }
+}
+
 static void add_rmsnorm_backward_matches_float64(void **state) {
     (void)state;
     for (int i = 0; i < 4 * DIMS; i++) {
@@ -157,25 +172,51 @@ static void add_rmsnorm_backward_matches_float64(void **state) {
         int64_t dim = dims[i / 4], rows = 131;
         Ops *ops = oracle_ops(1, (int)dim, 0, 1, 8, 0);
         Tensor sum = tensor_normal(dtype, rows * dim, 1, 0.1), weight = tensor_normal(dtype, dim, 0.3, 1);
-        Tensor dout = tensor_normal(dtype, rows * dim, 1, 0), normed = tensor_poison(dtype, rows * dim);
-        Tensor dweight = tensor_normal(DTYPE_F32, dim, 1, 0);
+        Tensor dout = tensor_normal(dtype, rows * dim, 1, 0), dweight = tensor_normal(DTYPE_F32, dim, 1, 0);
         Tensor dsum = zero ? tensor_poison(dtype, rows * dim) : tensor_normal(dtype, rows * dim, 1, 0);
-        double *normed_want = doubles(sum.count), *rstd_want = doubles(rows), *dsum_want = doubles(sum.count);
+        double *normed = doubles(sum.count), *rstd_want = doubles(rows), *dsum_want = doubles(sum.count);
         double *dweight_want = doubles(dim);
-        oracle_rmsnorm(normed_want, rstd_want, sum.value, weight.value, rows, (int)dim, 1e-5);
+        oracle_rmsnorm(normed, rstd_want, sum.value, weight.value, rows, (int)dim, 1e-5);
+        Tensor out = tensor_of(dtype, sum.count, normed), rstd = tensor_of(DTYPE_F32, rows, rstd_want);
         if (!zero) memcpy(dsum_want, dsum.value, (size_t)dsum.count * sizeof(double));
         memcpy(dweight_want, dweight.value, (size_t)dim * sizeof(double));
-        oracle_rmsnorm_backward(dsum_want, dweight_want, dout.value, sum.value, weight.value, rows, (int)dim, 1e-5);
-        Tensor rstd = tensor_of(DTYPE_F32, rows, rstd_want);
-        ops->add_rmsnorm_backward(ops, dsum.data, i % 3 ? normed.data : NULL, dweight.data, dout.data, sum.data,
-                                  rstd.data, weight.data, rows, (int)dim, zero, dtype);
+        norm_backward_wanted(dsum_want, dweight_want, dout.value, out.value, rstd.value, weight.value, rows, dim);
+        ops->add_rmsnorm_backward(ops, dsum.data, dweight.data, dout.data, out.data, rstd.data, weight.data, rows,
+                                  (int)dim, zero, dtype);
         // A row of one element has its gradient cancel to almost nothing: compare with the terms, not with their
         // difference.
         if (dim > 1) tensor_check("dsum", &dsum, dsum_want, 8);
         tensor_check("dweight", &dweight, dweight_want, 8);
-        if (i % 3) tensor_check("normed again", &normed, normed_want, 0);
-        tensors_free(&sum, &weight, &dout, &normed, &dweight, &dsum, &rstd);
-        free(normed_want), free(rstd_want), free(dsum_want), free(dweight_want);
+        tensors_free(&sum, &weight, &dout, &out, &dweight, &dsum, &rstd);
+        free(normed), free(rstd_want), free(dsum_want), free(dweight_want);
+        oracle_ops_free(ops);
+    }
+}
+
+// What the weights at zero let through is too little to see, and enough to get the input back.
+static void rmsnorm_learns_through_weights_of_zero(void **state) {
+    (void)state;
+    enum { ROWS = 33, DIM = 40 };
+    for (int i = 0; i < 2; i++) {
+        DType dtype = i ? DTYPE_BF16 : DTYPE_F32;
+        Ops *ops = oracle_ops(1, DIM, 0, 1, 8, 0);
+        Tensor in = tensor_normal(dtype, ROWS * DIM, 1, 0), dout = tensor_normal(dtype, ROWS * DIM, 1, 0);
+        Tensor weight = tensor_zero(dtype, DIM), out = tensor_poison(dtype, ROWS * DIM);
+        Tensor rstd = tensor_poison(DTYPE_F32, ROWS), dweight = tensor_zero(DTYPE_F32, DIM);
+        Tensor dsum = tensor_poison(dtype, ROWS * DIM);
+        double *none = doubles(ROWS * DIM), *dweight_want = doubles(DIM);
+        oracle_rmsnorm_backward(none, dweight_want, dout.value, in.value, none, ROWS, DIM, 1e-5);
+        ops->add_rmsnorm_forward(ops, out.data, NULL, rstd.data, in.data, NULL, weight.data, ROWS, DIM, 1e-5f, dtype);
+        tensor_read(&out);
+        for (int64_t j = 0; j < out.count; j++)
+            assert_true(fabs(out.value[j]) < 1e-16);
+        ops->add_rmsnorm_backward(ops, dsum.data, dweight.data, dout.data, out.data, rstd.data, weight.data, ROWS, DIM,
+                                  true, dtype);
+        tensor_read(&dweight);
+        for (int j = 0; j < DIM; j++) // the sum of some 33 numbers of size 1, each as exact as the type
+            assert_true(fabs(dweight.value[j] - dweight_want[j]) < (i ? 0x1p-9 : 0x1p-22) * 33);
+        tensors_free(&in, &dout, &weight, &out, &rstd, &dweight, &dsum);
+        free(none), free(dweight_want);
         oracle_ops_free(ops);
     }
 }
@@ -354,6 +395,50 @@ static void swiglu_matches_float64_and_leaves_rows_beyond_the_count(void **state
     }
 }
 
+// Through the forward pass and back, gates at, near and far from zero: up must come back however small silu(gate) is.
+static void swiglu_packed_matches_float64(void **state) {
+    (void)state;
+    for (int i = 0; i < 4 * DIMS; i++) {
+        DType dtype = i % 2 ? DTYPE_BF16 : DTYPE_F32;
+        bool in_place = i / 2 % 2;
+        int64_t dim = dims[i / 4], rows = 37, n = rows * dim;
+        double unit = dtype == DTYPE_F32 ? 0x1p-21 : 0x1p-7, *gate_up_values = doubles(2 * n);
+        Ops *ops = oracle_ops(1, 8, 0, 1, 8, 0);
+        Tensor draws = tensor_normal(dtype, 2 * n, 3, 0), dhidden = tensor_normal(dtype, n, 1, 0);
+        for (int64_t j = 0; j < 2 * n; j++)
+            gate_up_values[j] = j / dim % 2 == 0 && j % 7 < 3 ? j % 7 == 0   ? 0
+                                                                : j % 7 == 1 ? -1e-25
+                                                                             : -60
+                                                              : draws.value[j];
+        Tensor packed = tensor_of(dtype, 2 * n, gate_up_values), dgate_up = tensor_poison(dtype, 2 * n);
+        ops->swiglu_packed_forward(ops, packed.data, rows, (int)dim, dtype);
+        tensor_read(&packed);
+        for (int64_t j = 0; j < n; j++) {
+            int64_t at = j / dim * 2 * dim + j % dim;
+            double g = packed.value[at], want = oracle_silu(g) * gate_up_values[at + dim];
+            assert_true(fabs(packed.value[at + dim] - want) <= unit * fabs(want) + 1e-17);
+        }
+        Tensor *d = in_place ? &packed : &dgate_up;
+        double *gate = doubles(n);
+        for (int64_t j = 0; j < n; j++)
+            gate[j] = packed.value[j / dim * 2 * dim + j % dim];
+        ops->swiglu_packed_backward(ops, d->data, packed.data, dhidden.data, rows, (int)dim, dtype);
+        tensor_read(d);
+        for (int64_t j = 0; j < n; j++) {
+            int64_t at = j / dim * 2 * dim + j % dim;
+            double dh = dhidden.value[j], u = gate_up_values[at + dim];
+            double dgate = dh * u * oracle_silu_slope(gate[j]), dup = dh * oracle_silu(gate[j]);
+            // The slope's terms cancel at its zero: compare with them.
+            double terms = fabs(dh * u) * (fabs(oracle_silu_slope(gate[j])) + fabs(oracle_silu(gate[j])));
+            assert_true(fabs(d->value[at] - dgate) <= 2 * unit * terms + 1e-17);
+            assert_true(fabs(d->value[at + dim] - dup) <= unit * fabs(dup) + 1e-17);
+        }
+        tensors_free(&draws, &dhidden, &packed, &dgate_up);
+        free(gate_up_values), free(gate);
+        oracle_ops_free(ops);
+    }
+}
+
 static void cross_entropy_matches_float64(void **state) {
     (void)state;
     const int vocabs[] = {1, 2, 17, 64, 1001, 32003};
@@ -403,17 +488,17 @@ static void linear_swiglu_matches_float64(void **state) {
     DType dtype = DTYPE_F32; // in bf16 the parts round between them; each is checked on its own
     Tensor in = tensor_normal(dtype, ROWS * IN, 1, 0), weight = tensor_normal(dtype, 2 * DIM * IN, 0.2, 0);
     Tensor next = tensor_normal(dtype, ROWS * NEXT, 1, 0), down = tensor_normal(dtype, NEXT * DIM, 0.2, 0);
-    Tensor gate_up = tensor_poison(dtype, 2 * N), out = tensor_poison(dtype, N);
-    double *sums = doubles(2 * N), *hidden = doubles(N), *dhidden = doubles(N);
+    Tensor packed = tensor_poison(dtype, 2 * N), scratch = tensor_poison(dtype, N);
+    double *sums = doubles(2 * N), *want = doubles(2 * N), *dhidden = doubles(N);
     oracle_matmul(sums, in.value, IN, 1, weight.value, 1, IN, ROWS, 2 * DIM, IN);
     oracle_matmul(dhidden, next.value, NEXT, 1, down.value, DIM, 1, ROWS, DIM, NEXT);
     for (int i = 0; i < N; i++) {
         double gate = sums[i / DIM * 2 * DIM + i % DIM], up = sums[i / DIM * 2 * DIM + DIM + i % DIM];
-        hidden[i] = gate / (1 + exp(-gate)) * up;
+        want[i / DIM * 2 * DIM + i % DIM] = gate;
+        want[i / DIM * 2 * DIM + DIM + i % DIM] = gate / (1 + exp(-gate)) * up;
     }
-    ops->linear_swiglu_forward(ops, out.data, gate_up.data, in.data, weight.data, ROWS, IN, DIM, dtype);
-    tensor_check("gate_up", &gate_up, sums, IN);
-    tensor_check("hidden", &out, hidden, 8 * IN);
+    ops->linear_swiglu_forward(ops, packed.data, in.data, weight.data, ROWS, IN, DIM, dtype);
+    tensor_check("gate and hidden", &packed, want, 8 * IN);
     for (int i = 0; i < N; i++) {
         double *gate = &sums[i / DIM * 2 * DIM + i % DIM], *up = gate + DIM, s = 1 / (1 + exp(-*gate)),
                silu = *gate * s;
@@ -421,12 +506,11 @@ static void linear_swiglu_matches_float64(void **state) {
         *up = dhidden[i] * silu;
         *gate = dgate;
     }
-    ops->linear_swiglu_backward(ops, gate_up.data, out.data, gate_up.data, next.data, down.data, ROWS, DIM, NEXT,
+    ops->linear_swiglu_backward(ops, packed.data, scratch.data, packed.data, next.data, down.data, ROWS, DIM, NEXT,
                                 dtype);
-    tensor_check("hidden again", &out, hidden, 8 * IN);
-    tensor_check("dgate_up", &gate_up, sums, 8 * (IN + NEXT));
-    tensors_free(&in, &weight, &next, &down, &gate_up, &out);
-    free(sums), free(hidden), free(dhidden);
+    tensor_check("dgate_up", &packed, sums, 8 * (IN + NEXT));
+    tensors_free(&in, &weight, &next, &down, &packed, &scratch);
+    free(sums), free(want), free(dhidden);
     oracle_ops_free(ops);
 }
 
@@ -439,9 +523,11 @@ int main(void) {
         cmocka_unit_test(embedding_matches_float64),
         cmocka_unit_test(add_rmsnorm_forward_matches_float64),
         cmocka_unit_test(add_rmsnorm_backward_matches_float64),
+        cmocka_unit_test(rmsnorm_learns_through_weights_of_zero),
         cmocka_unit_test(qk_rope_forward_and_backward_match_float64),
         cmocka_unit_test(linear_rope_rotates_queries_and_keys_only),
         cmocka_unit_test(swiglu_matches_float64_and_leaves_rows_beyond_the_count),
+        cmocka_unit_test(swiglu_packed_matches_float64),
         cmocka_unit_test(linear_swiglu_matches_float64),
         cmocka_unit_test(cross_entropy_matches_float64),
     };

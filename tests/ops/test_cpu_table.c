@@ -106,10 +106,10 @@ static void time_is_split_by_category(void **state) {
     ops->mark(ops, 0);
     ops->profile_start(ops);
     for (int i = 0; i < 10; i++)
-        ops->linear_forward(ops, out.data, in.data, weight.data, NULL, 256, 256, 256, DTYPE_F32);
+        ops->linear_forward(ops, out.data, in.data, 256, weight.data, NULL, 256, 256, 256, DTYPE_F32);
     ops->fill_f32(ops, out.data, 0, out.count);
     ops->profile_stop(ops, ms);
-    ops->linear_forward(ops, out.data, in.data, weight.data, NULL, 256, 256, 256, DTYPE_F32);
+    ops->linear_forward(ops, out.data, in.data, 256, weight.data, NULL, 256, 256, 256, DTYPE_F32);
     ops->mark(ops, 63);
     assert_true(ms[OP_GEMM] > 0 && ms[OP_ELEMENTWISE] > 0);
     assert_true(ms[OP_ATTENTION] == 0 && ms[OP_MOE] == 0 && ms[OP_OPTIMIZER] == 0);

@@ -35,17 +35,18 @@ static void run_dense(Ops *ops, DType dtype) {
            dsum = tensor_zero(dtype, in.count);
     ops->add_rmsnorm_forward(ops, normed.data, sum.data, rstd.data, in.data, branch.data, norm.data, TOKENS, HIDDEN,
                              1e-5f, dtype);
-    ops->add_rmsnorm_backward(ops, dsum.data, NULL, dnorm.data, branch.data, sum.data, rstd.data, norm.data, TOKENS,
+    ops->add_rmsnorm_backward(ops, dsum.data, dnorm.data, branch.data, normed.data, rstd.data, norm.data, TOKENS,
                               HIDDEN, true, dtype);
     Tensor weight = tensor_normal(dtype, VOCAB * HIDDEN, 0.1, 0), logits = tensor_zero(dtype, TOKENS * VOCAB);
     Tensor dweight = tensor_zero(DTYPE_F32, weight.count), din = tensor_zero(dtype, in.count),
            losses = tensor_zero(DTYPE_F32, TOKENS);
     int32_t *targets = ids(TOKENS, VOCAB);
     float scale = 0.01f;
-    ops->linear_forward(ops, logits.data, normed.data, weight.data, NULL, TOKENS, HIDDEN, VOCAB, dtype);
+    ops->linear_forward(ops, logits.data, normed.data, HIDDEN, weight.data, NULL, TOKENS, HIDDEN, VOCAB, dtype);
     ops->cross_entropy(ops, losses.data, logits.data, targets, &scale, TOKENS, VOCAB, dtype);
     ops->linear_backward_input(ops, din.data, logits.data, weight.data, TOKENS, HIDDEN, VOCAB, dtype);
-    ops->linear_backward_weight(ops, dweight.data, logits.data, normed.data, TOKENS, HIDDEN, VOCAB, true, dtype);
+    ops->linear_backward_weight(ops, dweight.data, logits.data, normed.data, HIDDEN, TOKENS, HIDDEN, VOCAB, true,
+                                dtype);
     ops->embedding_backward(ops, dweight.data, din.data, targets, TOKENS, HIDDEN, VOCAB, dtype);
     ops->embedding_forward(ops, in.data, targets, weight.data, TOKENS, HIDDEN, dtype);
     Tensor gate_up = tensor_normal(dtype, TOKENS * 2 * FFN, 1, 0), dout = tensor_normal(dtype, TOKENS * FFN, 1, 0);
@@ -53,6 +54,8 @@ static void run_dense(Ops *ops, DType dtype) {
     ops->swiglu_forward(ops, out.data, gate_up.data, rstd.data, NULL, TOKENS, FFN, dtype);
     ops->swiglu_backward(ops, gate_up.data, dout.data, drow.data, gate_up.data, dout.data, rstd.data, NULL, TOKENS, FFN,
                          dtype);
+    ops->swiglu_packed_forward(ops, gate_up.data, TOKENS, FFN, dtype);
+    ops->swiglu_packed_backward(ops, gate_up.data, gate_up.data, dout.data, TOKENS, FFN, dtype);
     Tensor total = tensor_zero(DTYPE_F32, 2);
     ops->sum_f32(ops, total.data, losses.data, TOKENS, false);
     ops->norm_f32(ops, (float *)total.data + 1, dweight.data, dweight.count);

@@ -23,6 +23,8 @@ static const char *const all_ops[] = {
     "attention_cached",
     "swiglu_forward",
     "swiglu_backward",
+    "swiglu_packed_forward",
+    "swiglu_packed_backward",
     "linear_swiglu_forward",
     "linear_swiglu_backward",
     "cross_entropy",

@@ -47,13 +47,13 @@ void cpu_gemm(Cpu *cpu, const Gemm *gemm) {
     threads_for(tiles_down * tiling.tiles_across, 1, gemm_task, &tiling);
 }
 
-static void cpu_linear_forward(Ops *ops, void *out, const void *in, const void *weight, const void *add, int64_t rows,
-                               int in_dim, int out_dim, DType dtype) {
+static void cpu_linear_forward(Ops *ops, void *out, const void *in, int64_t in_stride, const void *weight,
+                               const void *add, int64_t rows, int in_dim, int out_dim, DType dtype) {
     CPU_TIMED(ops, OP_GEMM);
     cpu_gemm(cpu_of(ops), &(Gemm){.m = rows,
                                   .n = out_dim,
                                   .k = in_dim,
-                                  .a = {in, in_dim, false, dtype},
+                                  .a = {in, in_stride, false, dtype},
                                   .b = {weight, in_dim, true, dtype},
                                   .c = out,
                                   .c_stride = out_dim,
@@ -74,14 +74,14 @@ static void cpu_linear_backward_input(Ops *ops, void *din, const void *dout, con
                                   .c_dtype = dtype});
 }
 
-static void cpu_linear_backward_weight(Ops *ops, float *dweight, const void *dout, const void *in, int64_t rows,
-                                       int in_dim, int out_dim, bool accumulate, DType dtype) {
+static void cpu_linear_backward_weight(Ops *ops, float *dweight, const void *dout, const void *in, int64_t in_stride,
+                                       int64_t rows, int in_dim, int out_dim, bool accumulate, DType dtype) {
     CPU_TIMED(ops, OP_GEMM);
     cpu_gemm(cpu_of(ops), &(Gemm){.m = out_dim,
                                   .n = in_dim,
                                   .k = rows,
                                   .a = {dout, out_dim, true, dtype},
-                                  .b = {in, in_dim, false, dtype},
+                                  .b = {in, in_stride, false, dtype},
                                   .c = dweight,
                                   .c_stride = in_dim,
                                   .c_dtype = DTYPE_F32,

@@ -9,8 +9,8 @@ typedef struct Norm {
     float *rstd_out;
     const void *residual, *branch, *weight;
     float eps;
-    void *dsum, *normed; // backward
-    const void *dout, *summed;
+    void *dsum; // backward
+    const void *dout, *normed;
     const float *rstd;
     bool dsum_is_zero;
     double *partial; // [parts, dim] of dweight
@@ -18,6 +18,10 @@ typedef struct Norm {
     int dim;
     DType dtype;
 } Norm;
+
+VEC_INLINE Vec weight_get(const Norm *norm, int64_t i, int64_t n, DType dtype) {
+    return vec_nonzero(vec_get(norm->weight, i, n, dtype), OPS_NONZERO);
+}
 
 // ---- forward
 // ------------------------------------------------------------------------------------------------------------
@@ -46,7 +50,7 @@ VEC_INLINE void forward_rows(const Norm *norm, int64_t begin, int64_t end, DType
         norm->rstd_out[row] = rstd;
         void *out = cpu_at_mut(norm->out, row * dim, dtype);
         VEC_FOR(i, n, dim)
-        vec_put(out, i, n, dtype, vec_get(in, i, n, dtype) * rstd * vec_get(norm->weight, i, n, dtype));
+        vec_put(out, i, n, dtype, vec_get(in, i, n, dtype) * rstd * weight_get(norm, i, n, dtype));
     }
 }
 
@@ -75,28 +79,26 @@ static void cpu_add_rmsnorm_forward(Ops *ops, void *out, void *sum, float *rstd,
     threads_for(rows, cpu_row_chunk(dim), forward_task, &norm);
 }
 
-// ---- backward: with y = x r w, dw += dy x r and dx = r (dy w - x r^2 mean(dy w x)) ------------------------------
+// ---- backward: with y = x r w, dw += dy y / w and dx = r (dy w - y / w mean(dy y)) ----------------------------------
 
 VEC_INLINE void backward_rows(const Norm *norm, int64_t begin, int64_t end, DType dtype) {
     int dim = norm->dim;
     double *partial = norm->partial + begin / norm->part_rows * dim;
     memset(partial, 0, (size_t)dim * sizeof(double));
     for (int64_t row = begin; row < end; row++) {
-        const void *x = cpu_at(norm->summed, row * dim, dtype), *dout = cpu_at(norm->dout, row * dim, dtype);
+        const void *y = cpu_at(norm->normed, row * dim, dtype), *dout = cpu_at(norm->dout, row * dim, dtype);
         void *dsum = cpu_at_mut(norm->dsum, row * dim, dtype);
-        void *normed = norm->normed ? cpu_at_mut(norm->normed, row * dim, dtype) : NULL;
         float rstd = norm->rstd[row];
         VecSum dot = {0};
         VEC_FOR(i, n, dim) {
-            Vec product = vec_get(dout, i, n, dtype) * vec_get(x, i, n, dtype);
-            vec_add_to_doubles(partial, i, n, product * rstd);
-            vec_sum_add(&dot, product * vec_get(norm->weight, i, n, dtype));
+            Vec product = vec_get(dout, i, n, dtype) * vec_get(y, i, n, dtype);
+            vec_add_to_doubles(partial, i, n, product / weight_get(norm, i, n, dtype));
+            vec_sum_add(&dot, product);
         }
-        float slope = (float)(vec_sum_total(&dot) / dim * rstd * rstd);
+        float mean = (float)(vec_sum_total(&dot) / dim);
         VEC_FOR(i, n, dim) {
-            Vec w = vec_get(norm->weight, i, n, dtype), xi = vec_get(x, i, n, dtype);
-            Vec dx = rstd * (vec_get(dout, i, n, dtype) * w - xi * slope);
-            if (normed) vec_put(normed, i, n, dtype, xi * rstd * w);
+            Vec w = weight_get(norm, i, n, dtype), hat = vec_get(y, i, n, dtype) / w;
+            Vec dx = rstd * (vec_get(dout, i, n, dtype) * w - hat * mean);
             if (!norm->dsum_is_zero) dx += vec_get(dsum, i, n, dtype);
             vec_put(dsum, i, n, dtype, dx);
         }
@@ -112,15 +114,14 @@ static void backward_task(void *context, int64_t begin, int64_t end, int worker)
         backward_rows(norm, begin, end, DTYPE_BF16);
 }
 
-static void cpu_add_rmsnorm_backward(Ops *ops, void *dsum, void *normed, float *dweight, const void *dout,
-                                     const void *sum, const float *rstd, const void *weight, int64_t rows, int dim,
-                                     bool dsum_is_zero, DType dtype) {
+static void cpu_add_rmsnorm_backward(Ops *ops, void *dsum, float *dweight, const void *dout, const void *out,
+                                     const float *rstd, const void *weight, int64_t rows, int dim, bool dsum_is_zero,
+                                     DType dtype) {
     CPU_TIMED(ops, OP_ELEMENTWISE);
     CpuScratch scratch = cpu_scratch(cpu_of(ops), (size_t)CPU_PARTS * (size_t)dim * sizeof(double), 0);
     Norm norm = {.dsum = dsum,
-                 .normed = normed,
                  .dout = dout,
-                 .summed = sum,
+                 .normed = out,
                  .rstd = rstd,
                  .weight = weight,
                  .dsum_is_zero = dsum_is_zero,

@@ -1,4 +1,4 @@
-// SwiGLU: out = row_weight * silu(gate) * up.
+// SwiGLU: out = row_weight * silu(gate) * up, and the packed form of dense layers.
 #include "ops/cpu/cpu.h"
 #include "ops/cpu/vec.h"
 
@@ -85,9 +85,73 @@ static void cpu_swiglu_backward(Ops *ops, void *dgate_up, void *out, float *drow
     threads_for(existing_rows(rows, row_count), cpu_row_chunk(dim), backward_task, &s);
 }
 
+// ---- packed: gate and hidden side by side ---------------------------------------------------------------------------
+
+VEC_INLINE void packed_forward_rows(const Swiglu *s, int64_t begin, int64_t end, DType dtype) {
+    int dim = s->dim;
+    for (int64_t row = begin; row < end; row++) {
+        const void *gate = cpu_at(s->gate_up, row * 2 * dim, dtype);
+        void *up = cpu_at_mut(s->out, row * 2 * dim + dim, dtype);
+        VEC_FOR(i, n, dim) {
+            Vec g = vec_nonzero(vec_get(gate, i, n, dtype), OPS_NONZERO);
+            vec_put(up, i, n, dtype, g / (1.0f + vec_exp(-g)) * vec_get(up, i, n, dtype));
+        }
+    }
+}
+
+static void packed_forward_task(void *context, int64_t begin, int64_t end, int worker) {
+    (void)worker;
+    const Swiglu *s = context;
+    if (s->dtype == DTYPE_F32)
+        packed_forward_rows(s, begin, end, DTYPE_F32);
+    else
+        packed_forward_rows(s, begin, end, DTYPE_BF16);
+}
+
+static void cpu_swiglu_packed_forward(Ops *ops, void *gate_up, int64_t rows, int dim, DType dtype) {
+    CPU_TIMED(ops, OP_ELEMENTWISE);
+    Swiglu s = {.out = gate_up, .gate_up = gate_up, .dim = dim, .dtype = dtype};
+    threads_for(rows, cpu_row_chunk(dim), packed_forward_task, &s);
+}
+
+// With hidden h = g s u: dgate = dh u (s + g s (1 - s)) = dh h (1 / g + 1 - s), dup = dh g s.
+VEC_INLINE void packed_backward_rows(const Swiglu *s, int64_t begin, int64_t end, DType dtype) {
+    int dim = s->dim;
+    for (int64_t row = begin; row < end; row++) {
+        const void *gate = cpu_at(s->gate_up, row * 2 * dim, dtype), *hidden = cpu_at(gate, dim, dtype);
+        void *dgate = cpu_at_mut(s->dgate_up, row * 2 * dim, dtype), *dup = cpu_at_mut(dgate, dim, dtype);
+        const void *dhidden = cpu_at(s->dout, row * dim, dtype);
+        VEC_FOR(i, n, dim) {
+            Vec g = vec_nonzero(vec_get(gate, i, n, dtype), OPS_NONZERO);
+            Vec d = vec_get(dhidden, i, n, dtype), h = vec_get(hidden, i, n, dtype);
+            Vec sigmoid = 1.0f / (1.0f + vec_exp(-g));
+            vec_put(dgate, i, n, dtype, d * h * (1.0f / g + (1.0f - sigmoid)));
+            vec_put(dup, i, n, dtype, d * g * sigmoid);
+        }
+    }
+}
+
+static void packed_backward_task(void *context, int64_t begin, int64_t end, int worker) {
+    (void)worker;
+    const Swiglu *s = context;
+    if (s->dtype == DTYPE_F32)
+        packed_backward_rows(s, begin, end, DTYPE_F32);
+    else
+        packed_backward_rows(s, begin, end, DTYPE_BF16);
+}
+
+static void cpu_swiglu_packed_backward(Ops *ops, void *dgate_up, const void *gate_hidden, const void *dhidden,
+                                       int64_t rows, int dim, DType dtype) {
+    CPU_TIMED(ops, OP_ELEMENTWISE);
+    Swiglu s = {.dgate_up = dgate_up, .gate_up = gate_hidden, .dout = dhidden, .dim = dim, .dtype = dtype};
+    threads_for(rows, cpu_row_chunk(dim), packed_backward_task, &s);
+}
+
 void cpu_install_swiglu(Ops *ops) {
     ops->swiglu_forward = cpu_swiglu_forward;
     ops->swiglu_backward = cpu_swiglu_backward;
+    ops->swiglu_packed_forward = cpu_swiglu_packed_forward;
+    ops->swiglu_packed_backward = cpu_swiglu_packed_backward;
     ops->linear_swiglu_forward = ops_linear_then_swiglu_forward;
     ops->linear_swiglu_backward = ops_linear_then_swiglu_backward;
 }

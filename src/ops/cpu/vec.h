@@ -45,6 +45,10 @@ VEC_INLINE Vec vec_max(Vec a, Vec b) { // a where b is NaN
     return vec_select(b > a, b, a);
 }
 
+VEC_INLINE Vec vec_nonzero(Vec x, float least) { // least for what is nearer to zero
+    return vec_select((x < least) & (x > -least), vec_all(least), x);
+}
+
 VEC_INLINE Vec vec_from_half(VecHalf half) {
     return (Vec)(__builtin_convertvector(half, VecBits) << 16);
 }

@@ -152,7 +152,7 @@ void cuda_embedding_backward(Ops *ops, float *dweight, const void *dout, const i
                              int vocab, DType dtype);
 void cuda_add_rmsnorm_forward(Ops *ops, void *out, void *sum, float *rstd, const void *residual, const void *branch,
                               const void *weight, int64_t rows, int dim, float eps, DType dtype);
-void cuda_add_rmsnorm_backward(Ops *ops, void *dsum, void *normed, float *dweight, const void *dout, const void *sum,
+void cuda_add_rmsnorm_backward(Ops *ops, void *dsum, float *dweight, const void *dout, const void *out,
                                const float *rstd, const void *weight, int64_t rows, int dim, bool dsum_is_zero,
                                DType dtype);
 void cuda_qk_rope_forward(Ops *ops, void *out, int64_t out_stride, const void *in, int64_t in_stride, float *rstd,
@@ -165,6 +165,9 @@ void cuda_swiglu_forward(Ops *ops, void *out, const void *gate_up, const float *
 void cuda_swiglu_backward(Ops *ops, void *dgate_up, void *out, float *drow_weight, const void *gate_up,
                           const void *dout, const float *row_weight, const int32_t *row_count, int64_t rows, int dim,
                           DType dtype);
+void cuda_swiglu_packed_forward(Ops *ops, void *gate_up, int64_t rows, int dim, DType dtype);
+void cuda_swiglu_packed_backward(Ops *ops, void *dgate_up, const void *gate_hidden, const void *dhidden, int64_t rows,
+                                 int dim, DType dtype);
 void cuda_cross_entropy(Ops *ops, float *losses, void *logits, const int32_t *targets, const float *scale, int64_t rows,
                         int vocab, DType dtype);
 void cuda_attention_cached(Ops *ops, void *out, const void *q, const void *k_cache, const void *v_cache, int n,
@@ -200,24 +203,24 @@ void cuda_grouped_linear_backward_weight(Ops *ops, float *dweight, const void *d
                                          bool accumulate, DType dtype);
 
 // gemm.c: cuBLASLt
-void gemm_linear_forward(Ops *ops, void *out, const void *in, const void *weight, const void *add, int64_t rows,
-                         int in_dim, int out_dim, DType dtype);
+void gemm_linear_forward(Ops *ops, void *out, const void *in, int64_t in_stride, const void *weight, const void *add,
+                         int64_t rows, int in_dim, int out_dim, DType dtype);
 void gemm_linear_backward_input(Ops *ops, void *din, const void *dout, const void *weight, int64_t rows, int in_dim,
                                 int out_dim, DType dtype);
-void cuda_linear_backward_weight(Ops *ops, float *dweight, const void *dout, const void *in, int64_t rows, int in_dim,
-                                 int out_dim, bool accumulate, DType dtype);
+void cuda_linear_backward_weight(Ops *ops, float *dweight, const void *dout, const void *in, int64_t in_stride,
+                                 int64_t rows, int in_dim, int out_dim, bool accumulate, DType dtype);
 GemmCache *gemm_cache_create(void);
 void gemm_cache_free(GemmCache *cache);
 
 // swiglu_gemm.c: chooses between one kernel and two, by time
-void cuda_linear_swiglu_forward(Ops *ops, void *out, void *gate_up, const void *in, const void *weight, int64_t rows,
+void cuda_linear_swiglu_forward(Ops *ops, void *gate_hidden, const void *in, const void *weight, int64_t rows,
                                 int in_dim, int dim, DType dtype);
-void cuda_linear_swiglu_backward(Ops *ops, void *dgate_up, void *out, const void *gate_up, const void *dnext,
+void cuda_linear_swiglu_backward(Ops *ops, void *dgate_up, void *scratch, const void *gate_hidden, const void *dnext,
                                  const void *weight, int64_t rows, int dim, int next_dim, DType dtype);
 
 // linear.c: likewise
-void cuda_linear_forward(Ops *ops, void *out, const void *in, const void *weight, const void *add, int64_t rows,
-                         int in_dim, int out_dim, DType dtype);
+void cuda_linear_forward(Ops *ops, void *out, const void *in, int64_t in_stride, const void *weight, const void *add,
+                         int64_t rows, int in_dim, int out_dim, DType dtype);
 void cuda_linear_backward_input(Ops *ops, void *din, const void *dout, const void *weight, int64_t rows, int in_dim,
                                 int out_dim, DType dtype);
 void cuda_linear_rope_forward(Ops *ops, void *out, const void *in, const void *weight, int in_dim,

@@ -21,7 +21,8 @@ typedef struct GemmShape {
     bool add;
     DType dtype;
     int64_t m, n, k;
-    int alignment; // of the least aligned operand, at most 16 bytes
+    int64_t in_stride; // from a row of the layer's input to the next; its operand but in GEMM_BACKWARD_INPUT
+    int alignment;     // of the least aligned operand, at most 16 bytes
 } GemmShape;
 
 typedef struct Gemm {
@@ -79,8 +80,10 @@ static void gemm_describe(CudaState *state, Gemm *gemm) {
              a_cols = (uint64_t)(op_a == CUBLAS_OP_N ? s->k : s->m);
     uint64_t b_rows = (uint64_t)(op_b == CUBLAS_OP_N ? s->k : s->n),
              b_cols = (uint64_t)(op_b == CUBLAS_OP_N ? s->n : s->k);
-    CUBLAS_CHECK(state, cublasLtMatrixLayoutCreate(&gemm->a, type, a_rows, a_cols, (int64_t)a_rows));
-    CUBLAS_CHECK(state, cublasLtMatrixLayoutCreate(&gemm->b, type, b_rows, b_cols, (int64_t)b_rows));
+    int64_t a_stride = s->kind == GEMM_BACKWARD_WEIGHT ? s->in_stride : (int64_t)a_rows;
+    int64_t b_stride = s->kind == GEMM_FORWARD ? s->in_stride : (int64_t)b_rows;
+    CUBLAS_CHECK(state, cublasLtMatrixLayoutCreate(&gemm->a, type, a_rows, a_cols, a_stride));
+    CUBLAS_CHECK(state, cublasLtMatrixLayoutCreate(&gemm->b, type, b_rows, b_cols, b_stride));
     CUBLAS_CHECK(state, cublasLtMatrixLayoutCreate(&gemm->d, out_type, (uint64_t)s->m, (uint64_t)s->n, s->m));
 }
 
@@ -180,10 +183,10 @@ static void gemm_tune(CudaState *state, Gemm *gemm, const void *a, const void *b
 
 // A weight gradient that is added runs the same algorithm as one that is written.
 static char *gemm_key(const CudaState *state, const GemmShape *s) {
-    return text_format("cublasLt %zu sustained %s%s %s %lld %lld %lld align %d workspace %zu", cublasLtGetVersion(),
-                       kind_name[s->kind], s->add && s->kind != GEMM_BACKWARD_WEIGHT ? " add" : "",
-                       dtype_name(s->dtype), (long long)s->m, (long long)s->n, (long long)s->k, s->alignment,
-                       gemm_workspace(state));
+    return text_format("cublasLt %zu sustained %s%s %s %lld %lld %lld stride %lld align %d workspace %zu",
+                       cublasLtGetVersion(), kind_name[s->kind],
+                       s->add && s->kind != GEMM_BACKWARD_WEIGHT ? " add" : "", dtype_name(s->dtype), (long long)s->m,
+                       (long long)s->n, (long long)s->k, (long long)s->in_stride, s->alignment, gemm_workspace(state));
 }
 
 // An algorithm is an opaque block that its library version can restore; it is checked before it is trusted.
@@ -249,7 +252,8 @@ static Gemm *gemm_find(CudaState *state, const GemmShape *shape) {
     for (int i = 0; i < cache->count; i++) {
         const GemmShape *s = &cache->items[i].shape;
         if (s->kind == shape->kind && s->add == shape->add && s->dtype == shape->dtype && s->m == shape->m &&
-            s->n == shape->n && s->k == shape->k && s->alignment == shape->alignment)
+            s->n == shape->n && s->k == shape->k && s->in_stride == shape->in_stride &&
+            s->alignment == shape->alignment)
             return &cache->items[i];
     }
     if (cache->count == cache->capacity) {
@@ -263,7 +267,7 @@ static Gemm *gemm_find(CudaState *state, const GemmShape *shape) {
 }
 
 static void gemm(Ops *ops, GemmKind kind, void *d, const void *a, const void *b, const void *c, int64_t m, int64_t n,
-                 int64_t k, DType dtype) {
+                 int64_t k, int64_t in_stride, DType dtype) {
     if (m == 0 || n == 0) return;
     CudaState *state = cuda_scope_begin(ops, OP_GEMM);
     if (k == 0) { // happens only for a weight gradient
@@ -272,7 +276,7 @@ static void gemm(Ops *ops, GemmKind kind, void *d, const void *a, const void *b,
         return;
     }
     uintptr_t bits = (uintptr_t)a | (uintptr_t)b | (uintptr_t)c | (uintptr_t)d | 16;
-    GemmShape shape = {kind, c != NULL, dtype, m, n, k, (int)(bits & -bits)};
+    GemmShape shape = {kind, c != NULL, dtype, m, n, k, in_stride, (int)(bits & -bits)};
     Gemm *item = gemm_find(state, &shape);
     if (!item->operation) {
         gemm_describe(state, item);
@@ -283,17 +287,18 @@ static void gemm(Ops *ops, GemmKind kind, void *d, const void *a, const void *b,
 }
 
 // Row-major [rows, dim] is column-major [dim, rows], so the operands change places.
-void gemm_linear_forward(Ops *ops, void *out, const void *in, const void *weight, const void *add, int64_t rows,
-                         int in_dim, int out_dim, DType dtype) {
-    gemm(ops, GEMM_FORWARD, out, weight, in, add, out_dim, rows, in_dim, dtype);
+void gemm_linear_forward(Ops *ops, void *out, const void *in, int64_t in_stride, const void *weight, const void *add,
+                         int64_t rows, int in_dim, int out_dim, DType dtype) {
+    gemm(ops, GEMM_FORWARD, out, weight, in, add, out_dim, rows, in_dim, in_stride, dtype);
 }
 
 void gemm_linear_backward_input(Ops *ops, void *din, const void *dout, const void *weight, int64_t rows, int in_dim,
                                 int out_dim, DType dtype) {
-    gemm(ops, GEMM_BACKWARD_INPUT, din, weight, dout, NULL, in_dim, rows, out_dim, dtype);
+    gemm(ops, GEMM_BACKWARD_INPUT, din, weight, dout, NULL, in_dim, rows, out_dim, in_dim, dtype);
 }
 
-void cuda_linear_backward_weight(Ops *ops, float *dweight, const void *dout, const void *in, int64_t rows, int in_dim,
-                                 int out_dim, bool accumulate, DType dtype) {
-    gemm(ops, GEMM_BACKWARD_WEIGHT, dweight, in, dout, accumulate ? dweight : NULL, in_dim, out_dim, rows, dtype);
+void cuda_linear_backward_weight(Ops *ops, float *dweight, const void *dout, const void *in, int64_t in_stride,
+                                 int64_t rows, int in_dim, int out_dim, bool accumulate, DType dtype) {
+    gemm(ops, GEMM_BACKWARD_WEIGHT, dweight, in, dout, accumulate ? dweight : NULL, in_dim, out_dim, rows, in_stride,
+         dtype);
 }

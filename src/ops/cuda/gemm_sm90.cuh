@@ -325,6 +325,14 @@ static CUtensorMap map_make(CudaState *state, const void *memory, DType dtype, i
                          {d0 * size, d0 * d1 * size}, {(cuuint32_t)box0, (cuuint32_t)box1, 1});
 }
 
+// Rows of bf16 that stand apart by a stride, as one matrix of such a tensor.
+static inline CUtensorMap rows_map_make(CudaState *state, const void *memory, int64_t rows, int64_t columns,
+                                        int64_t stride, int box_rows, int box_columns) {
+    return map_encode<3>(state, memory, DTYPE_BF16, {(cuuint64_t)columns, (cuuint64_t)rows, 1},
+                         {(cuuint64_t)stride * 2, (cuuint64_t)(stride * rows) * 2},
+                         {(cuuint32_t)box_columns, (cuuint32_t)box_rows, 1});
+}
+
 // One block (or cluster) per multiprocessor; they find their tiles themselves.
 template <typename C, typename... Parameters, typename... Values>
 static void persistent_launch(CudaState *state, void (*kernel)(Parameters...), int shared, Values... values) {

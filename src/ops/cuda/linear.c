@@ -13,7 +13,7 @@ static bool own_run(Ops *ops, const LinearCall *call, int variant) {
 static bool forward_run(Ops *ops, const void *context, int choice) {
     const LinearCall *c = context;
     if (choice != RACE_PLAIN) return own_run(ops, c, choice);
-    gemm_linear_forward(ops, c->out, c->in, c->weight, c->add, c->rows, c->k, c->n, DTYPE_BF16);
+    gemm_linear_forward(ops, c->out, c->in, c->in_stride, c->weight, c->add, c->rows, c->k, c->n, DTYPE_BF16);
     return true;
 }
 
@@ -32,27 +32,34 @@ static bool rope_run(Ops *ops, const void *context, int choice) {
 }
 
 static Race race_of(const LinearCall *call) {
-    Race race = {.sizes = {call->rows, call->n, call->k},
+    Race race = {.sizes = {call->rows, call->n, call->k, call->in_stride},
                  .variants = LINEAR_SM90_VARIANTS,
                  .call = call,
                  .results = {{call->out, call->n}},
                  .rows = call->rows};
     if (call->backward)
-        race.what = "linear 2 backward", race.run = backward_run;
+        race.what = "linear 3 backward", race.run = backward_run;
     else if (call->rope)
-        race.what = "linear 2 rope", race.run = rope_run, race.sizes[3] = call->rope->head_dim;
+        race.what = "linear 3 rope", race.run = rope_run, race.sizes[4] = call->rope->head_dim;
     else
-        race.what = call->add ? "linear 2 add" : "linear 2", race.run = forward_run;
+        race.what = call->add ? "linear 3 add" : "linear 3", race.run = forward_run;
     return race;
 }
 
-void cuda_linear_forward(Ops *ops, void *out, const void *in, const void *weight, const void *add, int64_t rows,
-                         int in_dim, int out_dim, DType dtype) {
+void cuda_linear_forward(Ops *ops, void *out, const void *in, int64_t in_stride, const void *weight, const void *add,
+                         int64_t rows, int in_dim, int out_dim, DType dtype) {
     if (dtype != DTYPE_BF16 || add == out) { // in place: a race would add many times
-        gemm_linear_forward(ops, out, in, weight, add, rows, in_dim, out_dim, dtype);
+        gemm_linear_forward(ops, out, in, in_stride, weight, add, rows, in_dim, out_dim, dtype);
         return;
     }
-    LinearCall call = {.out = out, .in = in, .weight = weight, .add = add, .rows = rows, .n = out_dim, .k = in_dim};
+    LinearCall call = {.out = out,
+                       .in = in,
+                       .in_stride = in_stride,
+                       .weight = weight,
+                       .add = add,
+                       .rows = rows,
+                       .n = out_dim,
+                       .k = in_dim};
     Race race = race_of(&call);
     race_perform(ops, &race);
 }
@@ -63,8 +70,14 @@ void cuda_linear_backward_input(Ops *ops, void *din, const void *dout, const voi
         gemm_linear_backward_input(ops, din, dout, weight, rows, in_dim, out_dim, dtype);
         return;
     }
-    LinearCall call = {
-        .out = din, .in = dout, .weight = weight, .rows = rows, .n = in_dim, .k = out_dim, .backward = true};
+    LinearCall call = {.out = din,
+                       .in = dout,
+                       .in_stride = out_dim,
+                       .weight = weight,
+                       .rows = rows,
+                       .n = in_dim,
+                       .k = out_dim,
+                       .backward = true};
     Race race = race_of(&call);
     race_perform(ops, &race);
 }
@@ -76,7 +89,14 @@ void cuda_linear_rope_forward(Ops *ops, void *out, const void *in, const void *w
         return;
     }
     int n = (rope->heads + 2 * rope->kv_heads) * rope->head_dim;
-    LinearCall call = {.out = out, .in = in, .weight = weight, .rope = rope, .rows = rope->tokens, .n = n, .k = in_dim};
+    LinearCall call = {.out = out,
+                       .in = in,
+                       .in_stride = in_dim,
+                       .weight = weight,
+                       .rope = rope,
+                       .rows = rope->tokens,
+                       .n = n,
+                       .k = in_dim};
     Race race = race_of(&call);
     race_perform(ops, &race);
 }

@@ -186,7 +186,7 @@ static bool linear_launch(CudaState *state, const LinearCall *call) {
     using C = LinearConfig<PRODUCT, ENDING, TILE_N, STAGES>;
     const int64_t rows = call->rows;
     const int n = call->n, k = call->k;
-    CUtensorMap a = map_make(state, call->in, DTYPE_BF16, 1, rows, k, C::A_BOX, TILE_K);
+    CUtensorMap a = rows_map_make(state, call->in, rows, k, call->in_stride, C::A_BOX, TILE_K);
     CUtensorMap b = PRODUCT == GROUPED_INPUT ? map_make(state, call->weight, DTYPE_BF16, 1, k, n, C::B_BOX, 64)
                                              : map_make(state, call->weight, DTYPE_BF16, 1, n, k, C::B_BOX, TILE_K);
     CUtensorMap out = map_make(state, call->out, DTYPE_BF16, 1, rows, n, 64, 64);
@@ -218,7 +218,7 @@ static bool call_fits(CudaState *state, const LinearCall *call) {
         there = kernel_is_there(state->arch, linear_kernel<LinearConfig<GROUPED_FORWARD, ENDING_PLAIN, 192, 4>>);
     const bool aligned =
         (((uintptr_t)call->out | (uintptr_t)call->add | (uintptr_t)call->in | (uintptr_t)call->weight) & 15) == 0;
-    return there && aligned && call->n % 8 == 0 && call->k % 8 == 0 && call->rows > 0;
+    return there && aligned && call->n % 8 == 0 && call->k % 8 == 0 && call->in_stride % 8 == 0 && call->rows > 0;
 }
 
 static bool rope_fits(const QkRopeShape *rope) {

@@ -7,6 +7,7 @@
 typedef struct LinearCall {
     void *out;               // [rows, n]
     const void *in;          // [rows, k]
+    int64_t in_stride;       // elements from one row of in to the next
     const void *weight;      // [n, k]; backward [k, n]
     const void *add;         // [rows, n] or NULL; forward only
     const QkRopeShape *rope; // without norm weights, or NULL; forward only, without add

@@ -1,9 +1,9 @@
 // Residual add + RMSNorm, forward and backward, one pass over memory each: a row belongs to one warp (short rows) or to
 // a group of warps. Forward holds it in registers, packed as it is stored: reads residual and branch, writes sum and
-// out. Backward reads dout, sum and dsum and writes dsum and the normed row; a ring in shared memory takes a group's
-// next row while it works on this one. Its weight gradient stays in registers over a persistent grid and leaves one
-// partial row per block, which columns_reduce adds up in a fixed order. Both take the last rows first: those are the
-// ones that the product before has just written and L2 still holds. workspace: add_rmsnorm_backward uses
+// out. Backward reads dout, out and dsum and writes dsum; a ring in shared memory takes a group's next row while it
+// works on this one. Its weight gradient stays in registers over a persistent grid and leaves one partial row per
+// block, which columns_reduce adds up in a fixed order. Both take the last rows first: those are the ones that the
+// product before has just written and L2 still holds. workspace: add_rmsnorm_backward uses
 // workspace_norm_backward(dim).
 #include "ops/cuda/cuda.h"
 #include "ops/cuda/reduce.cuh"
@@ -70,7 +70,7 @@ __launch_bounds__(GROUP > 256 ? GROUP : 256) void rmsnorm_forward_kernel(T *out,
         vec_unpack(weights, w[i]);
 #pragma unroll
         for (int j = 0; j < N; j++)
-            value[j] *= scale * weights[j];
+            value[j] *= scale * nonzero(weights[j]);
         store16(out + row * dim + v * N, vec_pack(value));
     }
 }
@@ -97,7 +97,7 @@ static __global__ __launch_bounds__(256) void rmsnorm_forward_scalar_kernel(T *o
     if (threadIdx.x == 0) rstd[blockIdx.x] = scale;
     const T *in = branch ? sum : residual; // each thread reads what it wrote itself
     for (int i = (int)threadIdx.x; i < dim; i += 256)
-        out[base + i] = from_float<T>(to_float(in[base + i]) * scale * to_float(weight[i]));
+        out[base + i] = from_float<T>(to_float(in[base + i]) * scale * nonzero(to_float(weight[i])));
 }
 
 template <typename T, int VECS, int GROUP>
@@ -163,14 +163,21 @@ template <int LEFT> static __device__ __forceinline__ void copies_wait(void) {
     asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
 }
 
-// With x^ = sum * rstd: dx = rstd * (dout w - x^ mean(dout w x^)); dw = sum over rows of dout x^. A thread reads from
-// the ring only what it has copied itself, so the ring needs no barriers.
+// The fast division is good for some 22 bits: enough for bf16, not for float.
+template <typename T> static __device__ __forceinline__ float quotient(float a, float b) {
+    return sizeof(T) == 4 ? a / b : __fdividef(a, b);
+}
+
+// With x^ = sum * rstd = out / w: dx = rstd * (dout w - x^ mean(dout out)); dw = sum over rows of dout x^, divided by w
+// only at the end. A thread reads from the ring only what it has copied itself, so the ring needs no barriers.
 template <typename T, int VECS, int GROUP, int BLOCK, int PER_SM, int STAGES>
-static __global__ __launch_bounds__(BLOCK, PER_SM) void rmsnorm_backward_kernel(
-    T *dsum, T *normed, float *partials, const T *dout, const T *sum, const float *__restrict__ rstd,
-    const T *__restrict__ weight, int64_t rows, int dim, bool dsum_is_zero) {
+static __global__ __launch_bounds__(BLOCK,
+                                    PER_SM) void rmsnorm_backward_kernel(T *dsum, float *partials, const T *dout,
+                                                                         const T *out, const float *__restrict__ rstd,
+                                                                         const T *__restrict__ weight, int64_t rows,
+                                                                         int dim, bool dsum_is_zero) {
     constexpr int GROUPS = BLOCK / GROUP, N = Vec<T>::N;
-    extern __shared__ uint4 ring[]; // [STAGES, 3, VECS, BLOCK]: sum, dout, dsum
+    extern __shared__ uint4 ring[]; // [STAGES, 3, VECS, BLOCK]: out, dout, dsum
     __shared__ float scratch[GROUPS][2 * (GROUP / 32)];
     int group = (int)threadIdx.x / GROUP, lane = (int)threadIdx.x % GROUP, vectors = dim / N, half = 0;
     int64_t step = (int64_t)gridDim.x * GROUPS, row = rows - 1 - ((int64_t)blockIdx.x * GROUPS + group);
@@ -184,11 +191,11 @@ static __global__ __launch_bounds__(BLOCK, PER_SM) void rmsnorm_backward_kernel(
     auto fetch = [&](int64_t from, int stage) {
         uint4 *slot = ring + stage * 3 * VECS * BLOCK + threadIdx.x;
         int64_t at = from * dim + lane * N;
-        const T *sum_at = sum + at, *dout_at = dout + at, *dsum_at = dsum + at;
+        const T *out_at = out + at, *dout_at = dout + at, *dsum_at = dsum + at;
 #pragma unroll
         for (int i = 0; i < VECS; i++) {
             if (from < 0 || lane + i * GROUP >= vectors) continue;
-            copy16_async(slot + i * BLOCK, sum_at + i * GROUP * N);
+            copy16_async(slot + i * BLOCK, out_at + i * GROUP * N);
             copy16_async(slot + (VECS + i) * BLOCK, dout_at + i * GROUP * N);
             if (!dsum_is_zero) copy16_async(slot + (2 * VECS + i) * BLOCK, dsum_at + i * GROUP * N);
         }
@@ -210,36 +217,33 @@ static __global__ __launch_bounds__(BLOCK, PER_SM) void rmsnorm_backward_kernel(
 #pragma unroll
         for (int i = 0; i < VECS; i++) {
             if (lane + i * GROUP >= mine) continue;
-            float xs[N], gs[N], ws[N];
-            vec_unpack(xs, slot[i * BLOCK]);
+            float ys[N], gs[N];
+            vec_unpack(ys, slot[i * BLOCK]);
             vec_unpack(gs, slot[(VECS + i) * BLOCK]);
-            vec_unpack(ws, w[i]);
 #pragma unroll
             for (int j = 0; j < N; j++) {
-                float hat = xs[j] * scale;
-                dw[i][j] += gs[j] * hat;
-                dot += gs[j] * ws[j] * hat;
+                float product = gs[j] * ys[j];
+                dw[i][j] += product;
+                dot += product;
             }
         }
         float mean = group_sum<GROUP>(dot, group, scratch[group], half) / (float)dim;
         asm volatile("" ::: "memory"); // reads the row again from the ring: held in registers, it makes them spill
-        T *dsum_at = dsum + row * dim + lane * N, *normed_at = normed + row * dim + lane * N;
+        T *dsum_at = dsum + row * dim + lane * N;
 #pragma unroll
         for (int i = 0; i < VECS; i++) {
             if (lane + i * GROUP >= mine) continue;
-            float xs[N], gs[N], ws[N], ds[N] = {};
-            vec_unpack(xs, slot[i * BLOCK]);
+            float ys[N], gs[N], ws[N], ds[N] = {};
+            vec_unpack(ys, slot[i * BLOCK]);
             vec_unpack(gs, slot[(VECS + i) * BLOCK]);
             vec_unpack(ws, w[i]);
             if (!dsum_is_zero) vec_unpack(ds, slot[(2 * VECS + i) * BLOCK]);
 #pragma unroll
             for (int j = 0; j < N; j++) {
-                float hat = xs[j] * scale, dx = scale * (gs[j] * ws[j] - hat * mean);
+                const float wj = nonzero(ws[j]), dx = scale * (gs[j] * wj - quotient<T>(ys[j], wj) * mean);
                 gs[j] = dsum_is_zero ? dx : ds[j] + dx;
-                xs[j] = hat * ws[j];
             }
             store16_once(dsum_at + i * GROUP * N, vec_pack(gs));
-            if (normed) store16(normed_at + i * GROUP * N, vec_pack(xs));
         }
         scale = next_scale;
     }
@@ -260,16 +264,16 @@ static __global__ __launch_bounds__(BLOCK, PER_SM) void rmsnorm_backward_kernel(
 #pragma unroll
         for (int g = 1; g < GROUPS; g++)
             total += sums[g * dim + i];
-        partials[(int64_t)blockIdx.x * dim + i] = total;
+        partials[(int64_t)blockIdx.x * dim + i] = total / nonzero(to_float(weight[i]));
     }
 }
 
 // Any width and alignment: a block takes its rows one by one and keeps dw of its columns in its own partial row.
 template <typename T>
-static __global__ __launch_bounds__(256) void rmsnorm_backward_scalar_kernel(T *dsum, T *normed, float *partials,
-                                                                             const T *dout, const T *sum,
-                                                                             const float *rstd, const T *weight,
-                                                                             int64_t rows, int dim, bool dsum_is_zero) {
+static __global__ __launch_bounds__(256) void rmsnorm_backward_scalar_kernel(T *dsum, float *partials, const T *dout,
+                                                                             const T *out, const float *rstd,
+                                                                             const T *weight, int64_t rows, int dim,
+                                                                             bool dsum_is_zero) {
     __shared__ float shared[32];
     float *partial = partials + (int64_t)blockIdx.x * dim;
     for (int i = (int)threadIdx.x; i < dim; i += 256)
@@ -278,81 +282,75 @@ static __global__ __launch_bounds__(256) void rmsnorm_backward_scalar_kernel(T *
         int64_t base = row * dim;
         float scale = rstd[row], dot = 0;
         for (int i = (int)threadIdx.x; i < dim; i += 256) {
-            float hat = to_float(sum[base + i]) * scale, g = to_float(dout[base + i]);
-            partial[i] += g * hat;
-            dot += g * to_float(weight[i]) * hat;
+            float product = to_float(dout[base + i]) * to_float(out[base + i]);
+            partial[i] += product / nonzero(to_float(weight[i]));
+            dot += product;
         }
         float mean = block_sum(dot, shared) / (float)dim;
         for (int i = (int)threadIdx.x; i < dim; i += 256) {
-            float hat = to_float(sum[base + i]) * scale, w = to_float(weight[i]);
+            float w = nonzero(to_float(weight[i])), hat = to_float(out[base + i]) / w;
             float dx = scale * (to_float(dout[base + i]) * w - hat * mean);
             dsum[base + i] = from_float<T>(dsum_is_zero ? dx : to_float(dsum[base + i]) + dx);
-            if (normed) normed[base + i] = from_float<T>(hat * w);
         }
     }
 }
 
 template <typename T, int VECS, int GROUP, int BLOCK, int PER_SM, int STAGES>
-static int backward_launch_ring(CudaState *state, T *dsum, T *normed, float *partials, const T *dout, const T *sum,
+static int backward_launch_ring(CudaState *state, T *dsum, float *partials, const T *dout, const T *out,
                                 const float *rstd, const T *weight, int64_t rows, int dim, bool dsum_is_zero) {
     int64_t most = ceil_div64(rows, BLOCK / GROUP), fit = state->sm_count * PER_SM;
     if (fit > NORM_BACKWARD_BLOCKS) fit = NORM_BACKWARD_BLOCKS;
     int blocks = (int)(most < fit ? most : fit), shared = STAGES * 3 * VECS * BLOCK * 16;
     CUDA_CHECK(state, cudaFuncSetAttribute(rmsnorm_backward_kernel<T, VECS, GROUP, BLOCK, PER_SM, STAGES>,
                                            cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
-    rmsnorm_backward_kernel<T, VECS, GROUP, BLOCK, PER_SM, STAGES><<<blocks, BLOCK, shared, state->stream>>>(
-        dsum, normed, partials, dout, sum, rstd, weight, rows, dim, dsum_is_zero);
+    rmsnorm_backward_kernel<T, VECS, GROUP, BLOCK, PER_SM, STAGES>
+        <<<blocks, BLOCK, shared, state->stream>>>(dsum, partials, dout, out, rstd, weight, rows, dim, dsum_is_zero);
     return blocks;
 }
 
 template <typename T, int VECS, int GROUP>
-static int backward_launch(CudaState *state, T *dsum, T *normed, float *partials, const T *dout, const T *sum,
-                           const float *rstd, const T *weight, int64_t rows, int dim, bool dsum_is_zero) {
+static int backward_launch(CudaState *state, T *dsum, float *partials, const T *dout, const T *out, const float *rstd,
+                           const T *weight, int64_t rows, int dim, bool dsum_is_zero) {
     constexpr int BLOCK = GROUP > 256 ? GROUP : 256;
     if (2 * 3 * VECS * BLOCK * 16 + 1024 <= state->shared_limit)
-        return backward_launch_ring<T, VECS, GROUP, BLOCK, 512 / BLOCK, 2>(state, dsum, normed, partials, dout, sum,
-                                                                           rstd, weight, rows, dim, dsum_is_zero);
-    return backward_launch_ring<T, VECS, GROUP, BLOCK, 512 / BLOCK, 1>(state, dsum, normed, partials, dout, sum, rstd,
-                                                                       weight, rows, dim, dsum_is_zero);
+        return backward_launch_ring<T, VECS, GROUP, BLOCK, 512 / BLOCK, 2>(state, dsum, partials, dout, out, rstd,
+                                                                           weight, rows, dim, dsum_is_zero);
+    return backward_launch_ring<T, VECS, GROUP, BLOCK, 512 / BLOCK, 1>(state, dsum, partials, dout, out, rstd, weight,
+                                                                       rows, dim, dsum_is_zero);
 }
 
 template <typename T> // returns the number of partial rows
-static int backward_choose(CudaState *state, T *dsum, T *normed, float *partials, const T *dout, const T *sum,
-                           const float *rstd, const T *weight, int64_t rows, int dim, bool dsum_is_zero) {
+static int backward_choose(CudaState *state, T *dsum, float *partials, const T *dout, const T *out, const float *rstd,
+                           const T *weight, int64_t rows, int dim, bool dsum_is_zero) {
     int vectors = dim / Vec<T>::N;
-    bool vector_path = dim % Vec<T>::N == 0 && all_aligned(16, dsum, normed, dout, sum, weight);
+    bool vector_path = dim % Vec<T>::N == 0 && all_aligned(16, dsum, dout, out, weight);
     if (!vector_path || vectors > 2048) {
         int blocks = (int)(rows < NORM_BACKWARD_BLOCKS ? rows : NORM_BACKWARD_BLOCKS);
-        rmsnorm_backward_scalar_kernel<T><<<blocks, 256, 0, state->stream>>>(dsum, normed, partials, dout, sum, rstd,
-                                                                             weight, rows, dim, dsum_is_zero);
+        rmsnorm_backward_scalar_kernel<T>
+            <<<blocks, 256, 0, state->stream>>>(dsum, partials, dout, out, rstd, weight, rows, dim, dsum_is_zero);
         return blocks;
     }
     if (vectors <= 32)
-        return backward_launch<T, 1, 32>(state, dsum, normed, partials, dout, sum, rstd, weight, rows, dim,
-                                         dsum_is_zero);
+        return backward_launch<T, 1, 32>(state, dsum, partials, dout, out, rstd, weight, rows, dim, dsum_is_zero);
     if (vectors <= 128)
-        return backward_launch<T, 4, 32>(state, dsum, normed, partials, dout, sum, rstd, weight, rows, dim,
-                                         dsum_is_zero);
+        return backward_launch<T, 4, 32>(state, dsum, partials, dout, out, rstd, weight, rows, dim, dsum_is_zero);
     if (vectors <= 256)
-        return backward_launch<T, 4, 64>(state, dsum, normed, partials, dout, sum, rstd, weight, rows, dim,
-                                         dsum_is_zero);
+        return backward_launch<T, 4, 64>(state, dsum, partials, dout, out, rstd, weight, rows, dim, dsum_is_zero);
     if (vectors <= 512)
-        return backward_launch<T, 4, 128>(state, dsum, normed, partials, dout, sum, rstd, weight, rows, dim,
-                                          dsum_is_zero);
-    return backward_launch<T, 4, 512>(state, dsum, normed, partials, dout, sum, rstd, weight, rows, dim, dsum_is_zero);
+        return backward_launch<T, 4, 128>(state, dsum, partials, dout, out, rstd, weight, rows, dim, dsum_is_zero);
+    return backward_launch<T, 4, 512>(state, dsum, partials, dout, out, rstd, weight, rows, dim, dsum_is_zero);
 }
 
-extern "C" void cuda_add_rmsnorm_backward(Ops *ops, void *dsum, void *normed, float *dweight, const void *dout,
-                                          const void *sum, const float *rstd, const void *weight, int64_t rows, int dim,
+extern "C" void cuda_add_rmsnorm_backward(Ops *ops, void *dsum, float *dweight, const void *dout, const void *out,
+                                          const float *rstd, const void *weight, int64_t rows, int dim,
                                           bool dsum_is_zero, DType dtype) {
     if (rows == 0) return;
     CudaState *state = cuda_scope_begin(ops, OP_ELEMENTWISE);
     float *partials = (float *)cuda_scratch(state, workspace_norm_backward(dim));
     if (partials) {
         int parts = 0;
-        WITH_STORAGE(dtype,
-                     parts = backward_choose<T>(state, (T *)dsum, (T *)normed, partials, (const T *)dout,
-                                                (const T *)sum, rstd, (const T *)weight, rows, dim, dsum_is_zero));
+        WITH_STORAGE(dtype, parts = backward_choose<T>(state, (T *)dsum, partials, (const T *)dout, (const T *)out,
+                                                       rstd, (const T *)weight, rows, dim, dsum_is_zero));
         LAUNCH_CHECK(state);
         columns_reduce(state->stream, dweight, partials, parts, dim, true);
         LAUNCH_CHECK(state);

@@ -1,5 +1,6 @@
-// SwiGLU forward and backward. Both are one pass; the backward pass also writes the forward result again, so that the
-// forward pass need not keep it, and, with row weights, the gradient of each row's weight.
+// SwiGLU forward and backward. Each is one pass. For expert rows the backward pass also writes the forward result
+// again, so that the forward pass need not keep it, and, with row weights, the gradient of each row's weight; for dense
+// layers there is the packed form.
 #include "ops/cuda/cuda.h"
 #include "ops/cuda/reduce.cuh"
 #include "ops/cuda/vector.cuh"
@@ -156,6 +157,80 @@ extern "C" void cuda_swiglu_backward(Ops *ops, void *dgate_up, void *out, float 
         WITH_STORAGE(dtype,
                      (swiglu_backward_launch<T, 1>(state, (T *)dgate_up, (T *)out, drow_weight, (const T *)gate_up,
                                                    (const T *)dout, row_weight, row_count, rows, dim)));
+    LAUNCH_CHECK(state);
+    cuda_scope_end(state);
+}
+
+// ---- packed: gate and hidden side by side
+// ---------------------------------------------------------------------------------------------------------
+
+template <typename T, int V>
+static __global__ __launch_bounds__(256) void swiglu_packed_forward_kernel(T *gate_up, int64_t rows, int dim) {
+    unsigned pieces = (unsigned)(dim / V);
+    int64_t i = (int64_t)blockIdx.x * 256 + threadIdx.x, row = i / pieces;
+    if (row >= rows) return;
+    T *at = gate_up + row * 2 * dim + (i - row * pieces) * V;
+    float gate[V], up[V];
+    load_floats<V>(gate, at);
+    load_floats<V>(up, at + dim);
+#pragma unroll
+    for (int j = 0; j < V; j++) {
+        float g = nonzero(gate[j]);
+        up[j] *= g * sigmoid<T>(g);
+    }
+    store_floats<V>(at + dim, up);
+}
+
+// With s the sigmoid and hidden h = g s up: dgate = d up (s + g s (1 - s)) = d h (1 / g + 1 - s).
+template <typename T, int V>
+static __global__ __launch_bounds__(256) void swiglu_packed_backward_kernel(T *dgate_up, const T *gate_hidden,
+                                                                            const T *__restrict__ dhidden, int64_t rows,
+                                                                            int dim) {
+    unsigned pieces = (unsigned)(dim / V);
+    int64_t i = (int64_t)blockIdx.x * 256 + threadIdx.x, row = i / pieces;
+    if (row >= rows) return;
+    int64_t column = (i - row * pieces) * V, at = row * 2 * dim + column;
+    float gate[V], hidden[V], grad[V];
+    load_floats<V>(gate, gate_hidden + at);
+    load_floats<V>(hidden, gate_hidden + at + dim);
+    load_floats<V>(grad, dhidden + row * dim + column);
+#pragma unroll
+    for (int j = 0; j < V; j++) {
+        float g = nonzero(gate[j]), s = sigmoid<T>(g);
+        gate[j] = grad[j] * hidden[j] * (1.0f / g + (1.0f - s));
+        hidden[j] = grad[j] * (g * s);
+    }
+    store_floats<V>(dgate_up + at, gate);
+    store_floats<V>(dgate_up + at + dim, hidden);
+}
+
+extern "C" void cuda_swiglu_packed_forward(Ops *ops, void *gate_up, int64_t rows, int dim, DType dtype) {
+    if (rows == 0) return;
+    CudaState *state = cuda_scope_begin(ops, OP_ELEMENTWISE);
+    bool vector_path = dim % 8 == 0 && all_aligned(16, gate_up);
+    unsigned blocks = (unsigned)ceil_div64(rows * (vector_path ? dim / 8 : dim), 256);
+    if (vector_path)
+        WITH_STORAGE(dtype,
+                     (swiglu_packed_forward_kernel<T, 8><<<blocks, 256, 0, state->stream>>>((T *)gate_up, rows, dim)));
+    else
+        WITH_STORAGE(dtype,
+                     (swiglu_packed_forward_kernel<T, 1><<<blocks, 256, 0, state->stream>>>((T *)gate_up, rows, dim)));
+    LAUNCH_CHECK(state);
+    cuda_scope_end(state);
+}
+
+extern "C" void cuda_swiglu_packed_backward(Ops *ops, void *dgate_up, const void *gate_hidden, const void *dhidden,
+                                            int64_t rows, int dim, DType dtype) {
+    if (rows == 0) return;
+    CudaState *state = cuda_scope_begin(ops, OP_ELEMENTWISE);
+    bool vector_path = dim % 8 == 0 && all_aligned(16, dgate_up, gate_hidden, dhidden);
+    unsigned blocks = (unsigned)ceil_div64(rows * (vector_path ? dim / 8 : dim), 256);
+    if (vector_path)
+        WITH_STORAGE(dtype, (swiglu_packed_backward_kernel<T, 8><<<blocks, 256, 0, state->stream>>>(
+                                (T *)dgate_up, (const T *)gate_hidden, (const T *)dhidden, rows, dim)));
+    else
+        WITH_STORAGE(dtype, (swiglu_packed_backward_kernel<T, 1><<<blocks, 256, 0, state->stream>>>(
+                                (T *)dgate_up, (const T *)gate_hidden, (const T *)dhidden, rows, dim)));
     LAUNCH_CHECK(state);
     cuda_scope_end(state);
 }

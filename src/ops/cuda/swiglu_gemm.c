@@ -12,21 +12,20 @@ static bool call_run(Ops *ops, const void *context, int choice) {
         return done;
     }
     if (c->backward)
-        ops_linear_then_swiglu_backward(ops, c->gate_up, c->hidden, c->before, c->in, c->weight, c->rows, c->dim,
-                                        c->inner, DTYPE_BF16);
+        ops_linear_then_swiglu_backward(ops, c->out, c->scratch, c->before, c->in, c->weight, c->rows, c->dim, c->inner,
+                                        DTYPE_BF16);
     else
-        ops_linear_then_swiglu_forward(ops, c->hidden, c->gate_up, c->in, c->weight, c->rows, c->inner, c->dim,
-                                       DTYPE_BF16);
+        ops_linear_then_swiglu_forward(ops, c->out, c->in, c->weight, c->rows, c->inner, c->dim, DTYPE_BF16);
     return true;
 }
 
 static Race race_of(const SwigluCall *call) {
-    return (Race){.what = call->backward ? "swiglu 4 backward" : "swiglu 4 forward",
+    return (Race){.what = call->backward ? "swiglu 5 backward" : "swiglu 5 forward",
                   .sizes = {call->rows, call->dim, call->inner},
                   .variants = SWIGLU_SM90_VARIANTS,
                   .run = call_run,
                   .call = call,
-                  .results = {{call->gate_up, 2 * (int64_t)call->dim}, {call->hidden, call->dim}},
+                  .results = {{call->out, 2 * (int64_t)call->dim}},
                   .rows = call->rows};
 }
 
@@ -37,7 +36,7 @@ static void race_elsewhere(Ops *ops, const SwigluCall *call) {
     size_t bytes = (size_t)call->rows * 2 * (size_t)call->dim * sizeof(bf16);
     void *borrowed = NULL;
     bool there = cudaMalloc(&borrowed, bytes) == cudaSuccess;
-    if (there) other.gate_up = borrowed;
+    if (there) other.out = borrowed;
     Race race = race_of(&other);
     if (there) {
         race_run(ops, &race);
@@ -52,25 +51,24 @@ static void race_elsewhere(Ops *ops, const SwigluCall *call) {
 static void linear_swiglu(Ops *ops, const SwigluCall *call) {
     Race race = race_of(call);
     int choice;
-    if (call->before == call->gate_up && !race_known(cuda_state(ops), &race, &choice)) race_elsewhere(ops, call);
+    if (call->before == call->out && !race_known(cuda_state(ops), &race, &choice)) race_elsewhere(ops, call);
     race_perform(ops, &race);
 }
 
-void cuda_linear_swiglu_forward(Ops *ops, void *out, void *gate_up, const void *in, const void *weight, int64_t rows,
+void cuda_linear_swiglu_forward(Ops *ops, void *gate_hidden, const void *in, const void *weight, int64_t rows,
                                 int in_dim, int dim, DType dtype) {
-    SwigluCall call = {
-        .gate_up = gate_up, .hidden = out, .in = in, .weight = weight, .rows = rows, .dim = dim, .inner = in_dim};
+    SwigluCall call = {.out = gate_hidden, .in = in, .weight = weight, .rows = rows, .dim = dim, .inner = in_dim};
     if (dtype == DTYPE_BF16)
         linear_swiglu(ops, &call);
     else
-        ops_linear_then_swiglu_forward(ops, out, gate_up, in, weight, rows, in_dim, dim, dtype);
+        ops_linear_then_swiglu_forward(ops, gate_hidden, in, weight, rows, in_dim, dim, dtype);
 }
 
-void cuda_linear_swiglu_backward(Ops *ops, void *dgate_up, void *out, const void *gate_up, const void *dnext,
+void cuda_linear_swiglu_backward(Ops *ops, void *dgate_up, void *scratch, const void *gate_hidden, const void *dnext,
                                  const void *weight, int64_t rows, int dim, int next_dim, DType dtype) {
-    SwigluCall call = {.gate_up = dgate_up,
-                       .hidden = out,
-                       .before = gate_up,
+    SwigluCall call = {.out = dgate_up,
+                       .before = gate_hidden,
+                       .scratch = scratch,
                        .in = dnext,
                        .weight = weight,
                        .rows = rows,
@@ -80,5 +78,5 @@ void cuda_linear_swiglu_backward(Ops *ops, void *dgate_up, void *out, const void
     if (dtype == DTYPE_BF16)
         linear_swiglu(ops, &call);
     else
-        ops_linear_then_swiglu_backward(ops, dgate_up, out, gate_up, dnext, weight, rows, dim, next_dim, dtype);
+        ops_linear_then_swiglu_backward(ops, dgate_up, scratch, gate_hidden, dnext, weight, rows, dim, next_dim, dtype);
 }

@@ -1,14 +1,14 @@
-// SwiGLU together with the product next to it, so that its inputs never make a second way through memory: forward it
-// takes the gate and up columns from the accumulators of the gate-up product; backward it takes its gradient from those
-// of the down projection's input gradient.
+// Packed SwiGLU together with the product next to it, so that its inputs never make a second way through memory:
+// forward it takes the gate and up columns from the accumulators of the gate-up product; backward it takes its gradient
+// from those of the down projection's input gradient.
 #pragma once
 
 #include "ops/cuda/cuda.h"
 
 typedef struct SwigluCall {
-    void *gate_up;      // [rows, 2 * dim] forward: gate and up; backward: their gradients
-    void *hidden;       // [rows, dim] silu(gate) * up
-    const void *before; // backward: gate and up; may be gate_up
+    void *out;          // [rows, 2 * dim] forward: gate and hidden; backward: the gradients of gate and up
+    const void *before; // backward: gate and hidden; may be out
+    void *scratch;      // [rows, dim] backward: for the separate ops
     const void *in;     // [rows, inner] forward: input of gate-up; backward: gradient of the down projection's output
     const void *weight; // forward: [2 * dim, inner]; backward: [inner, dim]
     int64_t rows;

@@ -1,10 +1,10 @@
 // Products with SwiGLU in their epilogue on Hopper, on the pipeline of gemm_sm90.cuh; see swiglu_gemm.h.
 //
 // The warpgroups take turns, so one warpgroup's epilogue runs beside the other's products. Forward a thread has 8
-// neighbouring columns of gate and of up (the weights come woven), and stores them and hidden from its registers.
+// neighbouring columns of gate and of up (the weights come woven), and stores gate and hidden from its registers.
 // Backward a finished tile leaves in rounds of 64 rows by COLUMNS through a second ring in shared memory, whose slots
-// hold gate, up and hidden of a round: a warp of the producers loads gate and up into it ahead of time, the consumers
-// replace them by their gradients and add hidden, and another warp stores all three.
+// hold gate and hidden of a round: a warp of the producers loads them ahead of time, the consumers replace them by the
+// gradients of gate and up, and another warp stores those.
 #include "ops/cuda/gemm_sm90.cuh"
 #include "ops/cuda/swiglu_gemm.h"
 
@@ -16,49 +16,53 @@ using SwigluBase = Config<BACKWARD ? GROUPED_INPUT : GROUPED_FORWARD, TILE_N, (B
 template <bool BACKWARD_, int TILE_N, bool ONCE_> struct SwigluConfig : SwigluBase<BACKWARD_, TILE_N> {
     using Base = SwigluBase<BACKWARD_, TILE_N>;
     static constexpr bool BACKWARD = BACKWARD_, ONCE = ONCE_;
-    static constexpr bool FINISH_IN_TURN = BACKWARD;     // a slot's barrier, too, tells only two phases apart
-    static constexpr int COLUMNS = 32;                   // of a round, and of a weave
-    static constexpr int PIECE_BYTES = 64 * COLUMNS * 2; // gate, up or hidden of a round
-    static constexpr int SLOTS = 4, SLOT_BYTES = 3 * PIECE_BYTES;
+    static constexpr bool FINISH_IN_TURN = BACKWARD;              // a slot's barrier, too, tells only two phases apart
+    static constexpr int COLUMNS = 32;                            // of a round, and of a weave
+    static constexpr int PIECE_BYTES = 64 * COLUMNS * 2;          // gate or hidden of a round
+    static constexpr int SLOTS = 4, SLOT_BYTES = 2 * PIECE_BYTES; // 8 slots are no faster
     static constexpr int GROUPS = Base::N_STEP / COLUMNS, ROUNDS = 2 * GROUPS; // of a tile
     static constexpr int SHARED = Base::STAGES * Base::STAGE_BYTES + (BACKWARD ? SLOTS * SLOT_BYTES : 0) + 1024;
     static_assert(Base::N_STEP % COLUMNS == 0, "rounds of a tile");
 };
 
 typedef struct SwigluArgs {
-    uint8_t *gate_up, *hidden;
+    uint8_t *gate_hidden;
     int rows, dim;
 } SwigluArgs;
 
 // ---- elements -----------------------------------------------------------------------------------------------------
 
+HOPPER_CODE float reciprocal(float x) {
+    float result;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+    return result;
+}
+
 // Good for some 21 bits: enough for bf16. Far left the exponential is infinite and its reciprocal 0, as it should be.
 HOPPER_CODE float sigmoid(float x) {
-    float s;
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(s) : "f"(1.0f + exp2_fast(x * -LOG2E)));
-    return s;
+    return reciprocal(1.0f + exp2_fast(x * -LOG2E));
 }
 
-// gate and up as they are stored, two of each, to hidden.
-HOPPER_CODE uint32_t swiglu_pair(uint32_t gate, uint32_t up) {
-    const float g0 = low_bf16(gate), g1 = high_bf16(gate);
-    return pack_bf16(g0 * sigmoid(g0) * low_bf16(up), g1 * sigmoid(g1) * high_bf16(up));
+// Two gates as they are stored, and up, to hidden.
+HOPPER_CODE uint32_t swiglu_pair(uint32_t gate, float up0, float up1) {
+    const float g0 = nonzero(low_bf16(gate)), g1 = nonzero(high_bf16(gate));
+    return pack_bf16(g0 * sigmoid(g0) * up0, g1 * sigmoid(g1) * up1);
 }
 
-// gate and up become their gradients; d is the gradient of hidden, which comes back.
-HOPPER_CODE float swiglu_back(float &gate, float &up, float d) {
-    const float s = sigmoid(gate), silu = gate * s, hidden = silu * up;
-    gate = d * up * (s + silu * (1.0f - s));
-    up = d * silu;
-    return hidden;
+// gate and hidden become the gradients of gate and up; d is that of hidden. With s the sigmoid and h = g s up:
+// dgate = d up (s + g s (1 - s)) = d h (1 / g + 1 - s).
+HOPPER_CODE void swiglu_back(float &gate, float &hidden, float d) {
+    const float g = nonzero(gate), s = sigmoid(g);
+    gate = d * hidden * (reciprocal(g) + (1.0f - s));
+    hidden = d * (g * s);
 }
 
-HOPPER_CODE uint32_t swiglu_back_pair(uint32_t &gate, uint32_t &up, float d0, float d1) {
-    float g0 = low_bf16(gate), g1 = high_bf16(gate), u0 = low_bf16(up), u1 = high_bf16(up);
-    const float h0 = swiglu_back(g0, u0, d0), h1 = swiglu_back(g1, u1, d1);
+HOPPER_CODE void swiglu_back_pair(uint32_t &gate, uint32_t &hidden, float d0, float d1) {
+    float g0 = low_bf16(gate), g1 = high_bf16(gate), h0 = low_bf16(hidden), h1 = high_bf16(hidden);
+    swiglu_back(g0, h0, d0);
+    swiglu_back(g1, h1, d1);
     gate = pack_bf16(g0, g1);
-    up = pack_bf16(u0, u1);
-    return pack_bf16(h0, h1);
+    hidden = pack_bf16(h0, h1);
 }
 
 // ---- forward ------------------------------------------------------------------------------------------------------
@@ -77,21 +81,18 @@ HOPPER_CODE void rows_finish(const SwigluArgs &out, const float (&d)[COUNT], int
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         const int row = y + 8 * h;
-        uint8_t *gate_to = out.gate_up + ((int64_t)row * 2 * out.dim + x) * 2;
-        uint8_t *hidden_to = out.hidden + ((int64_t)row * out.dim + x) * 2;
+        uint8_t *gate_to = out.gate_hidden + ((int64_t)row * 2 * out.dim + x) * 2, *hidden_to = gate_to + out.dim * 2;
 #pragma unroll
         for (int group = 0; group < C::GROUPS; group++) {
-            uint32_t gate[4], up[4], hidden[4];
+            uint32_t gate[4], hidden[4];
 #pragma unroll
             for (int j = 0; j < 4; j++) {
                 const int r = (group * 4 + j) * 4 + 2 * h;
                 gate[j] = pack_bf16(d[r], d[r + 1]);
-                up[j] = pack_bf16(d[COUNT / 2 + r], d[COUNT / 2 + r + 1]);
-                hidden[j] = swiglu_pair(gate[j], up[j]);
+                hidden[j] = swiglu_pair(gate[j], d[COUNT / 2 + r], d[COUNT / 2 + r + 1]);
             }
             if (row < out.rows && x + group * C::COLUMNS < out.dim) {
                 result_store<C>(gate_to + group * C::COLUMNS * 2, gate);
-                result_store<C>(gate_to + group * C::COLUMNS * 2 + out.dim * 2, up);
                 result_store<C>(hidden_to + group * C::COLUMNS * 2, hidden);
             }
         }
@@ -111,26 +112,25 @@ HOPPER_CODE void round_fill(const Slots &rounds, uint32_t round, const float (&d
     // Per pair of 8 columns: two 8 x 8 matrices beside each other, two above each other. All are read before any is
     // written, so that their exponentials overlap.
     constexpr int PAIRS = C::COLUMNS / 16;
-    uint32_t gate[PAIRS][4], up[PAIRS][4], hidden[PAIRS][4];
+    uint32_t gate[PAIRS][4], hidden[PAIRS][4];
 #pragma unroll
     for (int j = 0; j < PAIRS; j++) {
         const uint32_t at = line + (((2 * j + lane / 16) ^ exchange) * 16);
         shared_load_matrices(gate[j], at);
-        shared_load_matrices(up[j], at + C::PIECE_BYTES);
+        shared_load_matrices(hidden[j], at + C::PIECE_BYTES);
     }
 #pragma unroll
     for (int j = 0; j < PAIRS; j++) {
         const int r = (first / 8 + 2 * j) * 4;
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            hidden[j][i] = swiglu_back_pair(gate[j][i], up[j][i], d[r + 2 * i], d[r + 2 * i + 1]);
+            swiglu_back_pair(gate[j][i], hidden[j][i], d[r + 2 * i], d[r + 2 * i + 1]);
     }
 #pragma unroll
     for (int j = 0; j < PAIRS; j++) {
         const uint32_t at = line + (((2 * j + lane / 16) ^ exchange) * 16);
         shared_store_matrices(at, gate[j][0], gate[j][1], gate[j][2], gate[j][3]);
-        shared_store_matrices(at + C::PIECE_BYTES, up[j][0], up[j][1], up[j][2], up[j][3]);
-        shared_store_matrices(at + 2 * C::PIECE_BYTES, hidden[j][0], hidden[j][1], hidden[j][2], hidden[j][3]);
+        shared_store_matrices(at + C::PIECE_BYTES, hidden[j][0], hidden[j][1], hidden[j][2], hidden[j][3]);
     }
     shared_fence_async();
     __syncwarp();
@@ -150,13 +150,13 @@ HOPPER_CODE void rounds_walk(const Experts &experts, const GroupedArgs &args, in
 }
 
 template <typename C>
-HOPPER_CODE void rounds_load(const Slots &rounds, const CUtensorMap *gate_up, const Experts &experts,
+HOPPER_CODE void rounds_load(const Slots &rounds, const CUtensorMap *gate_hidden, const Experts &experts,
                              const GroupedArgs &args, int rank) {
     rounds_walk<C>(experts, args, rank, [&](uint32_t round, int x, int y) {
         const uint32_t index = round % C::SLOTS, parity = round / C::SLOTS & 1, barrier = rounds.loaded + index * 8;
         mbarrier_wait(rounds.empty + index * 8, parity ^ 1);
         mbarrier_expect(barrier, 2 * C::PIECE_BYTES);
-        tensor_load(rounds.memory + index * C::SLOT_BYTES, gate_up, barrier, x, y, 0);
+        tensor_load(rounds.memory + index * C::SLOT_BYTES, gate_hidden, barrier, x, y, 0);
     });
 }
 
@@ -168,13 +168,12 @@ template <typename C> HOPPER_CODE void round_store(const CUtensorMap *map, uint3
 }
 
 template <typename C>
-HOPPER_CODE void rounds_store(const Slots &rounds, const CUtensorMap *gate_up, const CUtensorMap *hidden,
-                              const Experts &experts, const GroupedArgs &args, int rank) {
+HOPPER_CODE void rounds_store(const Slots &rounds, const CUtensorMap *gate_up, const Experts &experts,
+                              const GroupedArgs &args, int rank) {
     rounds_walk<C>(experts, args, rank, [&](uint32_t round, int x, int y) {
-        const uint32_t index = round % C::SLOTS, slot = rounds.memory + index * C::SLOT_BYTES;
+        const uint32_t index = round % C::SLOTS;
         mbarrier_wait(rounds.done + index * 8, round / C::SLOTS & 1);
-        round_store<C>(gate_up, slot, x, y);
-        round_store<C>(hidden, slot + 2 * C::PIECE_BYTES, x, y);
+        round_store<C>(gate_up, rounds.memory + index * C::SLOT_BYTES, x, y);
         tensor_store_commit();
         tensor_store_wait_read<1>(); // those of the round before
         if (round) mbarrier_arrive(rounds.empty + (round - 1) % C::SLOTS * 8);
@@ -184,13 +183,12 @@ HOPPER_CODE void rounds_store(const Slots &rounds, const CUtensorMap *gate_up, c
 
 // ---- the kernel ---------------------------------------------------------------------------------------------------
 
-// before, gate_up, hidden: of rounds, backward only.
+// before, after: of rounds, backward only.
 template <typename C>
 static __global__ void __launch_bounds__(BLOCK_THREADS, 1)
     swiglu_kernel(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b,
-                  const __grid_constant__ CUtensorMap before, const __grid_constant__ CUtensorMap gate_up,
-                  const __grid_constant__ CUtensorMap hidden, const __grid_constant__ SwigluArgs out,
-                  const __grid_constant__ GroupedArgs args) {
+                  const __grid_constant__ CUtensorMap before, const __grid_constant__ CUtensorMap after,
+                  const __grid_constant__ SwigluArgs out, const __grid_constant__ GroupedArgs args) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     extern __shared__ uint8_t dynamic[];
     __shared__ uint64_t barriers[2 * C::STAGES + 4], round_barriers[3 * C::SLOTS];
@@ -211,7 +209,7 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, 1)
         } else if (C::BACKWARD && threadIdx.x == 288) {
             rounds_load<C>(rounds, &before, experts, args, rank);
         } else if (C::BACKWARD && threadIdx.x == 320) {
-            rounds_store<C>(rounds, &gate_up, &hidden, experts, args, rank);
+            rounds_store<C>(rounds, &after, experts, args, rank);
         }
     } else {
         registers_grow<CONSUMER_REGISTERS>();
@@ -246,8 +244,8 @@ static CUtensorMap woven_map_make(CudaState *state, const void *memory, int64_t 
                          {line, 8 * line, 2 * line, 32 * line}, {64, 2, 4, 4, (cuuint32_t)box_rows / 32});
 }
 
-// gate and up are two matrices whose rows lie in turn: a round is 64 rows of both.
-template <typename C> static CUtensorMap gate_up_map_make(CudaState *state, const void *memory, int64_t rows, int dim) {
+// Two matrices whose rows lie in turn: a round is 64 rows of both.
+template <typename C> static CUtensorMap pair_map_make(CudaState *state, const void *memory, int64_t rows, int dim) {
     const cuuint64_t line = (cuuint64_t)dim * 2;
     return map_encode<3>(state, memory, DTYPE_BF16, {(cuuint64_t)dim, (cuuint64_t)rows, 2}, {2 * line, line},
                          {C::COLUMNS, 64, 2});
@@ -257,7 +255,7 @@ template <bool BACKWARD, int TILE_N, bool ONCE> static bool swiglu_launch(CudaSt
     using C = SwigluConfig<BACKWARD, TILE_N, ONCE>;
     const int64_t rows = call->rows;
     const int dim = call->dim, inner = call->inner;
-    const SwigluArgs out = {(uint8_t *)call->gate_up, (uint8_t *)call->hidden, (int)rows, dim};
+    const SwigluArgs out = {(uint8_t *)call->out, (int)rows, dim};
     GroupedArgs args = {NULL,
                         1,
                         (int)ceil_div64(rows, TILE_M),
@@ -268,26 +266,23 @@ template <bool BACKWARD, int TILE_N, bool ONCE> static bool swiglu_launch(CudaSt
                         0,
                         dim / 32};
     CUtensorMap a = map_make(state, call->in, DTYPE_BF16, 1, rows, inner, C::A_BOX, TILE_K);
-    CUtensorMap b, before = a, gate_up = a, hidden = a;
+    CUtensorMap b, before = a, after = a;
     if (BACKWARD) {
         b = map_make(state, call->weight, DTYPE_BF16, 1, inner, dim, C::B_BOX, 64);
-        before = gate_up_map_make<C>(state, call->before, rows, dim);
-        gate_up = gate_up_map_make<C>(state, call->gate_up, rows, dim);
-        hidden = map_make(state, call->hidden, DTYPE_BF16, 1, rows, dim, 64, C::COLUMNS);
+        before = pair_map_make<C>(state, call->before, rows, dim);
+        after = pair_map_make<C>(state, call->out, rows, dim);
     } else {
         b = woven_map_make(state, call->weight, 2 * (int64_t)dim, inner, C::B_BOX);
     }
-    if (!state->failure)
-        persistent_launch<C>(state, swiglu_kernel<C>, C::SHARED, a, b, before, gate_up, hidden, out, args);
+    if (!state->failure) persistent_launch<C>(state, swiglu_kernel<C>, C::SHARED, a, b, before, after, out, args);
     return true;
 }
 
 static bool call_fits(CudaState *state, const SwigluCall *call) {
     static int there = -1; // asking costs some microseconds
     if (there < 0) there = kernel_is_there(state->arch, swiglu_kernel<SwigluConfig<false, 192, false>>);
-    const bool aligned = (((uintptr_t)call->before | (uintptr_t)call->gate_up | (uintptr_t)call->hidden |
-                           (uintptr_t)call->in | (uintptr_t)call->weight) &
-                          15) == 0;
+    const bool aligned =
+        (((uintptr_t)call->before | (uintptr_t)call->out | (uintptr_t)call->in | (uintptr_t)call->weight) & 15) == 0;
     return there && aligned && call->dim % (call->backward ? 8 : 32) == 0 && call->inner % 8 == 0 && call->rows > 0;
 }
 

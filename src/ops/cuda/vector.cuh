@@ -2,6 +2,8 @@
 // the storage type only; the launchers pick it with WITH_STORAGE.
 #pragma once
 
+#include "ops/ops.h"
+
 #include <cuda_bf16.h>
 #include <stdint.h>
 
@@ -45,6 +47,10 @@ __device__ __forceinline__ float low_bf16(uint32_t pair) {
 }
 __device__ __forceinline__ float high_bf16(uint32_t pair) {
     return __uint_as_float(pair & 0xffff0000u);
+}
+
+__device__ __forceinline__ float nonzero(float x) { // see OPS_NONZERO
+    return fabsf(x) < OPS_NONZERO ? OPS_NONZERO : x;
 }
 
 // e^x = 2^(x * LOG2E).
