@@ -272,7 +272,8 @@ static void add_layer(Layout *layout, ActId id, int layer, DType dtype, int64_t 
          pass++) { // one instance serves all layers: kinds of layers differ, so take the largest
         int index = layout->act_index[(pass * (layers + 1)) * ACT_ID_COUNT + id];
         if (!index) {
-            bool mlp = id == ACT_GATHERED; // the largest: worth not holding through the attention phases
+            // The largest: worth not holding through the attention phases.
+            bool mlp = id == ACT_GATHERED || id == ACT_GATE_UP || id == ACT_MLP_NORMED;
             Phase first = pass ? PHASE_MLP_BACKWARD : mlp ? PHASE_MLP : PHASE_ATTENTION;
             Phase last = !pass ? PHASE_MLP : mlp ? PHASE_MLP_BACKWARD : PHASE_ATTENTION_BACKWARD;
             temporary(layout, id, dtype, rows, cols, first, last);
@@ -284,13 +285,18 @@ static void add_layer(Layout *layout, ActId id, int layer, DType dtype, int64_t 
     }
 }
 
+// Whether a layer's forward pass also runs in the backward pass, from its input on.
+static bool runs_again(const LayoutRequest *request) {
+    return request->recompute == RECOMPUTE_FULL && !request->inference;
+}
+
 static void build_layer(Layout *layout, int i) {
     const ModelConfig *c = &layout->request.config;
     int tp = layout->request.mesh.tp, etp = layout->request.mesh.etp;
     int64_t T = layout->tokens, R = layout->rows, heads = c->heads / tp, qkv = local_qkv_dim(&layout->request);
     int64_t qk = (qkv + heads * c->head_dim) / 2; // query and key heads
     DType dtype = layout->dtype;
-    if (layout->request.recompute == RECOMPUTE_FULL) keep(layout, ACT_RESIDUAL_IN, i, dtype, T, c->hidden);
+    if (runs_again(&layout->request)) keep(layout, ACT_RESIDUAL_IN, i, dtype, T, c->hidden);
     add_layer(layout, ACT_ATTN_NORMED, i, dtype, T, c->hidden, false);
     add_layer(layout, ACT_ATTN_RSTD, i, DTYPE_F32, T, 1, false);
     add_layer(layout, ACT_QKV, i, dtype, T, qkv, false);
@@ -303,7 +309,7 @@ static void build_layer(Layout *layout, int i) {
     add_layer(layout, ACT_MLP_NORMED, i, dtype, T, c->hidden, false);
     add_layer(layout, ACT_MLP_RSTD, i, DTYPE_F32, T, 1, false);
     if (!c->sparse[i]) {
-        add_layer(layout, ACT_GATE_HIDDEN, i, dtype, T, 2 * (int64_t)c->ffn / tp, false);
+        add_layer(layout, ACT_GATE_UP, i, dtype, T, 2 * (int64_t)c->ffn / tp, false);
         return;
     }
     add_layer(layout, ACT_GATE_UP, i, dtype, R, 2 * (int64_t)c->moe_ffn / etp, false);
@@ -327,13 +333,14 @@ static void build_temporaries(Layout *layout, bool dense, bool sparse) {
     if (dense) hidden = T * c->ffn / tp;
     if (sparse && R * c->moe_ffn / etp > hidden) hidden = R * c->moe_ffn / etp;
     DType dtype = layout->dtype;
-    bool again = layout->request.recompute == RECOMPUTE_FULL; // the layer's forward also runs in the backward pass
+    bool again = runs_again(&layout->request);
 
     if (!again) temporary(layout, ACT_RESIDUAL_IN, dtype, T, d, PHASE_ATTENTION, PHASE_MLP);
     temporary(layout, ACT_RESIDUAL_MID, dtype, T, d, PHASE_ATTENTION, PHASE_MLP);
     if (again) temporary(layout, ACT_RESIDUAL_MID, dtype, T, d, PHASE_MLP_BACKWARD, PHASE_MLP_BACKWARD);
-    temporary(layout, ACT_RESIDUAL_FINAL, dtype, T, d, PHASE_MLP, PHASE_HEAD);
-    temporary(layout, ACT_FINAL_NORMED, dtype, T, d, PHASE_HEAD, PHASE_HEAD);
+    // The final norm, which reads one and writes the other, counts as the end of the last MLP: before the logits.
+    temporary(layout, ACT_RESIDUAL_FINAL, dtype, T, d, PHASE_MLP, PHASE_MLP);
+    temporary(layout, ACT_FINAL_NORMED, dtype, T, d, PHASE_MLP, PHASE_HEAD);
     temporary(layout, ACT_LOGITS, dtype, layout->logits_rows, c->vocab / tp + (c->vocab % tp > 0), PHASE_HEAD,
               PHASE_HEAD);
     temporary(layout, ACT_DRESIDUAL, dtype, T, d, PHASE_HEAD, PHASE_EMBEDDING_BACKWARD);

@@ -115,21 +115,21 @@ typedef struct HfPart {
 
 typedef enum ActId {
     // per layer, read by the backward pass (T tokens, R expert rows)
-    ACT_RESIDUAL_IN,   // [T, hidden] input of the layer; read only by a forward pass that runs again
-    ACT_ATTN_NORMED,   // [T, hidden] input of the QKV product
-    ACT_ATTN_RSTD,     // [T] float
-    ACT_QKV,           // [T, qkv]; rotated in place where there is no QK-norm
-    ACT_QK,            // [T, (heads + kv_heads) * head_dim] normed and rotated; only with QK-norm
-    ACT_QK_RSTD,       // [T, heads + kv_heads] float; only with QK-norm
-    ACT_ATTN_OUT,      // [T, heads * head_dim]
-    ACT_LSE,           // [batch, heads, seq] float
-    ACT_MLP_NORMED,    // [T, hidden] input of the gate-up product or of the router
-    ACT_MLP_RSTD,      // [T] float
-    ACT_GATE_HIDDEN,   // [T, 2 ffn] of a dense layer: SwiGLU's gate and its result
-    ACT_GATE_UP,       // [R, 2 moe_ffn] of a sparse one; the backward pass turns either into gradients in place
-    ACT_PROBS,         // [T, experts] float
-    ACT_ROUTER_LSE,    // [T] float
-    ACT_EXPERT,        // [T, top_k] int32
+    ACT_RESIDUAL_IN, // [T, hidden] input of the layer; read only by a forward pass that runs again
+    ACT_ATTN_NORMED, // [T, hidden] input of the QKV product
+    ACT_ATTN_RSTD,   // [T] float
+    ACT_QKV,         // [T, qkv]; rotated in place where there is no QK-norm
+    ACT_QK,          // [T, (heads + kv_heads) * head_dim] normed and rotated; only with QK-norm
+    ACT_QK_RSTD,     // [T, heads + kv_heads] float; only with QK-norm
+    ACT_ATTN_OUT,    // [T, heads * head_dim]
+    ACT_LSE,         // [batch, heads, seq] float
+    ACT_MLP_NORMED,  // [T, hidden] input of the gate-up product or of the router
+    ACT_MLP_RSTD,    // [T] float
+    ACT_GATE_UP,     // [T, 2 ffn] SwiGLU's gate and its result, or [R, 2 moe_ffn] gate and up of experts; the backward
+                     // pass turns it into their gradient in place
+    ACT_PROBS,       // [T, experts] float
+    ACT_ROUTER_LSE,  // [T] float
+    ACT_EXPERT,      // [T, top_k] int32
     ACT_EXPERT_WEIGHT, // [T, top_k] float
     ACT_OFFSETS,       // [experts + 1] int32
     ACT_ROW_OF_SLOT,   // [T * top_k] int32

@@ -175,10 +175,10 @@ static void *residual_out(Model *model, int layer) {
     return last ? act(model, ACT_RESIDUAL_FINAL, -1) : act(model, ACT_RESIDUAL_IN, layer + 1);
 }
 
-// The second half of a dense layer's ACT_GATE_HIDDEN rows: the input of its down projection.
+// The second half of a dense layer's ACT_GATE_UP rows: the input of its down projection.
 static const void *hidden_part(const Model *model, int layer) {
     size_t gate_bytes = (size_t)model->layout.request.config.ffn * dtype_size(model->layout.dtype);
-    return (const char *)act(model, ACT_GATE_HIDDEN, layer) + gate_bytes;
+    return (const char *)act(model, ACT_GATE_UP, layer) + gate_bytes;
 }
 
 static void dense_forward(Model *model, int layer, bool output) {
@@ -186,7 +186,7 @@ static void dense_forward(Model *model, int layer, bool output) {
     const ModelConfig *c = &model->layout.request.config;
     int64_t T = model->layout.tokens;
     DType dtype = model->layout.dtype;
-    ops->linear_swiglu_forward(ops, act(model, ACT_GATE_HIDDEN, layer), act(model, ACT_MLP_NORMED, layer),
+    ops->linear_swiglu_forward(ops, act(model, ACT_GATE_UP, layer), act(model, ACT_MLP_NORMED, layer),
                                weight(model, PARAM_GATE_UP, layer), T, c->hidden, c->ffn, dtype);
     if (!output) return;
     ops->linear_forward(ops, residual_out(model, layer), hidden_part(model, layer), 2 * (int64_t)c->ffn,
@@ -337,7 +337,7 @@ static void dense_backward(Model *model, int layer) {
     const ModelConfig *c = &model->layout.request.config;
     int64_t T = model->layout.tokens;
     DType dtype = model->layout.dtype;
-    void *dresidual = act(model, ACT_DRESIDUAL, -1), *gate_hidden = act(model, ACT_GATE_HIDDEN, layer);
+    void *dresidual = act(model, ACT_DRESIDUAL, -1), *gate_hidden = act(model, ACT_GATE_UP, layer);
     ops->linear_backward_weight(ops, grad(model, PARAM_DOWN, layer), dresidual, hidden_part(model, layer),
                                 2 * (int64_t)c->ffn, T, c->ffn, c->hidden, model->accumulate, dtype);
     ops->linear_swiglu_backward(ops, gate_hidden, act(model, ACT_DHIDDEN, layer), gate_hidden, dresidual,

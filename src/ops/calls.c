@@ -31,8 +31,13 @@ static int64_t in_stride(const CallSizes *s) {
     return s->in_stride ? s->in_stride : s->in_dim;
 }
 
+static const void *in_first(const void *in, const CallSizes *s) {
+    return (const char *)in + (size_t)s->in_first * dtype_size(s->dtype);
+}
+
 void call_linear_forward(Ops *ops, void **p, const CallSizes *s) { // out in weight add
-    ops->linear_forward(ops, p[0], p[1], in_stride(s), p[2], p[3], s->rows, s->in_dim, s->out_dim, s->dtype);
+    ops->linear_forward(ops, p[0], in_first(p[1], s), in_stride(s), p[2], p[3], s->rows, s->in_dim, s->out_dim,
+                        s->dtype);
 }
 
 void call_linear_backward_input(Ops *ops, void **p, const CallSizes *s) {
@@ -40,7 +45,8 @@ void call_linear_backward_input(Ops *ops, void **p, const CallSizes *s) {
 }
 
 void call_linear_backward_weight(Ops *ops, void **p, const CallSizes *s) {
-    ops->linear_backward_weight(ops, p[0], p[1], p[2], in_stride(s), s->rows, s->in_dim, s->out_dim, s->flag, s->dtype);
+    ops->linear_backward_weight(ops, p[0], p[1], in_first(p[2], s), in_stride(s), s->rows, s->in_dim, s->out_dim,
+                                s->flag, s->dtype);
 }
 
 void call_embedding_forward(Ops *ops, void **p, const CallSizes *s) {

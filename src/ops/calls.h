@@ -9,7 +9,7 @@ typedef struct CallSizes {
     DType dtype;
     int64_t rows, count;
     int dim, in_dim, out_dim, vocab;
-    int64_t in_stride; // of a linear layer; 0: in_dim
+    int64_t in_stride, in_first; // of a linear layer's input; 0: in_dim, and the element that it starts with
     int batch, seq, heads, kv_heads, head_dim, first;
     int layers;
     float value;

@@ -125,8 +125,7 @@ static void norm(Builder *b, const char *name, const Shapes *s, StepPass pass) {
     pass_over(b, name, pass, (b->fused ? 2 : 4) * s->tokens * s->hidden * b->width);
 }
 
-// hearth reads the norm's result, its gradient and the residual's and writes the last; others also write the first
-// again.
+// hearth reads the norm's result, its gradient and the residual's, and writes the last.
 static void norm_backward(Builder *b, const char *name, const Shapes *s) {
     pass_over(b, name, STEP_BACKWARD, (b->fused ? 4 : 5) * s->tokens * s->hidden * b->width);
 }

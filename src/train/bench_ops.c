@@ -218,14 +218,16 @@ static void bench_elements(Bench *b) {
     }
 }
 
-// onto: its result joins the residual.
-static void bench_linear_layer(Bench *b, const char *layer, int64_t rows, int in_dim, int out_dim, bool onto) {
-    int64_t in = rows * in_dim, out = rows * out_dim, weight = (int64_t)in_dim * out_dim;
+// onto: its result joins the residual. beside: its input is the second of two matrices side by side.
+static void bench_linear_layer(Bench *b, const char *layer, int64_t rows, int in_dim, int out_dim, bool onto,
+                               bool beside) {
+    int64_t in = rows * in_dim, out = rows * out_dim, weight = (int64_t)in_dim * out_dim, read = beside ? 2 * in : in;
     CallSizes s = {.dtype = b->dtype, .rows = rows, .in_dim = in_dim, .out_dim = out_dim};
+    if (beside) s.in_stride = 2 * (int64_t)in_dim, s.in_first = in_dim;
     double flops = 2.0 * (double)in * out_dim, activations = (double)(in + out) * b->size;
     char *shape = text_format("%s %lldx%d -> %d", layer, (long long)rows, in_dim, out_dim);
     if (wanted(b, "linear_forward")) {
-        random_of(b, b->dtype, out), random_of(b, b->dtype, in), random_of(b, b->dtype, weight);
+        random_of(b, b->dtype, out), random_of(b, b->dtype, read), random_of(b, b->dtype, weight);
         onto ? (void)random_of(b, b->dtype, out) : null_of(b);
         report(b, call_linear_forward, &s, activations + (double)(weight + (onto ? out : 0)) * b->size, flops, "%s%s",
                shape, onto ? " + residual" : "");
@@ -236,7 +238,7 @@ static void bench_linear_layer(Bench *b, const char *layer, int64_t rows, int in
     }
     for (int add = 0; add < 2 && wanted(b, "linear_backward_weight"); add++) {
         s.flag = add;
-        random_of(b, DTYPE_F32, weight), random_of(b, b->dtype, out), random_of(b, b->dtype, in);
+        random_of(b, DTYPE_F32, weight), random_of(b, b->dtype, out), random_of(b, b->dtype, read);
         report(b, call_linear_backward_weight, &s, activations + layout_gradient_traffic(add) * (double)weight, flops,
                "%s%s", shape, add ? ", add" : "");
     }
@@ -245,13 +247,13 @@ static void bench_linear_layer(Bench *b, const char *layer, int64_t rows, int in
 
 static void bench_linear(Bench *b) {
     const ModelConfig *c = b->config;
-    bench_linear_layer(b, "qkv", b->tokens, c->hidden, model_qkv_dim(c), false);
-    bench_linear_layer(b, "o", b->tokens, model_attention_dim(c), c->hidden, true);
+    bench_linear_layer(b, "qkv", b->tokens, c->hidden, model_qkv_dim(c), false, false);
+    bench_linear_layer(b, "o", b->tokens, model_attention_dim(c), c->hidden, true, false);
     if (model_sparse_layers(c) < c->layers) {
-        bench_linear_layer(b, "gate_up", b->tokens, c->hidden, 2 * c->ffn, false);
-        bench_linear_layer(b, "down", b->tokens, c->ffn, c->hidden, true);
+        bench_linear_layer(b, "gate_up", b->tokens, c->hidden, 2 * c->ffn, false, false);
+        bench_linear_layer(b, "down", b->tokens, c->ffn, c->hidden, true, true);
     }
-    bench_linear_layer(b, "head", b->layout.logits_rows, c->hidden, c->vocab, false);
+    bench_linear_layer(b, "head", b->layout.logits_rows, c->hidden, c->vocab, false, false);
 }
 
 static void bench_embedding(Bench *b) {

@@ -7,7 +7,7 @@
 extern Ops *ops;        // of the first GPU, from bench_begin to bench_end
 extern bool check_only; // --check: every comparison, no times
 extern bool small_only; // --small: likewise, and only products of up to SMALL_SIZE multiply-adds; for compute-sanitizer
-enum { SMALL_SIZE = 1 << 29 };
+enum { SMALL_SIZE = 1 << 28 };
 
 // word: gets the argument beside the option, or "" when there is none; NULL where the program takes none.
 void bench_begin(int argc, char **argv, size_t workspace_bytes, const char **word);

@@ -51,7 +51,7 @@ void random_fill(void *out, DType dtype, int64_t count, float scale, uint64_t se
 
 void *add(Compare *run, Case *c, Role role, DType dtype, int64_t count, double reduction, double inner) {
     Buffer *buffer = &c->buffers[c->count++];
-    *buffer = (Buffer){role, dtype, count, reduction, inner, NULL};
+    *buffer = (Buffer){.role = role, .dtype = dtype, .count = count, .reduction = reduction, .inner = inner};
     if (role == ROLE_NULL) return NULL;
     size_t bytes = (size_t)count * dtype_size(dtype);
     buffer->start = xmalloc(bytes);
@@ -74,6 +74,11 @@ void *add_inout(Compare *run, Case *c, DType dtype, int64_t count, double reduct
 }
 void add_null(Compare *run, Case *c) {
     add(run, c, ROLE_NULL, DTYPE_F32, 0, 0, 0);
+}
+
+void halves(Case *c, int64_t half, double inner_second) {
+    c->buffers[c->count - 1].half = half;
+    c->buffers[c->count - 1].inner_second = inner_second;
 }
 
 static size_t buffer_bytes(const Buffer *buffer) {
@@ -125,20 +130,30 @@ static void miss(Compare *run, const char *label, int buffer, int64_t at, double
            (long long)at, got, wanted, tolerance);
 }
 
+static int part_of(const Buffer *buffer, int64_t i) { // which of two matrices side by side
+    return buffer->half ? (int)(i / buffer->half % 2) : 0;
+}
+
 static void compare_floats(Compare *run, const Case *c, const char *label, int b, void *const cpu[],
                            void *const cuda[]) {
     const Buffer *buffer = &c->buffers[b];
     bool master = c->master && b == 0;
-    double squares = 0;
+    double squares[2] = {0}, floors[2], most = 0;
     for (int64_t i = 0; i < buffer->count; i++) {
         float wanted = master ? master_at(cpu, i) : value_at(cpu[b], buffer->dtype, i);
-        if (isfinite(wanted)) squares += (double)wanted * (double)wanted;
+        if (isfinite(wanted)) squares[part_of(buffer, i)] += (double)wanted * (double)wanted;
     }
-    double rms = sqrt(squares / (double)(buffer->count ? buffer->count : 1));
     double unit = buffer->dtype == DTYPE_F32 || master ? 0x1p-21 : 0x1p-7;
-    double floor = (8 * 0x1p-24 * sqrt(buffer->reduction) + buffer->inner) * rms;
+    for (int part = 0; part < 2; part++) {
+        double count = (double)(buffer->half ? buffer->count / 2 : buffer->count), inner = buffer->inner;
+        double rms = sqrt(squares[part] / (count > 0 ? count : 1));
+        if (part == 1) inner = buffer->inner_second;
+        floors[part] = (8 * 0x1p-24 * sqrt(buffer->reduction) + inner) * rms;
+        if (rms > most) most = rms;
+    }
     size_t size = dtype_size(buffer->dtype);
     for (int64_t i = 0; i < buffer->count; i++) {
+        double floor = floors[part_of(buffer, i)];
         if (!master && memcmp((char *)cpu[b] + i * (int64_t)size, (char *)cuda[b] + i * (int64_t)size, size) == 0)
             continue;
         float wanted = master ? master_at(cpu, i) : value_at(cpu[b], buffer->dtype, i);
@@ -150,7 +165,7 @@ static void compare_floats(Compare *run, const Case *c, const char *label, int b
         }
         if (tolerance > 0 && error / tolerance > run->worst) run->worst = error / tolerance;
         if (error > run->worst_error) run->worst_error = error;
-        if (rms > 0 && error / rms > run->worst_rms) run->worst_rms = error / rms;
+        if (most > 0 && error / most > run->worst_rms) run->worst_rms = error / most;
     }
 }
 

@@ -18,7 +18,9 @@ typedef struct Buffer {
     DType dtype;
     int64_t count;
     double reduction, inner;
-    void *start; // on the host: the content before the call
+    int64_t half;        // elements of a half row when the buffer holds two matrices side by side; 0: it is one
+    double inner_second; // as inner, for the second of the two
+    void *start;         // on the host: the content before the call
 } Buffer;
 
 typedef struct Case {
@@ -43,7 +45,8 @@ void *add_in(Compare *run, Case *c, DType dtype, int64_t count);
 void *add_out(Compare *run, Case *c, DType dtype, int64_t count, double reduction);
 void *add_inout(Compare *run, Case *c, DType dtype, int64_t count, double reduction);
 void add_null(Compare *run, Case *c);
-void positive(float *values, int64_t count); // makes them so
+void halves(Case *c, int64_t half, double inner_second); // of the buffer that was added last
+void positive(float *values, int64_t count);             // makes them so
 
 // Runs the case on both tables (twice on CUDA, once if small), compares, and frees it.
 void check(Compare *run, Case *c, OpCall *call, const char *format, ...) __attribute__((format(printf, 4, 5)));

@@ -54,12 +54,14 @@ static void sweep_linear(Compare *run, OpCall *call, bool accumulate) {
     EACH_DTYPE(dtype)
     EACH_SIZE(rows, 1, 1100, 65, 200) EACH_SIZE(in_dim, 8, 56, 96, 257) EACH_SIZE(out_dim, 16, 64, 136) {
         if (rows == 1100 && (dtype == DTYPE_F32 || in_dim == 8 || out_dim == 16)) continue;
-        int64_t stride = rows == 200 ? in_dim + 8 : rows == 1100 && in_dim == 96 ? 2 * in_dim : in_dim;
+        // 200 rows: the second of two matrices side by side, however it is aligned.
+        int64_t stride = rows == 200 || (rows == 1100 && in_dim == 96) ? 2 * in_dim : in_dim;
         Case c = {.sizes = {.dtype = dtype,
                             .rows = rows,
                             .in_dim = in_dim,
                             .out_dim = out_dim,
                             .in_stride = stride,
+                            .in_first = rows == 200 ? in_dim : 0,
                             .flag = accumulate}};
         int64_t in = (int64_t)rows * (call == call_linear_backward_input ? in_dim : stride),
                 out = (int64_t)rows * out_dim, weight = (int64_t)in_dim * out_dim;
@@ -407,16 +409,30 @@ void sweep_swiglu_backward(Compare *run) {
     }
 }
 
+// Gates at zero, near it and so far left that their sigmoid is zero too.
+static void gates_plant(void *gate_up, int64_t rows, int dim, DType dtype) {
+    static const float special[] = {0, -1e-25f, 1e-30f, -60, -100};
+    for (int64_t i = 0; i < rows * dim; i += 7) {
+        int64_t at = i / dim * 2 * dim + i % dim;
+        if (dtype == DTYPE_F32)
+            ((float *)gate_up)[at] = special[i % 5];
+        else
+            ((bf16 *)gate_up)[at] = bf16_from_f32(special[i % 5]);
+    }
+}
+
 void sweep_swiglu_packed_forward(Compare *run) {
     EACH_DTYPE(dtype) EACH_SIZE(rows, 1, 65, 129) EACH(dim, 8, 57, 96, 704) {
         Case c = {.sizes = {.dtype = dtype, .rows = rows, .dim = dim}};
-        add(run, &c, ROLE_INOUT, dtype, (int64_t)rows * dim * 2, 1, 0x1p-20);
+        gates_plant(add(run, &c, ROLE_INOUT, dtype, (int64_t)rows * dim * 2, 1, 0), rows, dim, dtype);
+        halves(&c, dim, 0x1p-20);
         check(run, &c, call_swiglu_packed_forward, "%s rows %d dim %d", dtype_name(dtype), rows, dim);
     }
 }
 
 // Gate and hidden as a forward pass leaves them, on the host, where the CPU's table works too.
 static void packed_make(Compare *run, void *gate_up, int64_t rows, int dim, DType dtype) {
+    gates_plant(gate_up, rows, dim, dtype);
     run->cpu->swiglu_packed_forward(run->cpu, gate_up, rows, dim, dtype);
 }
 
@@ -425,6 +441,7 @@ void sweep_swiglu_packed_backward(Compare *run) {
         Case c = {.sizes = {.dtype = dtype, .rows = rows, .dim = dim, .flag = in_place}};
         int64_t n = (int64_t)rows * dim;
         void *packed = add(run, &c, in_place ? ROLE_INOUT : ROLE_OUT, dtype, 2 * n, 1, 0x1p-20);
+        halves(&c, dim, 0x1p-20);
         if (in_place)
             add_null(run, &c);
         else
@@ -444,7 +461,8 @@ void sweep_linear_swiglu_forward(Compare *run) {
     EACH_DTYPE(dtype) EACH_SIZE(rows, 1, 1100, 65) EACH(in_dim, 8, 57, 136) EACH_SIZE(dim, 57, 224, 8, 96) {
         Case c = {.sizes = {.dtype = dtype, .rows = rows, .in_dim = in_dim, .dim = dim}};
         int64_t n = (int64_t)rows * dim;
-        add(run, &c, ROLE_OUT, dtype, 2 * n, in_dim, dtype == DTYPE_BF16 ? 0x1p-6 : 0x1p-18);
+        add_out(run, &c, dtype, 2 * n, in_dim);
+        halves(&c, dim, dtype == DTYPE_BF16 ? 0x1p-6 : 0x1p-18);
         add_in(run, &c, dtype, (int64_t)rows * in_dim);
         add_in(run, &c, dtype, (int64_t)2 * dim * in_dim);
         check(run, &c, call_linear_swiglu_forward, "%s rows %d in %d dim %d", dtype_name(dtype), rows, in_dim, dim);
@@ -458,6 +476,7 @@ void sweep_linear_swiglu_backward(Compare *run) {
         int64_t n = (int64_t)rows * dim;
         double inner = dtype == DTYPE_BF16 ? 0x1p-6 : 0x1p-18;
         void *packed = add(run, &c, in_place ? ROLE_INOUT : ROLE_OUT, dtype, 2 * n, next, inner);
+        halves(&c, dim, inner);
         add(run, &c, ROLE_SCRATCH, dtype, n, 0, 0);
         if (in_place)
             add_null(run, &c);

@@ -125,7 +125,7 @@ VEC_INLINE void packed_backward_rows(const Swiglu *s, int64_t begin, int64_t end
             Vec g = vec_nonzero(vec_get(gate, i, n, dtype), OPS_NONZERO);
             Vec d = vec_get(dhidden, i, n, dtype), h = vec_get(hidden, i, n, dtype);
             Vec sigmoid = 1.0f / (1.0f + vec_exp(-g));
-            vec_put(dgate, i, n, dtype, d * h * (1.0f / g + (1.0f - sigmoid)));
+            vec_put(dgate, i, n, dtype, d * (h * (1.0f / g + (1.0f - sigmoid))));
             vec_put(dup, i, n, dtype, d * g * sigmoid);
         }
     }

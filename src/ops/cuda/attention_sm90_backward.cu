@@ -302,6 +302,7 @@ static __device__ __forceinline__ void backward_compute(const BackwardArgs &args
     at.n = 0;
     float s[COUNT], dp[COUNT], dk[D / 2], dv[D / 2], dq[32];
     int before = 0; // flags of the step before
+    mbarrier_wait(base + C::STEP_FULL, 0);
     mbarrier_wait(base + C::Q_FULL, 0);
     int flags = step_word<D>(shared, 0, 0), ahead = step_word<D>(shared, 0, 1);
     if (flags & STEP_STOP) return;
@@ -332,6 +333,7 @@ static __device__ __forceinline__ void backward_compute(const BackwardArgs &args
         if (at.n > 0) dq_hand_over<D, ROPE>(args, at, dq, at.n - 1, before);
         wgmma_wait<1>(); // dV
         if (at.lane == 0) mbarrier_arrive(base + C::DO_EMPTY + stage * 8);
+        mbarrier_wait(base + C::STEP_FULL + next % STEP_SLOTS * 8, next / STEP_SLOTS & 1);
         mbarrier_wait(base + C::Q_FULL + (stage ^ 1) * 8, next / 2 & 1);
         const int next_flags = step_word<D>(shared, next, 0);
         ahead = step_word<D>(shared, next, 1);
@@ -463,6 +465,9 @@ static void backward_launch(CudaState *state, const BackwardArgs *args, const vo
     maps.k = head_map_make(state, k, shape, shape->kv_heads, shape->k_stride, KEYS);
     maps.v = head_map_make(state, v, shape, shape->kv_heads, shape->v_stride, KEYS);
     maps.dout = head_map_make(state, args->dout, shape, shape->heads, shape->o_stride, C::QUERIES);
+    const int64_t lines = (int64_t)args->batch * args->heads * args->query_blocks;
+    maps.lse2 = lines_map_make(state, args->lse2, lines, C::QUERIES);
+    maps.dots = lines_map_make(state, args->dots, lines, C::QUERIES);
     if (state->failure) return;
     prepare_kernel<D><<<args->batch * args->heads * args->query_blocks, 256, 0, state->stream>>>(*args);
     LAUNCH_CHECK(state);

@@ -52,6 +52,7 @@ struct BackwardArgs {
 
 struct BackwardMaps {
     CUtensorMap q, k, v, dout;
+    CUtensorMap lse2, dots; // a line each
 };
 
 // What the parts of the kernel must agree on: sizes and places in shared memory for heads of up to D columns.
@@ -173,8 +174,7 @@ static __device__ __forceinline__ void backward_load(const BackwardArgs &args, c
                 Step{flags, query - key, query, walk.head, walk.line, item.batch, item.kv_head, item.key_block});
             mbarrier_expect(q_full, C::Q_BYTES + C::QUERIES * 4 + (first ? C::KV_BYTES : 0));
             load_rows<D>(base + C::Q + stage * C::Q_BYTES, &maps.q, q_full, walk.head, query, item.batch, C::Q_PANEL);
-            bulk_load(base + C::LSE + stage * C::QUERIES * 4, args.lse2 + (int64_t)walk.line * C::QUERIES,
-                      C::QUERIES * 4, q_full);
+            tensor_load(base + C::LSE + stage * C::QUERIES * 4, &maps.lse2, q_full, 0, walk.line, 0);
             if (first) {
                 mbarrier_wait(base + C::K_EMPTY + k_slot * 8, (n_item / C::K_SLOTS + 1) & 1);
                 load_rows<D>(base + C::K + k_slot * C::KV_BYTES, &maps.k, q_full, item.kv_head, key, item.batch,
@@ -184,8 +184,7 @@ static __device__ __forceinline__ void backward_load(const BackwardArgs &args, c
             mbarrier_expect(do_full, C::Q_BYTES + C::QUERIES * 4 + (first ? C::KV_BYTES : 0));
             load_rows<D>(base + C::DO + stage * C::Q_BYTES, &maps.dout, do_full, walk.head, query, item.batch,
                          C::Q_PANEL);
-            bulk_load(base + C::DOTS + stage * C::QUERIES * 4, args.dots + (int64_t)walk.line * C::QUERIES,
-                      C::QUERIES * 4, do_full);
+            tensor_load(base + C::DOTS + stage * C::QUERIES * 4, &maps.dots, do_full, 0, walk.line, 0);
             if (first) {
                 mbarrier_wait(base + C::V_EMPTY + v_slot * 8, (n_item / C::V_SLOTS + 1) & 1);
                 load_rows<D>(base + C::V + v_slot * C::KV_BYTES, &maps.v, do_full, item.kv_head, key, item.batch,

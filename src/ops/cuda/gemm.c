@@ -21,7 +21,7 @@ typedef struct GemmShape {
     bool add;
     DType dtype;
     int64_t m, n, k;
-    int64_t in_stride; // from a row of the layer's input to the next; its operand but in GEMM_BACKWARD_INPUT
+    int64_t in_stride; // from a row of the layer's input to the next; GEMM_BACKWARD_INPUT does not read it
     int alignment;     // of the least aligned operand, at most 16 bytes
 } GemmShape;
 

@@ -35,7 +35,7 @@ static Race race_of(const LinearCall *call) {
     Race race = {.sizes = {call->rows, call->n, call->k, call->in_stride},
                  .variants = LINEAR_SM90_VARIANTS,
                  .call = call,
-                 .results = {{call->out, call->n}},
+                 .results = {{call->out, call->n, call->n}},
                  .rows = call->rows};
     if (call->backward)
         race.what = "linear 3 backward", race.run = backward_run;

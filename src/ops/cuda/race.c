@@ -96,8 +96,8 @@ static float run_time(Ops *ops, const Race *race, int choice) {
 static Sample results_sample(CudaState *state, const Race *race) {
     Sample sample = {0};
     for (int i = 0; i < SAMPLE_PARTS; i++) {
-        int64_t columns = race->results[i].columns;
-        if (columns) sample_take(state, &sample, i, race->results[i].memory, columns, columns, race->rows);
+        int64_t stride = race->results[i].stride, columns = race->results[i].columns;
+        if (columns) sample_take(state, &sample, i, race->results[i].memory, stride, columns, race->rows);
     }
     CUDA_CHECK(state, cudaStreamSynchronize(state->stream));
     return sample;
@@ -107,8 +107,8 @@ static Sample results_sample(CudaState *state, const Race *race) {
 static float trial(Ops *ops, const Race *race, int choice, const Sample *reference, const char *key) {
     CudaState *state = cuda_state(ops);
     for (int i = 0; i < SAMPLE_PARTS; i++) {
-        int64_t columns = race->results[i].columns;
-        if (columns) sample_poison(state, race->results[i].memory, columns, columns, race->rows);
+        int64_t stride = race->results[i].stride, columns = race->results[i].columns;
+        if (columns) sample_poison(state, race->results[i].memory, stride, columns, race->rows);
     }
     float time = run_time(ops, race, choice);
     if (time < 0) return time;

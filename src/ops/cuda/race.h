@@ -14,8 +14,8 @@ typedef struct Race {
     bool (*run)(Ops *ops, const void *call, int choice); // false: not for this shape, nothing was done
     const void *call;
     struct {
-        void *memory; // bf16, [rows, columns]; must not be an input of the call
-        int64_t columns;
+        void *memory; // bf16; must not be an input of the call
+        int64_t stride, columns;
     } results[SAMPLE_PARTS];
     int64_t rows;
 } Race;

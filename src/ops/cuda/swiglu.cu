@@ -197,7 +197,7 @@ static __global__ __launch_bounds__(256) void swiglu_packed_backward_kernel(T *d
 #pragma unroll
     for (int j = 0; j < V; j++) {
         float g = nonzero(gate[j]), s = sigmoid<T>(g);
-        gate[j] = grad[j] * hidden[j] * (1.0f / g + (1.0f - s));
+        gate[j] = grad[j] * (hidden[j] * (1.0f / g + (1.0f - s)));
         hidden[j] = grad[j] * (g * s);
     }
     store_floats<V>(dgate_up + at, gate);

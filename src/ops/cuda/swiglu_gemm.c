@@ -20,12 +20,13 @@ static bool call_run(Ops *ops, const void *context, int choice) {
 }
 
 static Race race_of(const SwigluCall *call) {
+    const int64_t dim = call->dim, stride = 2 * dim;
     return (Race){.what = call->backward ? "swiglu 5 backward" : "swiglu 5 forward",
                   .sizes = {call->rows, call->dim, call->inner},
                   .variants = SWIGLU_SM90_VARIANTS,
                   .run = call_run,
                   .call = call,
-                  .results = {{call->out, 2 * (int64_t)call->dim}},
+                  .results = {{call->out, stride, dim}, {(bf16 *)call->out + dim, stride, dim}},
                   .rows = call->rows};
 }
 

@@ -53,7 +53,7 @@ HOPPER_CODE uint32_t swiglu_pair(uint32_t gate, float up0, float up1) {
 // dgate = d up (s + g s (1 - s)) = d h (1 / g + 1 - s).
 HOPPER_CODE void swiglu_back(float &gate, float &hidden, float d) {
     const float g = nonzero(gate), s = sigmoid(g);
-    gate = d * hidden * (reciprocal(g) + (1.0f - s));
+    gate = d * (hidden * (reciprocal(g) + (1.0f - s)));
     hidden = d * (g * s);
 }
 

@@ -2,7 +2,7 @@
 // the storage type only; the launchers pick it with WITH_STORAGE.
 #pragma once
 
-#include "ops/ops.h"
+#include "ops/cuda/cuda.h"
 
 #include <cuda_bf16.h>
 #include <stdint.h>
