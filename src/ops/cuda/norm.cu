@@ -169,7 +169,10 @@ template <typename T> static __device__ __forceinline__ float quotient(float a, 
 }
 
 // With x^ = sum * rstd = out / w: dx = rstd * (dout w - x^ mean(dout out)); dw = sum over rows of dout x^, divided by w
-// only at the end. A thread reads from the ring only what it has copied itself, so the ring needs no barriers.
+// only at the end. A thread reads from the ring only what it has copied itself, so the ring needs no barriers. Behind
+// it stand 1 / w of all columns, where there is room: a division for each element would be a third of the instructions.
+template <int VECS, int GROUP> static constexpr bool HAS_TABLE = VECS *GROUP <= 512;
+
 template <typename T, int VECS, int GROUP, int BLOCK, int PER_SM, int STAGES>
 static __global__ __launch_bounds__(BLOCK,
                                     PER_SM) void rmsnorm_backward_kernel(T *dsum, float *partials, const T *dout,
@@ -178,6 +181,7 @@ static __global__ __launch_bounds__(BLOCK,
                                                                          int dim, bool dsum_is_zero) {
     constexpr int GROUPS = BLOCK / GROUP, N = Vec<T>::N;
     extern __shared__ uint4 ring[]; // [STAGES, 3, VECS, BLOCK]: out, dout, dsum
+    float *table = (float *)(ring + STAGES * 3 * VECS * BLOCK);
     __shared__ float scratch[GROUPS][2 * (GROUP / 32)];
     int group = (int)threadIdx.x / GROUP, lane = (int)threadIdx.x % GROUP, vectors = dim / N, half = 0;
     int64_t step = (int64_t)gridDim.x * GROUPS, row = rows - 1 - ((int64_t)blockIdx.x * GROUPS + group);
@@ -188,6 +192,9 @@ static __global__ __launch_bounds__(BLOCK,
         int v = lane + i * GROUP;
         w[i] = v < vectors ? load16(weight + v * N) : make_uint4(0, 0, 0, 0);
     }
+    for (int i = (int)threadIdx.x; i < dim && HAS_TABLE<VECS, GROUP>; i += BLOCK)
+        table[i] = 1.0f / nonzero(to_float(weight[i]));
+    __syncthreads();
     auto fetch = [&](int64_t from, int stage) {
         uint4 *slot = ring + stage * 3 * VECS * BLOCK + threadIdx.x;
         int64_t at = from * dim + lane * N;
@@ -222,33 +229,38 @@ static __global__ __launch_bounds__(BLOCK,
             vec_unpack(gs, slot[(VECS + i) * BLOCK]);
 #pragma unroll
             for (int j = 0; j < N; j++) {
-                float product = gs[j] * ys[j];
-                dw[i][j] += product;
-                dot += product;
+                dw[i][j] += gs[j] * ys[j];
+                dot += gs[j] * ys[j];
             }
         }
-        float mean = group_sum<GROUP>(dot, group, scratch[group], half) / (float)dim;
+        const float slope = scale * (group_sum<GROUP>(dot, group, scratch[group], half) / (float)dim);
         asm volatile("" ::: "memory"); // reads the row again from the ring: held in registers, it makes them spill
         T *dsum_at = dsum + row * dim + lane * N;
 #pragma unroll
         for (int i = 0; i < VECS; i++) {
             if (lane + i * GROUP >= mine) continue;
-            float ys[N], gs[N], ws[N], ds[N] = {};
+            float ys[N], gs[N], ws[N], inverse[N], ds[N] = {};
             vec_unpack(ys, slot[i * BLOCK]);
             vec_unpack(gs, slot[(VECS + i) * BLOCK]);
             vec_unpack(ws, w[i]);
             if (!dsum_is_zero) vec_unpack(ds, slot[(2 * VECS + i) * BLOCK]);
 #pragma unroll
+            for (int j = 0; j < N; j += 4) {
+                if (!HAS_TABLE<VECS, GROUP>) continue;
+                const float4 four = *(const float4 *)(table + (lane + i * GROUP) * N + j);
+                inverse[j] = four.x, inverse[j + 1] = four.y, inverse[j + 2] = four.z, inverse[j + 3] = four.w;
+            }
+#pragma unroll
             for (int j = 0; j < N; j++) {
-                const float wj = nonzero(ws[j]), dx = scale * (gs[j] * wj - quotient<T>(ys[j], wj) * mean);
-                gs[j] = dsum_is_zero ? dx : ds[j] + dx;
+                if (!HAS_TABLE<VECS, GROUP>) inverse[j] = quotient<T>(1.0f, nonzero(ws[j]));
+                gs[j] = ds[j] + gs[j] * (scale * ws[j]) - ys[j] * (slope * inverse[j]);
             }
             store16_once(dsum_at + i * GROUP * N, vec_pack(gs));
         }
         scale = next_scale;
     }
     // The groups' sums are added always in the same order.
-    float *sums = (float *)ring; // [GROUPS, dim], at most two thirds of the ring
+    float *sums = (float *)ring; // [GROUPS, dim], at most two thirds of the ring's first stage
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < VECS; i++) {
@@ -295,12 +307,16 @@ static __global__ __launch_bounds__(256) void rmsnorm_backward_scalar_kernel(T *
     }
 }
 
+template <typename T, int VECS, int GROUP, int BLOCK> static constexpr int ring_bytes(int stages) { // with the table
+    return stages * 3 * VECS * BLOCK * 16 + (HAS_TABLE<VECS, GROUP> ? VECS * GROUP * Vec<T>::N * 4 : 0);
+}
+
 template <typename T, int VECS, int GROUP, int BLOCK, int PER_SM, int STAGES>
 static int backward_launch_ring(CudaState *state, T *dsum, float *partials, const T *dout, const T *out,
                                 const float *rstd, const T *weight, int64_t rows, int dim, bool dsum_is_zero) {
     int64_t most = ceil_div64(rows, BLOCK / GROUP), fit = state->sm_count * PER_SM;
     if (fit > NORM_BACKWARD_BLOCKS) fit = NORM_BACKWARD_BLOCKS;
-    int blocks = (int)(most < fit ? most : fit), shared = STAGES * 3 * VECS * BLOCK * 16;
+    int blocks = (int)(most < fit ? most : fit), shared = ring_bytes<T, VECS, GROUP, BLOCK>(STAGES);
     CUDA_CHECK(state, cudaFuncSetAttribute(rmsnorm_backward_kernel<T, VECS, GROUP, BLOCK, PER_SM, STAGES>,
                                            cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
     rmsnorm_backward_kernel<T, VECS, GROUP, BLOCK, PER_SM, STAGES>
@@ -312,7 +328,7 @@ template <typename T, int VECS, int GROUP>
 static int backward_launch(CudaState *state, T *dsum, float *partials, const T *dout, const T *out, const float *rstd,
                            const T *weight, int64_t rows, int dim, bool dsum_is_zero) {
     constexpr int BLOCK = GROUP > 256 ? GROUP : 256;
-    if (2 * 3 * VECS * BLOCK * 16 + 1024 <= state->shared_limit)
+    if (ring_bytes<T, VECS, GROUP, BLOCK>(2) + 1024 <= state->shared_limit)
         return backward_launch_ring<T, VECS, GROUP, BLOCK, 512 / BLOCK, 2>(state, dsum, partials, dout, out, rstd,
                                                                            weight, rows, dim, dsum_is_zero);
     return backward_launch_ring<T, VECS, GROUP, BLOCK, 512 / BLOCK, 1>(state, dsum, partials, dout, out, rstd, weight,
