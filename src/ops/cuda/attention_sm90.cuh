@@ -88,8 +88,8 @@ HOPPER_CODE void product_registers(float (&d)[COUNT], const uint32_t (&a)[4], ui
 
 // ---- host: one head's rows for the copy engine ----------------------------------------------------------------------
 
-// Lines of floats. Plain bulk copies would do, but racecheck does not see tensor copies: a barrier that waits for both
-// kinds never completes for it, and it takes the plain ones for races with their readers.
+// Lines of floats. Plain bulk copies would do, but racecheck takes what they write in a loop for races with other
+// warps' reads, whatever barrier these wait for.
 static inline CUtensorMap lines_map_make(CudaState *state, const float *memory, int64_t lines, int columns) {
     const cuuint64_t line = (cuuint64_t)columns * sizeof(float);
     return map_encode<3>(state, memory, DTYPE_F32, {(cuuint64_t)columns, (cuuint64_t)lines, 1},
