@@ -272,7 +272,7 @@ static void add_layer(Layout *layout, ActId id, int layer, DType dtype, int64_t 
          pass++) { // one instance serves all layers: kinds of layers differ, so take the largest
         int index = layout->act_index[(pass * (layers + 1)) * ACT_ID_COUNT + id];
         if (!index) {
-            // The largest: worth not holding through the attention phases.
+            // Large, and needed in the MLP's phases only.
             bool mlp = id == ACT_GATHERED || id == ACT_GATE_UP || id == ACT_MLP_NORMED;
             Phase first = pass ? PHASE_MLP_BACKWARD : mlp ? PHASE_MLP : PHASE_ATTENTION;
             Phase last = !pass ? PHASE_MLP : mlp ? PHASE_MLP_BACKWARD : PHASE_ATTENTION_BACKWARD;

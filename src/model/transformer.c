@@ -309,7 +309,7 @@ void transformer_logits(Model *model, void *host) {
     const ModelConfig *c = &layout->request.config;
     size_t row_bytes = (size_t)c->hidden * dtype_size(layout->dtype),
            out_bytes = (size_t)c->vocab * dtype_size(layout->dtype);
-    model->pass = 0;
+    transformer_forward(model);
     transformer_final_norm(model);
     void *logits = act(model, ACT_LOGITS, -1);
     for (int64_t first = 0; first < layout->tokens; first += layout->logits_rows) {
@@ -376,11 +376,10 @@ static void moe_backward(Model *model, int layer) {
     const float *dprob = (float *)act(model, ACT_DPROB, -1) + (int64_t)sparse_index(c, layer) * c->experts;
     ops->moe_route_backward(ops, dlogits, drow_weight, dprob,
                             model->z_loss_coef != 0 ? model_scalar(model, SCALAR_Z_COEF) : NULL, &routing, &shape);
-    ops->moe_router_backward(ops, dnormed, NULL, dlogits, NULL, router, T, c->hidden, c->experts, false, dtype);
-    norm_backward(model, layer, PARAM_MLP_NORM, ACT_MLP_NORMED, ACT_MLP_RSTD);
     const void *normed = act(model, ACT_MLP_NORMED, layer);
-    ops->moe_router_backward(ops, NULL, grad(model, PARAM_ROUTER, layer), dlogits, normed, router, T, c->hidden,
+    ops->moe_router_backward(ops, dnormed, grad(model, PARAM_ROUTER, layer), dlogits, normed, router, T, c->hidden,
                              c->experts, model->accumulate, dtype);
+    norm_backward(model, layer, PARAM_MLP_NORM, ACT_MLP_NORMED, ACT_MLP_RSTD);
     void *gathered = act(model, ACT_GATHERED, layer);
     if (model->layout.request.recompute == RECOMPUTE_SELECTIVE)
         ops->moe_gather(ops, gathered, normed, &routing, &shape, c->hidden, dtype);

@@ -9,7 +9,7 @@ void transformer_backward(Model *model); // from ACT_DRESIDUAL, set by transform
 // Final norm, LM head and cross entropy in chunks. Adds to the loss sum; with `backward` also the gradients of the head
 // and ACT_DRESIDUAL.
 void transformer_head(Model *model, bool backward);
-// Logits of all tokens to a host array [tokens, vocab] of the model's dtype (after transformer_forward).
+// Runs the forward pass, and logits of all tokens to a host array [tokens, vocab] of the model's dtype.
 void transformer_logits(Model *model, void *host);
 
 // For model/generate.c, which runs the layers with cached keys and values: the pieces that do not depend on the cache.

@@ -228,8 +228,8 @@ struct Ops {
                              int first, int heads, int kv_heads, int head_dim, float scale, DType dtype);
 
     // -- SwiGLU of expert rows: out = row_weight * silu(gate) * up; gate_up: [rows, 2 * dim], gate first. row_weight
-    // may
-    //    be NULL: 1. row_count (may be NULL): only the first *row_count rows exist; the others are left alone. --
+    // NULL:
+    //    1. row_count (may be NULL): only the first *row_count rows exist; the others are left alone. --
     void (*swiglu_forward)(Ops *ops, void *out, const void *gate_up, const float *row_weight, const int32_t *row_count,
                            int64_t rows, int dim, DType dtype);
     // dgate_up may be gate_up; out (may be dout) gets the forward result again, for the weight gradient of the next

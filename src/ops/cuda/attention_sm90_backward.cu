@@ -302,6 +302,8 @@ static __device__ __forceinline__ void backward_compute(const BackwardArgs &args
     at.n = 0;
     float s[COUNT], dp[COUNT], dk[D / 2], dv[D / 2], dq[32];
     int before = 0; // flags of the step before
+    // A step's words have their own barrier, though that of its Q, arrived on after them, would do: it is easier to
+    // follow.
     mbarrier_wait(base + C::STEP_FULL, 0);
     mbarrier_wait(base + C::Q_FULL, 0);
     int flags = step_word<D>(shared, 0, 0), ahead = step_word<D>(shared, 0, 1);

@@ -169,11 +169,9 @@ template <typename T> static __device__ __forceinline__ float quotient(float a, 
 }
 
 // With x^ = sum * rstd = out / w: dx = rstd * (dout w - x^ mean(dout out)); dw = sum over rows of dout x^, divided by w
-// only at the end. A thread reads from the ring only what it has copied itself, so the ring needs no barriers. Behind
-// it stand 1 / w of all columns, where there is room: a division for each element would be a third of the instructions.
-template <int VECS, int GROUP> static constexpr bool HAS_TABLE = VECS *GROUP <= 512;
-
-template <typename T, int VECS, int GROUP, int BLOCK, int PER_SM, int STAGES>
+// only at the end. A thread reads from the ring only what it has copied itself, so the ring needs no barriers. TABLE:
+// behind it stand the reciprocals of w, instead of a division for each element.
+template <typename T, int VECS, int GROUP, int BLOCK, int PER_SM, int STAGES, bool TABLE>
 static __global__ __launch_bounds__(BLOCK,
                                     PER_SM) void rmsnorm_backward_kernel(T *dsum, float *partials, const T *dout,
                                                                          const T *out, const float *__restrict__ rstd,
@@ -192,9 +190,11 @@ static __global__ __launch_bounds__(BLOCK,
         int v = lane + i * GROUP;
         w[i] = v < vectors ? load16(weight + v * N) : make_uint4(0, 0, 0, 0);
     }
-    for (int i = (int)threadIdx.x; i < dim && HAS_TABLE<VECS, GROUP>; i += BLOCK)
-        table[i] = 1.0f / nonzero(to_float(weight[i]));
-    __syncthreads();
+    if constexpr (TABLE) {
+        for (int i = (int)threadIdx.x; i < dim; i += BLOCK)
+            table[i] = 1.0f / nonzero(to_float(weight[i]));
+        __syncthreads();
+    }
     auto fetch = [&](int64_t from, int stage) {
         uint4 *slot = ring + stage * 3 * VECS * BLOCK + threadIdx.x;
         int64_t at = from * dim + lane * N;
@@ -246,15 +246,17 @@ static __global__ __launch_bounds__(BLOCK,
             if (!dsum_is_zero) vec_unpack(ds, slot[(2 * VECS + i) * BLOCK]);
 #pragma unroll
             for (int j = 0; j < N; j += 4) {
-                if (!HAS_TABLE<VECS, GROUP>) continue;
-                const float4 four = *(const float4 *)(table + (lane + i * GROUP) * N + j);
-                inverse[j] = four.x, inverse[j + 1] = four.y, inverse[j + 2] = four.z, inverse[j + 3] = four.w;
+                if constexpr (TABLE) {
+                    const float4 four = *(const float4 *)(table + (lane + i * GROUP) * N + j);
+                    inverse[j] = four.x, inverse[j + 1] = four.y, inverse[j + 2] = four.z, inverse[j + 3] = four.w;
+                } else {
+                    for (int k = j; k < j + 4; k++)
+                        inverse[k] = quotient<T>(1.0f, nonzero(ws[k]));
+                }
             }
 #pragma unroll
-            for (int j = 0; j < N; j++) {
-                if (!HAS_TABLE<VECS, GROUP>) inverse[j] = quotient<T>(1.0f, nonzero(ws[j]));
+            for (int j = 0; j < N; j++) // a weight of zero as it is: OPS_NONZERO beside ds would be lost
                 gs[j] = ds[j] + gs[j] * (scale * ws[j]) - ys[j] * (slope * inverse[j]);
-            }
             store16_once(dsum_at + i * GROUP * N, vec_pack(gs));
         }
         scale = next_scale;
@@ -307,32 +309,36 @@ static __global__ __launch_bounds__(256) void rmsnorm_backward_scalar_kernel(T *
     }
 }
 
-template <typename T, int VECS, int GROUP, int BLOCK> static constexpr int ring_bytes(int stages) { // with the table
-    return stages * 3 * VECS * BLOCK * 16 + (HAS_TABLE<VECS, GROUP> ? VECS * GROUP * Vec<T>::N * 4 : 0);
-}
-
-template <typename T, int VECS, int GROUP, int BLOCK, int PER_SM, int STAGES>
+// Returns 0, and does nothing, when a block's shared memory is too small for so much.
+template <typename T, int VECS, int GROUP, int STAGES, bool TABLE>
 static int backward_launch_ring(CudaState *state, T *dsum, float *partials, const T *dout, const T *out,
                                 const float *rstd, const T *weight, int64_t rows, int dim, bool dsum_is_zero) {
+    constexpr int BLOCK = GROUP > 256 ? GROUP : 256, PER_SM = 512 / BLOCK;
+    constexpr int shared = STAGES * 3 * VECS * BLOCK * 16 + (TABLE ? VECS * GROUP * Vec<T>::N * 4 : 0);
+    if (shared + 1024 > state->shared_limit && STAGES > 1) return 0;
     int64_t most = ceil_div64(rows, BLOCK / GROUP), fit = state->sm_count * PER_SM;
     if (fit > NORM_BACKWARD_BLOCKS) fit = NORM_BACKWARD_BLOCKS;
-    int blocks = (int)(most < fit ? most : fit), shared = ring_bytes<T, VECS, GROUP, BLOCK>(STAGES);
-    CUDA_CHECK(state, cudaFuncSetAttribute(rmsnorm_backward_kernel<T, VECS, GROUP, BLOCK, PER_SM, STAGES>,
-                                           cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
-    rmsnorm_backward_kernel<T, VECS, GROUP, BLOCK, PER_SM, STAGES>
-        <<<blocks, BLOCK, shared, state->stream>>>(dsum, partials, dout, out, rstd, weight, rows, dim, dsum_is_zero);
+    int blocks = (int)(most < fit ? most : fit);
+    auto kernel = rmsnorm_backward_kernel<T, VECS, GROUP, BLOCK, PER_SM, STAGES, TABLE>;
+    CUDA_CHECK(state, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
+    kernel<<<blocks, BLOCK, shared, state->stream>>>(dsum, partials, dout, out, rstd, weight, rows, dim, dsum_is_zero);
     return blocks;
 }
 
 template <typename T, int VECS, int GROUP>
 static int backward_launch(CudaState *state, T *dsum, float *partials, const T *dout, const T *out, const float *rstd,
                            const T *weight, int64_t rows, int dim, bool dsum_is_zero) {
-    constexpr int BLOCK = GROUP > 256 ? GROUP : 256;
-    if (ring_bytes<T, VECS, GROUP, BLOCK>(2) + 1024 <= state->shared_limit)
-        return backward_launch_ring<T, VECS, GROUP, BLOCK, 512 / BLOCK, 2>(state, dsum, partials, dout, out, rstd,
-                                                                           weight, rows, dim, dsum_is_zero);
-    return backward_launch_ring<T, VECS, GROUP, BLOCK, 512 / BLOCK, 1>(state, dsum, partials, dout, out, rstd, weight,
-                                                                       rows, dim, dsum_is_zero);
+    int blocks = 0;
+    if constexpr (VECS * GROUP <= 512) // more, and the table takes too much
+        blocks = backward_launch_ring<T, VECS, GROUP, 2, true>(state, dsum, partials, dout, out, rstd, weight, rows,
+                                                               dim, dsum_is_zero);
+    if (!blocks)
+        blocks = backward_launch_ring<T, VECS, GROUP, 2, false>(state, dsum, partials, dout, out, rstd, weight, rows,
+                                                                dim, dsum_is_zero);
+    if (!blocks)
+        blocks = backward_launch_ring<T, VECS, GROUP, 1, false>(state, dsum, partials, dout, out, rstd, weight, rows,
+                                                                dim, dsum_is_zero);
+    return blocks;
 }
 
 template <typename T> // returns the number of partial rows
