@@ -115,7 +115,7 @@ typedef struct HfPart {
 
 typedef enum ActId {
     // per layer, read by the backward pass (T tokens, R expert rows)
-    ACT_RESIDUAL_IN, // [T, hidden] input of the layer; read only by a forward pass that runs again
+    ACT_RESIDUAL_IN, // [T, hidden] input of the layer; kept only for a forward pass that runs again
     ACT_ATTN_NORMED, // [T, hidden] input of the QKV product
     ACT_ATTN_RSTD,   // [T] float
     ACT_QKV,         // [T, qkv]; rotated in place where there is no QK-norm

@@ -111,6 +111,32 @@ static MoeRouting moe_routing(const Model *model, int layer) {
                         .prob_sum = (float *)act(model, ACT_PROB_SUM, -1) + place};
 }
 
+// ---- norms ----------------------------------------------------------------------------------------------------------
+
+typedef struct Norm {
+    ActId residual, normed, rstd; // what it reads, and what it writes
+    ParamId weight;
+} Norm;
+
+static const Norm NORM_ATTENTION = {ACT_RESIDUAL_IN, ACT_ATTN_NORMED, ACT_ATTN_RSTD, PARAM_ATTN_NORM};
+static const Norm NORM_MLP = {ACT_RESIDUAL_MID, ACT_MLP_NORMED, ACT_MLP_RSTD, PARAM_MLP_NORM};
+static const Norm NORM_FINAL = {ACT_RESIDUAL_FINAL, ACT_FINAL_NORMED, ACT_FINAL_RSTD, PARAM_FINAL_NORM};
+
+static void norm_forward(Model *model, int layer, const Norm *norm) {
+    const ModelConfig *c = &model->layout.request.config;
+    model->ops->add_rmsnorm_forward(model->ops, act(model, norm->normed, layer), NULL, act(model, norm->rstd, layer),
+                                    act(model, norm->residual, layer), NULL, weight(model, norm->weight, layer),
+                                    model->layout.tokens, c->hidden, c->norm_eps, model->layout.dtype);
+}
+
+// From ACT_DNORMED into ACT_DRESIDUAL; first: which holds nothing yet.
+static void norm_backward(Model *model, int layer, const Norm *norm, bool first) {
+    model->ops->add_rmsnorm_backward(
+        model->ops, act(model, ACT_DRESIDUAL, -1), grad(model, norm->weight, layer), act(model, ACT_DNORMED, -1),
+        act(model, norm->normed, layer), act(model, norm->rstd, layer), weight(model, norm->weight, layer),
+        model->layout.tokens, model->layout.request.config.hidden, first, model->layout.dtype);
+}
+
 // ---- forward --------------------------------------------------------------------------------------------------------
 
 // Queries and keys under QK-norm, into their own place.
@@ -122,15 +148,8 @@ static void qk_rope(Model *model, int layer) {
                                 model->layout.dtype);
 }
 
-static void norm_forward(Model *model, int layer, ActId normed, ActId rstd, ActId residual, ParamId norm) {
-    const ModelConfig *c = &model->layout.request.config;
-    model->ops->add_rmsnorm_forward(model->ops, act(model, normed, layer), NULL, act(model, rstd, layer),
-                                    act(model, residual, layer), NULL, weight(model, norm, layer), model->layout.tokens,
-                                    c->hidden, c->norm_eps, model->layout.dtype);
-}
-
 static const void *attention_norm(Model *model, int layer) {
-    norm_forward(model, layer, ACT_ATTN_NORMED, ACT_ATTN_RSTD, ACT_RESIDUAL_IN, PARAM_ATTN_NORM);
+    norm_forward(model, layer, &NORM_ATTENTION);
     return act(model, ACT_ATTN_NORMED, layer);
 }
 
@@ -221,7 +240,7 @@ static void moe_forward(Model *model, int layer, bool output) {
 
 // The MLP half of a layer, from ACT_RESIDUAL_MID. output false: stop at what the backward pass reads.
 static void mlp_forward(Model *model, int layer, bool output) {
-    norm_forward(model, layer, ACT_MLP_NORMED, ACT_MLP_RSTD, ACT_RESIDUAL_MID, PARAM_MLP_NORM);
+    norm_forward(model, layer, &NORM_MLP);
     if (model->layout.request.config.sparse[layer])
         moe_forward(model, layer, output);
     else
@@ -247,7 +266,7 @@ void transformer_forward(Model *model) {
 // ---- head -----------------------------------------------------------------------------------------------------------
 
 void transformer_final_norm(Model *model) {
-    norm_forward(model, -1, ACT_FINAL_NORMED, ACT_FINAL_RSTD, ACT_RESIDUAL_FINAL, PARAM_FINAL_NORM);
+    norm_forward(model, -1, &NORM_FINAL);
 }
 
 ParamId transformer_head_param(const Model *model) {
@@ -298,10 +317,7 @@ void transformer_head(Model *model, bool backward) {
         ops->moe_balance(ops, model_scalar(model, SCALAR_AUX_SUM), act(model, ACT_DPROB, -1),
                          model_scalar(model, SCALAR_AUX_SCALE), act(model, ACT_COUNTS, -1),
                          act(model, ACT_PROB_SUM, -1), model->balance, sparse, layout->tokens, c->experts);
-    if (backward)
-        ops->add_rmsnorm_backward(ops, act(model, ACT_DRESIDUAL, -1), grad(model, PARAM_FINAL_NORM, -1), dnormed,
-                                  normed, act(model, ACT_FINAL_RSTD, -1), weight(model, PARAM_FINAL_NORM, -1),
-                                  layout->tokens, c->hidden, true, dtype);
+    if (backward) norm_backward(model, -1, &NORM_FINAL, true);
 }
 
 void transformer_logits(Model *model, void *host) {
@@ -324,14 +340,6 @@ void transformer_logits(Model *model, void *host) {
 
 // ---- backward -------------------------------------------------------------------------------------------------------
 
-// Gradient of a sub-layer's norm from ACT_DNORMED into ACT_DRESIDUAL.
-static void norm_backward(Model *model, int layer, ParamId norm, ActId normed, ActId rstd) {
-    model->ops->add_rmsnorm_backward(model->ops, act(model, ACT_DRESIDUAL, -1), grad(model, norm, layer),
-                                     act(model, ACT_DNORMED, -1), act(model, normed, layer), act(model, rstd, layer),
-                                     weight(model, norm, layer), model->layout.tokens,
-                                     model->layout.request.config.hidden, false, model->layout.dtype);
-}
-
 static void dense_backward(Model *model, int layer) {
     Ops *ops = model->ops;
     const ModelConfig *c = &model->layout.request.config;
@@ -347,7 +355,7 @@ static void dense_backward(Model *model, int layer) {
                                 c->hidden, T, c->hidden, 2 * c->ffn, model->accumulate, dtype);
     ops->linear_backward_input(ops, act(model, ACT_DNORMED, -1), dgate_up, weight(model, PARAM_GATE_UP, layer), T,
                                c->hidden, 2 * c->ffn, dtype);
-    norm_backward(model, layer, PARAM_MLP_NORM, ACT_MLP_NORMED, ACT_MLP_RSTD);
+    norm_backward(model, layer, &NORM_MLP, false);
 }
 
 static void moe_backward(Model *model, int layer) {
@@ -379,7 +387,7 @@ static void moe_backward(Model *model, int layer) {
     const void *normed = act(model, ACT_MLP_NORMED, layer);
     ops->moe_router_backward(ops, dnormed, grad(model, PARAM_ROUTER, layer), dlogits, normed, router, T, c->hidden,
                              c->experts, model->accumulate, dtype);
-    norm_backward(model, layer, PARAM_MLP_NORM, ACT_MLP_NORMED, ACT_MLP_RSTD);
+    norm_backward(model, layer, &NORM_MLP, false);
     void *gathered = act(model, ACT_GATHERED, layer);
     if (model->layout.request.recompute == RECOMPUTE_SELECTIVE)
         ops->moe_gather(ops, gathered, normed, &routing, &shape, c->hidden, dtype);
@@ -425,7 +433,7 @@ static void attention_backward(Model *model, int layer) {
                                 T, c->hidden, (int)qkv_dim, model->accumulate, dtype);
     ops->linear_backward_input(ops, act(model, ACT_DNORMED, -1), dqkv, weight(model, PARAM_QKV, layer), T, c->hidden,
                                (int)qkv_dim, dtype);
-    norm_backward(model, layer, PARAM_ATTN_NORM, ACT_ATTN_NORMED, ACT_ATTN_RSTD);
+    norm_backward(model, layer, &NORM_ATTENTION, false);
 }
 
 void transformer_backward(Model *model) {

@@ -228,12 +228,12 @@ struct Ops {
                              int first, int heads, int kv_heads, int head_dim, float scale, DType dtype);
 
     // -- SwiGLU of expert rows: out = row_weight * silu(gate) * up; gate_up: [rows, 2 * dim], gate first. row_weight
-    // NULL:
-    //    1. row_count (may be NULL): only the first *row_count rows exist; the others are left alone. --
+    //    (may be NULL: 1): [rows]. row_count (may be NULL): only the first *row_count rows exist; the others are left
+    //    alone. --
     void (*swiglu_forward)(Ops *ops, void *out, const void *gate_up, const float *row_weight, const int32_t *row_count,
                            int64_t rows, int dim, DType dtype);
     // dgate_up may be gate_up; out (may be dout) gets the forward result again, for the weight gradient of the next
-    // linear layer. drow_weight (NULL without row_weight): [rows] sum over dim of dout * silu(gate) * up.
+    // linear layer. drow_weight: [rows] sum over dim of dout * silu(gate) * up. row_weight is not NULL here.
     void (*swiglu_backward)(Ops *ops, void *dgate_up, void *out, float *drow_weight, const void *gate_up,
                             const void *dout, const float *row_weight, const int32_t *row_count, int64_t rows, int dim,
                             DType dtype);
@@ -264,7 +264,7 @@ struct Ops {
                                int experts, DType dtype);
     void (*moe_router_backward)(Ops *ops, void *din, float *dweight, const float *dlogits, const void *in,
                                 const void *weight, int64_t rows, int dim, int experts, bool accumulate,
-                                DType dtype); // din +=, dweight (+)=; either may be NULL, to do only the other half
+                                DType dtype); // din +=, dweight (+)=
     // Softmax, choice, weights, counts, offsets and the permutation: everything of MoeRouting from its logits.
     void (*moe_route_forward)(Ops *ops, const MoeRouting *routing, const MoeShape *shape);
     // dlogits from drow_weight (gradient of row_weight), from the balancing loss (dprob: [experts] gradient of each

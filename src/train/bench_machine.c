@@ -324,6 +324,7 @@ static void run_layer(Bench *b) {
     for (int i = 0; i < 2; i++)
         ops->add_rmsnorm_forward(ops, out, NULL, rstd, in, NULL, small, rows, hidden, 1e-5f, b->dtype);
     ops->qk_rope_forward(ops, out, ROPE_DIM, out, ROPE_DIM, NULL, &rope, b->dtype);
+    // The experts' forward: as many bytes as the packed one, which would wear down its input in place.
     ops->swiglu_forward(ops, out, in, NULL, NULL, rows, ffn, b->dtype);
     ops->swiglu_packed_backward(ops, sum, in, other, rows, ffn, b->dtype);
     for (int i = 0; i < 2; i++)

@@ -35,15 +35,21 @@ float random_float(uint64_t *state) { // four uniform draws: near enough to norm
     return sum * 1.7320508f;
 }
 
+float value_at(const void *data, DType dtype, int64_t i) {
+    return dtype == DTYPE_F32 ? ((const float *)data)[i] : bf16_to_f32(((const bf16 *)data)[i]);
+}
+
+void value_set(void *data, DType dtype, int64_t i, float value) {
+    if (dtype == DTYPE_F32)
+        ((float *)data)[i] = value;
+    else
+        ((bf16 *)data)[i] = bf16_from_f32(value);
+}
+
 void random_fill(void *out, DType dtype, int64_t count, float scale, uint64_t seed) {
     uint64_t state = seed;
-    for (int64_t i = 0; i < count; i++) {
-        float value = random_float(&state) * scale;
-        if (dtype == DTYPE_F32)
-            ((float *)out)[i] = value;
-        else
-            ((bf16 *)out)[i] = bf16_from_f32(value);
-    }
+    for (int64_t i = 0; i < count; i++)
+        value_set(out, dtype, i, random_float(&state) * scale);
 }
 
 // ---- buffers
@@ -111,10 +117,6 @@ static void run_on(Ops *ops, const Case *c, OpCall *call, void *results[BUFFERS]
     }
 }
 
-static float value_at(const void *data, DType dtype, int64_t i) {
-    return dtype == DTYPE_F32 ? ((const float *)data)[i] : bf16_to_f32(((const bf16 *)data)[i]);
-}
-
 static float master_at(void *const results[2], int64_t i) {
     uint32_t bits =
         ((uint32_t)((const bf16 *)results[0])[i] << 16) + (uint32_t)(int32_t)((const int16_t *)results[1])[i];
@@ -145,9 +147,8 @@ static void compare_floats(Compare *run, const Case *c, const char *label, int b
     }
     double unit = buffer->dtype == DTYPE_F32 || master ? 0x1p-21 : 0x1p-7;
     for (int part = 0; part < 2; part++) {
-        double count = (double)(buffer->half ? buffer->count / 2 : buffer->count), inner = buffer->inner;
-        double rms = sqrt(squares[part] / (count > 0 ? count : 1));
-        if (part == 1) inner = buffer->inner_second;
+        double count = (double)(buffer->half ? buffer->count / 2 : buffer->count);
+        double rms = sqrt(squares[part] / (count > 0 ? count : 1)), inner = part ? buffer->inner_second : buffer->inner;
         floors[part] = (8 * 0x1p-24 * sqrt(buffer->reduction) + inner) * rms;
         if (rms > most) most = rms;
     }

@@ -6,6 +6,8 @@
 uint64_t random_next(uint64_t *state);
 float random_float(uint64_t *state); // mean 0, deviation 1
 void random_fill(void *out, DType dtype, int64_t count, float scale, uint64_t seed);
+float value_at(const void *data, DType dtype, int64_t i);
+void value_set(void *data, DType dtype, int64_t i, float value);
 
 // ---- a case: one call with its buffers, run on both tables ----
 

@@ -161,13 +161,8 @@ static void through_norm(void *normed, void *weights, DType dtype, int64_t rows,
     for (int64_t i = 0; i < rows * dim; i++) {
         int column = (int)(i % dim);
         float weight = column == 5 ? 0 : 0.5f + (float)(column * 7 % 16) / 16, factor = weight ? weight : OPS_NONZERO;
-        if (dtype == DTYPE_F32) {
-            ((float *)weights)[column] = weight;
-            ((float *)normed)[i] *= factor;
-        } else {
-            ((bf16 *)weights)[column] = bf16_from_f32(weight);
-            ((bf16 *)normed)[i] = bf16_from_f32(bf16_to_f32(((bf16 *)normed)[i]) * factor);
-        }
+        value_set(weights, dtype, column, weight);
+        value_set(normed, dtype, i, value_at(normed, dtype, i) * factor);
     }
 }
 
@@ -380,16 +375,13 @@ void sweep_swiglu_forward(Compare *run) {
 }
 
 void sweep_swiglu_backward(Compare *run) {
-    EACH_DTYPE(dtype) EACH_SIZE(rows, 1, 65, 129) EACH(dim, 8, 57, 96, 704) EACH(weighted, 0, 1) EACH(in_place, 0, 1) {
+    EACH_DTYPE(dtype) EACH_SIZE(rows, 1, 65, 129) EACH(dim, 8, 57, 96, 704) EACH(counted, 0, 1) EACH(in_place, 0, 1) {
         Case c = {.sizes = {.dtype = dtype, .rows = rows, .dim = dim, .flag = in_place}};
         int64_t n = (int64_t)rows * dim;
         Role role = in_place ? ROLE_INOUT : ROLE_OUT;
         add(run, &c, role, dtype, 2 * n, 1, 0x1p-20);
         add(run, &c, role, dtype, n, 1, 0x1p-20);
-        if (weighted)
-            add(run, &c, ROLE_OUT, DTYPE_F32, rows, dim, 0x1p-20);
-        else
-            add_null(run, &c);
+        add(run, &c, ROLE_OUT, DTYPE_F32, rows, dim, 0x1p-20);
         if (in_place) {
             add_null(run, &c);
             add_null(run, &c);
@@ -397,28 +389,21 @@ void sweep_swiglu_backward(Compare *run) {
             add_in(run, &c, dtype, 2 * n);
             add_in(run, &c, dtype, n);
         }
-        if (weighted) {
-            add_in(run, &c, DTYPE_F32, rows);
+        add_in(run, &c, DTYPE_F32, rows);
+        if (counted)
             *(int32_t *)add_in(run, &c, DTYPE_I32, 1) = rows * 2 / 3;
-        } else {
+        else
             add_null(run, &c);
-            add_null(run, &c);
-        }
-        check(run, &c, call_swiglu_backward, "%s rows %d dim %d weighted %d in place %d", dtype_name(dtype), rows, dim,
-              weighted, in_place);
+        check(run, &c, call_swiglu_backward, "%s rows %d dim %d counted %d in place %d", dtype_name(dtype), rows, dim,
+              counted, in_place);
     }
 }
 
 // Gates at zero, near it and so far left that their sigmoid is zero too.
 static void gates_plant(void *gate_up, int64_t rows, int dim, DType dtype) {
     static const float special[] = {0, -1e-25f, 1e-30f, -60, -100};
-    for (int64_t i = 0; i < rows * dim; i += 7) {
-        int64_t at = i / dim * 2 * dim + i % dim;
-        if (dtype == DTYPE_F32)
-            ((float *)gate_up)[at] = special[i % 5];
-        else
-            ((bf16 *)gate_up)[at] = bf16_from_f32(special[i % 5]);
-    }
+    for (int64_t i = 0; i < rows * dim; i += 7)
+        value_set(gate_up, dtype, i / dim * 2 * dim + i % dim, special[i % 5]);
 }
 
 void sweep_swiglu_packed_forward(Compare *run) {

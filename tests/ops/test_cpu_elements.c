@@ -347,8 +347,8 @@ static void swiglu_matches_float64_and_leaves_rows_beyond_the_count(void **state
     (void)state;
     for (int i = 0; i < 8 * DIMS; i++) {
         DType dtype = i % 2 ? DTYPE_BF16 : DTYPE_F32;
-        bool weighted = i / 2 % 2, in_place = i / 4 % 2;
-        int64_t dim = dims[i / 8], rows = 37, used = weighted ? 30 : rows;
+        bool counted = i / 2 % 2, in_place = i / 4 % 2;
+        int64_t dim = dims[i / 8], rows = 37, used = counted ? 30 : rows;
         int32_t row_count = (int32_t)used;
         Ops *ops = oracle_ops(1, 8, 0, 1, 8, 0);
         Tensor gate_up = tensor_normal(dtype, rows * 2 * dim, 3, 0), weight = tensor_normal(DTYPE_F32, rows, 1, 0);
@@ -359,21 +359,20 @@ static void swiglu_matches_float64_and_leaves_rows_beyond_the_count(void **state
         double *terms = doubles(rows);
         for (int64_t j = 0; j < used * dim; j++) {
             int64_t row = j / dim, at = row * 2 * dim + j % dim;
-            double g = gate_up.value[at], u = gate_up.value[at + dim], w = weighted ? weight.value[row] : 1;
+            double g = gate_up.value[at], u = gate_up.value[at + dim], w = weight.value[row];
             want[j] = w * oracle_silu(g) * u;
             dwant[at] = dout.value[j] * w * u * oracle_silu_slope(g);
             dwant[at + dim] = dout.value[j] * w * oracle_silu(g);
             drow_want[row] += dout.value[j] * oracle_silu(g) * u;
             terms[row] += fabs(dout.value[j] * oracle_silu(g) * u);
         }
-        const float *w = weighted ? weight.data : NULL;
-        const int32_t *count = weighted ? &row_count : NULL;
-        ops->swiglu_forward(ops, out.data, gate_up.data, w, count, rows, (int)dim, dtype);
+        const int32_t *count = counted ? &row_count : NULL;
+        ops->swiglu_forward(ops, out.data, gate_up.data, weight.data, count, rows, (int)dim, dtype);
         Tensor *d = in_place ? &gate_up : &dgate_up, *o = in_place ? &dout : &again;
         double *d_before = doubles(d->count);
         memcpy(d_before, d->value, (size_t)d->count * sizeof(double));
-        ops->swiglu_backward(ops, d->data, o->data, weighted ? drow.data : NULL, gate_up.data, dout.data, w, count,
-                             rows, (int)dim, dtype);
+        ops->swiglu_backward(ops, d->data, o->data, drow.data, gate_up.data, dout.data, weight.data, count, rows,
+                             (int)dim, dtype);
         tensor_read(&out);
         tensor_read(&drow);
         for (int64_t j = used * dim; j < rows * dim; j++)
@@ -382,7 +381,7 @@ static void swiglu_matches_float64_and_leaves_rows_beyond_the_count(void **state
         tensor_check("swiglu", &out, want, 0);
         tensor_check("swiglu again", o, want, 0);
         tensor_check("dgate_up", d, dwant, 0);
-        for (int64_t row = 0; weighted && row < rows; row++) {
+        for (int64_t row = 0; row < rows; row++) {
             if (row < used)
                 assert_true(fabs(drow.value[row] - drow_want[row]) <= 16 * 0x1p-24 * terms[row]);
             else
@@ -408,11 +407,9 @@ static void swiglu_packed_matches_float64(void **state) {
         double unit = dtype == DTYPE_F32 ? 0x1p-21 : 0x1p-7, *gate_up_values = doubles(2 * n);
         Ops *ops = oracle_ops(1, 8, 0, 1, 8, 0);
         Tensor draws = tensor_normal(dtype, 2 * n, 3, 0), dhidden = tensor_normal(dtype, n, 1, 0);
+        static const double special[] = {0, -1e-25, -60};
         for (int64_t j = 0; j < 2 * n; j++)
-            gate_up_values[j] = j / dim % 2 == 0 && j % 7 < 3 ? j % 7 == 0   ? 0
-                                                                : j % 7 == 1 ? -1e-25
-                                                                             : -60
-                                                              : draws.value[j];
+            gate_up_values[j] = j / dim % 2 == 0 && j % 7 < 3 ? special[j % 7] : draws.value[j];
         Tensor packed = tensor_of(dtype, 2 * n, gate_up_values), dgate_up = tensor_poison(dtype, 2 * n);
         ops->swiglu_packed_forward(ops, packed.data, rows, (int)dim, dtype);
         tensor_read(&packed);

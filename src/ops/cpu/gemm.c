@@ -107,26 +107,24 @@ static void cpu_moe_router_backward(Ops *ops, void *din, float *dweight, const f
                                     const void *weight, int64_t rows, int dim, int experts, bool accumulate,
                                     DType dtype) {
     CPU_TIMED(ops, OP_MOE);
-    if (din)
-        cpu_gemm(cpu_of(ops), &(Gemm){.m = rows,
-                                      .n = dim,
-                                      .k = experts,
-                                      .a = {dlogits, experts, false, DTYPE_F32},
-                                      .b = {weight, dim, false, dtype},
-                                      .c = din,
-                                      .c_stride = dim,
-                                      .c_dtype = dtype,
-                                      .accumulate = true});
-    if (dweight)
-        cpu_gemm(cpu_of(ops), &(Gemm){.m = experts,
-                                      .n = dim,
-                                      .k = rows,
-                                      .a = {dlogits, experts, true, DTYPE_F32},
-                                      .b = {in, dim, false, dtype},
-                                      .c = dweight,
-                                      .c_stride = dim,
-                                      .c_dtype = DTYPE_F32,
-                                      .accumulate = accumulate});
+    cpu_gemm(cpu_of(ops), &(Gemm){.m = rows,
+                                  .n = dim,
+                                  .k = experts,
+                                  .a = {dlogits, experts, false, DTYPE_F32},
+                                  .b = {weight, dim, false, dtype},
+                                  .c = din,
+                                  .c_stride = dim,
+                                  .c_dtype = dtype,
+                                  .accumulate = true});
+    cpu_gemm(cpu_of(ops), &(Gemm){.m = experts,
+                                  .n = dim,
+                                  .k = rows,
+                                  .a = {dlogits, experts, true, DTYPE_F32},
+                                  .b = {in, dim, false, dtype},
+                                  .c = dweight,
+                                  .c_stride = dim,
+                                  .c_dtype = DTYPE_F32,
+                                  .accumulate = accumulate});
 }
 
 void cpu_install_gemm(Ops *ops) {

@@ -53,7 +53,7 @@ VEC_INLINE void backward_rows(const Swiglu *s, int64_t begin, int64_t end, DType
         void *dgate = cpu_at_mut(s->dgate_up, row * 2 * dim, dtype), *dup = cpu_at_mut(dgate, dim, dtype);
         const void *dout = cpu_at(s->dout, row * dim, dtype);
         void *out = cpu_at_mut(s->out, row * dim, dtype);
-        float weight = s->row_weight ? s->row_weight[row] : 1.0f;
+        float weight = s->row_weight[row];
         VecSum sum = {0};
         VEC_FOR(i, n, dim) {
             Vec g = vec_get(gate, i, n, dtype), u = vec_get(up, i, n, dtype), d = vec_get(dout, i, n, dtype);
@@ -64,7 +64,7 @@ VEC_INLINE void backward_rows(const Swiglu *s, int64_t begin, int64_t end, DType
             vec_put(dup, i, n, dtype, d * silu);
             vec_put(out, i, n, dtype, silu * u * weight);
         }
-        if (s->drow_weight) s->drow_weight[row] = (float)vec_sum_total(&sum);
+        s->drow_weight[row] = (float)vec_sum_total(&sum);
     }
 }
 

@@ -387,7 +387,7 @@ extern "C" void cuda_moe_router_backward(Ops *ops, void *din, float *dweight, co
                                          DType dtype) {
     CudaState *state = cuda_scope_begin(ops, OP_MOE);
     if (rows == 0) {
-        if (dweight && !accumulate)
+        if (!accumulate)
             CUDA_CHECK(state, cudaMemsetAsync(dweight, 0, (size_t)experts * dim * sizeof(float), state->stream));
         cuda_scope_end(state);
         return;
@@ -403,32 +403,30 @@ extern "C" void cuda_moe_router_backward(Ops *ops, void *din, float *dweight, co
     int splits = router_splits(rows, dim, experts), width = router_width(experts);
     const Bf16 *in16 = (const Bf16 *)in;
     bool plain = dtype != DTYPE_BF16 || dim % 8 || experts % 4 || !all_aligned(16, din, in, weight, dlogits);
-    if (!plain)
-        router_split_kernel<<<(unsigned)ceil_div64(rows * width, 1024), 256, 0, state->stream>>>(high, low, dlogits,
-                                                                                                 rows, experts, width);
-    if (din && plain)
+    if (plain) {
         WITH_STORAGE(dtype,
                      (router_din_plain_kernel<T><<<(unsigned)ceil_div64(rows * dim, 256), 256, 0, state->stream>>>(
                          (T *)din, dlogits, (const T *)weight, rows, dim, experts)));
-    else if (din)
+    } else {
+        router_split_kernel<<<(unsigned)ceil_div64(rows * width, 1024), 256, 0, state->stream>>>(high, low, dlogits,
+                                                                                                 rows, experts, width);
         router_din_launch(state, (Bf16 *)din, high, low, (const Bf16 *)weight, rows, dim, experts);
-    LAUNCH_CHECK(state);
-    if (dweight) {
-        dim3 blocks((unsigned)ceil_div64(dim, 128), (unsigned)splits, (unsigned)experts);
-        if (plain)
-            WITH_STORAGE(dtype, (router_dweight_plain_kernel<T><<<blocks, 128, 0, state->stream>>>(
-                                    partials, dlogits, (const T *)in, rows, dim, experts, ceil_div64(rows, splits))));
-        else if (experts <= 16)
-            router_dweight_launch<16>(state, partials, high, low, in16, rows, dim, experts, splits);
-        else if (experts <= 32)
-            router_dweight_launch<32>(state, partials, high, low, in16, rows, dim, experts, splits);
-        else if (experts <= 64)
-            router_dweight_launch<64>(state, partials, high, low, in16, rows, dim, experts, splits);
-        else
-            router_dweight_launch<128>(state, partials, high, low, in16, rows, dim, experts, splits);
-        LAUNCH_CHECK(state);
-        columns_reduce(state->stream, dweight, partials, splits, (int64_t)experts * dim, accumulate);
-        LAUNCH_CHECK(state);
     }
+    LAUNCH_CHECK(state);
+    dim3 blocks((unsigned)ceil_div64(dim, 128), (unsigned)splits, (unsigned)experts);
+    if (plain)
+        WITH_STORAGE(dtype, (router_dweight_plain_kernel<T><<<blocks, 128, 0, state->stream>>>(
+                                partials, dlogits, (const T *)in, rows, dim, experts, ceil_div64(rows, splits))));
+    else if (experts <= 16)
+        router_dweight_launch<16>(state, partials, high, low, in16, rows, dim, experts, splits);
+    else if (experts <= 32)
+        router_dweight_launch<32>(state, partials, high, low, in16, rows, dim, experts, splits);
+    else if (experts <= 64)
+        router_dweight_launch<64>(state, partials, high, low, in16, rows, dim, experts, splits);
+    else
+        router_dweight_launch<128>(state, partials, high, low, in16, rows, dim, experts, splits);
+    LAUNCH_CHECK(state);
+    columns_reduce(state->stream, dweight, partials, splits, (int64_t)experts * dim, accumulate);
+    LAUNCH_CHECK(state);
     cuda_scope_end(state);
 }

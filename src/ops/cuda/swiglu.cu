@@ -86,26 +86,6 @@ static __device__ __forceinline__ float swiglu_backward_piece(float (&gate)[V], 
     return dweight;
 }
 
-template <typename T, int V>
-static __global__ __launch_bounds__(256) void swiglu_backward_kernel(T *dgate_up, T *out, const T *gate_up,
-                                                                     const T *dout, const float *row_weight,
-                                                                     const int32_t *row_count, int64_t rows, int dim) {
-    unsigned pieces = (unsigned)(dim / V);
-    int64_t total = rows_present(row_count, rows) * pieces;
-    int64_t i = (int64_t)blockIdx.x * 256 + threadIdx.x;
-    if (i >= total) return;
-    int64_t row = i / pieces;
-    int column = (int)(i - row * pieces) * V;
-    float gate[V], up[V], grad[V];
-    load_floats<V>(gate, gate_up + row * 2 * dim + column);
-    load_floats<V>(up, gate_up + row * 2 * dim + dim + column);
-    load_floats<V>(grad, dout + row * dim + column);
-    swiglu_backward_piece<T, V>(gate, up, grad, row_weight ? row_weight[row] : 1.0f);
-    store_floats<V>(dgate_up + row * 2 * dim + column, gate);
-    store_floats<V>(dgate_up + row * 2 * dim + dim + column, up);
-    if (out) store_floats<V>(out + row * dim + column, grad);
-}
-
 // A warp takes a row, so that the gradient of its weight is a warp sum.
 template <typename T, int V>
 static __global__
@@ -135,12 +115,8 @@ template <typename T, int V>
 static void swiglu_backward_launch(CudaState *state, T *dgate_up, T *out, float *drow_weight, const T *gate_up,
                                    const T *dout, const float *row_weight, const int32_t *row_count, int64_t rows,
                                    int dim) {
-    if (drow_weight)
-        swiglu_backward_rows_kernel<T, V><<<(unsigned)ceil_div64(rows, 8), 256, 0, state->stream>>>(
-            dgate_up, out, drow_weight, gate_up, dout, row_weight, row_count, rows, dim);
-    else
-        swiglu_backward_kernel<T, V><<<(unsigned)ceil_div64(rows * (dim / V), 256), 256, 0, state->stream>>>(
-            dgate_up, out, gate_up, dout, row_weight, row_count, rows, dim);
+    swiglu_backward_rows_kernel<T, V><<<(unsigned)ceil_div64(rows, 8), 256, 0, state->stream>>>(
+        dgate_up, out, drow_weight, gate_up, dout, row_weight, row_count, rows, dim);
     LAUNCH_CHECK(state);
 }
 
@@ -161,8 +137,7 @@ extern "C" void cuda_swiglu_backward(Ops *ops, void *dgate_up, void *out, float 
     cuda_scope_end(state);
 }
 
-// ---- packed: gate and hidden side by side
-// ---------------------------------------------------------------------------------------------------------
+// ---- packed: gate and hidden side by side -------------------------------------------------------------------------
 
 template <typename T, int V>
 static __global__ __launch_bounds__(256) void swiglu_packed_forward_kernel(T *gate_up, int64_t rows, int dim) {
