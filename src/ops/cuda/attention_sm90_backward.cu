@@ -179,6 +179,15 @@ static __device__ __forceinline__ void differences(const Place &at, const float 
     }
 }
 
+// A word of what was told about step n. Only the lane that arrives on barriers for its warp reads it; and branches on a
+// lane's word are known to be the warp's.
+#define STEP_WORD(D, at, n, name) step_word<D>(at, n, offsetof(Step, name) / 4)
+template <int D> static __device__ __forceinline__ int step_word(const Place &at, int n, int word) {
+    int value = 0;
+    if (at.lane == 0) value = ((const volatile int *)(at.shared + Config<D>::STEPS + n % STEP_SLOTS * 32))[word];
+    return __shfl_sync(0xffffffffu, value, 0);
+}
+
 // The part of dQ of step n goes to the buffer for the sum in memory; or, where the sum ends, to its place.
 template <int D, bool ROPE>
 static __device__ __forceinline__ void dq_hand_over(const BackwardArgs &args, const Place &at, float (&dq)[32], int n,
@@ -192,39 +201,38 @@ static __device__ __forceinline__ void dq_hand_over(const BackwardArgs &args, co
         for (int i = 0; i < 8; i++)
             buffer[i * 128] = make_float4(dq[i * 4], dq[i * 4 + 1], dq[i * 4 + 2], dq[i * 4 + 3]);
         shared_fence_async();
-        __syncwarp();
-        if (at.lane == 0) mbarrier_arrive(done);
+        mbarrier_arrive(done);
         return;
     }
-    const Step step = step_read<D>(at.shared, n);
-    const int row = step.query + (D == 64 ? at.warpgroup * 64 : 0) + (threadIdx.x / 32 & 3) * 16;
+    const int key_block = STEP_WORD(D, at, n, key_block);
+    const int row = STEP_WORD(D, at, n, query) + (D == 64 ? at.warpgroup * 64 : 0) + (threadIdx.x / 32 & 3) * 16;
     Angles angles;
     if constexpr (ROPE) {
         angles_load(angles, args.cos, args.sin, row, args.seq);
     }
     mbarrier_wait(ready, n & 1);
-    if (step.key_block > 0) {
+    if (key_block > 0) {
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             const float4 x = buffer[i * 128];
             dq[i * 4] += x.x, dq[i * 4 + 1] += x.y, dq[i * 4 + 2] += x.z, dq[i * 4 + 3] += x.w;
         }
     }
-    __syncwarp();
-    if (at.lane == 0) mbarrier_arrive(done);
+    mbarrier_arrive(done);
     if constexpr (ROPE) rows_rotate(dq, angles);
     const int column = D == 64 ? 0 : at.warpgroup * 64;
+    const int64_t token = (int64_t)STEP_WORD(D, at, n, batch) * args.seq + row;
     rows_store(dq, args.scale,
-               args.dq + ((int64_t)step.batch * args.seq + row) * args.grad_stride + step.head * args.head_dim + column,
+               args.dq + token * args.grad_stride + STEP_WORD(D, at, n, head) * args.head_dim + column,
                args.grad_stride, args.seq - row, args.head_dim - column);
 }
 
 template <int D, bool ROPE>
 static __device__ __forceinline__ void gradients_store(const BackwardArgs &args, const Place &at,
                                                        const float (&dk)[D / 2], const float (&dv)[D / 2]) {
-    const Step step = step_read<D>(at.shared, at.n);
-    const int row = step.key_block * KEYS + at.row0;
-    const int64_t to = ((int64_t)step.batch * args.seq + row) * args.grad_stride + step.kv_head * args.head_dim;
+    const int row = STEP_WORD(D, at, at.n, key_block) * KEYS + at.row0;
+    const int64_t token = (int64_t)STEP_WORD(D, at, at.n, batch) * args.seq + row;
+    const int64_t to = token * args.grad_stride + STEP_WORD(D, at, at.n, kv_head) * args.head_dim;
     Angles angles;
     if constexpr (ROPE) angles_load(angles, args.cos, args.sin, row, args.seq);
     rows_store(dv, 1.0f, args.dv + to, args.grad_stride, args.seq - row, args.head_dim);
@@ -239,12 +247,6 @@ static __device__ __forceinline__ void gradients_store(const BackwardArgs &args,
     } else {
         rows_store(dk, args.scale, args.dk + to, args.grad_stride, args.seq - row, args.head_dim);
     }
-}
-
-// A word of what was told about step n; from one lane, so that branches on it are known to be the warp's.
-template <int D> static __device__ __forceinline__ int step_word(const uint8_t *shared, int n, int word) {
-    const volatile int *step = (const volatile int *)(shared + Config<D>::STEPS + n % STEP_SLOTS * 32);
-    return __shfl_sync(0xffffffffu, step[word], 0);
 }
 
 // From the scores s and dP, in flight, to the left operands of the products: P for dV, dS for dK and, in shared memory,
@@ -302,11 +304,8 @@ static __device__ __forceinline__ void backward_compute(const BackwardArgs &args
     at.n = 0;
     float s[COUNT], dp[COUNT], dk[D / 2], dv[D / 2], dq[32];
     int before = 0; // flags of the step before
-    // A step's words have their own barrier, though that of its Q, arrived on after them, would do: it is easier to
-    // follow.
-    mbarrier_wait(base + C::STEP_FULL, 0);
-    mbarrier_wait(base + C::Q_FULL, 0);
-    int flags = step_word<D>(shared, 0, 0), ahead = step_word<D>(shared, 0, 1);
+    mbarrier_wait(base + C::Q_FULL, 0); // which the loading thread arrived on after the step's words
+    int flags = STEP_WORD(D, at, 0, flags), ahead = STEP_WORD(D, at, 0, ahead);
     if (flags & STEP_STOP) return;
     bool whole = D != 64 || ahead > 0 || warpgroup == 0;
     scores_start<D>(s, base + C::K + warpgroup * 8192, base + C::Q);
@@ -335,10 +334,9 @@ static __device__ __forceinline__ void backward_compute(const BackwardArgs &args
         if (at.n > 0) dq_hand_over<D, ROPE>(args, at, dq, at.n - 1, before);
         wgmma_wait<1>(); // dV
         if (at.lane == 0) mbarrier_arrive(base + C::DO_EMPTY + stage * 8);
-        mbarrier_wait(base + C::STEP_FULL + next % STEP_SLOTS * 8, next / STEP_SLOTS & 1);
         mbarrier_wait(base + C::Q_FULL + (stage ^ 1) * 8, next / 2 & 1);
-        const int next_flags = step_word<D>(shared, next, 0);
-        ahead = step_word<D>(shared, next, 1);
+        const int next_flags = STEP_WORD(D, at, next, flags);
+        ahead = STEP_WORD(D, at, next, ahead);
         whole = D != 64 || ahead > 0 || warpgroup == 0;
         if (next_flags & STEP_STOP) break;
         if (flags & STEP_LAST) { // before the next scores: with products in flight ptxas would serialize all
@@ -387,10 +385,10 @@ static __global__ void __launch_bounds__(THREADS, 1)
             mbarrier_init(base + C::DO_FULL + i * 8, 1), mbarrier_init(base + C::DO_EMPTY + i * 8, 8);
             mbarrier_init(base + C::K_EMPTY + i * 8, 8), mbarrier_init(base + C::V_EMPTY + i * 8, 8);
             mbarrier_init(base + C::DS_FULL + i * 8, 8);
-            mbarrier_init(base + C::DQ_READY + i * 8, 1), mbarrier_init(base + C::DQ_DONE + i * 8, 4);
+            mbarrier_init(base + C::DQ_READY + i * 8, 1), mbarrier_init(base + C::DQ_DONE + i * 8, 128);
         }
         for (int i = 0; i < STEP_SLOTS; i++)
-            mbarrier_init(base + C::STEP_FULL + i * 8, 1);
+            mbarrier_init(base + C::STEP_FULL + i * 8, 1), mbarrier_init(base + C::STEP_EMPTY + i * 8, 2);
         mbarrier_init_fence();
     }
     __syncthreads();

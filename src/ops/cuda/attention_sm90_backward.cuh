@@ -74,7 +74,7 @@ template <int D> struct Config {
     static constexpr int Q_FULL = BARRIERS, Q_EMPTY = Q_FULL + 16, DO_FULL = Q_EMPTY + 16, DO_EMPTY = DO_FULL + 16,
                          K_EMPTY = DO_EMPTY + 16, V_EMPTY = K_EMPTY + 16, DS_FULL = V_EMPTY + 16,
                          DQ_READY = DS_FULL + 16, DQ_DONE = DQ_READY + 16, STEP_FULL = DQ_DONE + 16,
-                         BYTES = STEP_FULL + STEP_SLOTS * 8;
+                         STEP_EMPTY = STEP_FULL + STEP_SLOTS * 8, BYTES = STEP_EMPTY + STEP_SLOTS * 8;
     static_assert(BYTES <= 232448, "shared memory of a block");
 };
 
@@ -135,18 +135,24 @@ static __device__ __forceinline__ void load_rows(uint32_t shared, const CUtensor
         tensor_load_head(shared + panel * panel_bytes, map, barrier, panel * 64, head, token, batch);
 }
 
+// A step's words have a place of STEP_SLOTS. The threads that sum dQ say when they have read them; the warps that
+// compute need not: they have when they leave the step's Q, and that is waited for before.
 template <int D>
 static __device__ __forceinline__ void step_tell(uint8_t *shared, uint32_t base, int n, const Step &step) {
     using C = Config<D>;
     int4 *to = (int4 *)(shared + C::STEPS + n % STEP_SLOTS * 32);
+    mbarrier_wait(base + C::STEP_EMPTY + n % STEP_SLOTS * 8, (n / STEP_SLOTS + 1) & 1);
     to[0] = make_int4(step.flags, step.ahead, step.query, step.head);
     to[1] = make_int4(step.line, step.batch, step.kv_head, step.key_block);
     mbarrier_arrive(base + C::STEP_FULL + n % STEP_SLOTS * 8);
 }
 
-template <int D> static __device__ __forceinline__ Step step_read(const uint8_t *shared, int n) {
-    const int4 *from = (const int4 *)(shared + Config<D>::STEPS + n % STEP_SLOTS * 32);
+template <int D> static __device__ __forceinline__ Step step_read(const uint8_t *shared, uint32_t base, int n) {
+    using C = Config<D>;
+    mbarrier_wait(base + C::STEP_FULL + n % STEP_SLOTS * 8, n / STEP_SLOTS & 1);
+    const int4 *from = (const int4 *)(shared + C::STEPS + n % STEP_SLOTS * 32);
     const int4 x = from[0], y = from[1];
+    mbarrier_arrive(base + C::STEP_EMPTY + n % STEP_SLOTS * 8);
     return Step{x.x, x.y, x.z, x.w, y.x, y.y, y.z, y.w};
 }
 
@@ -215,8 +221,7 @@ static __device__ __forceinline__ void backward_sum(const BackwardArgs &args, ui
                    buffer = base + C::DQ + half * (DQ_BYTES / 2);
     int32_t *pending = NULL; // turn to pass when its addition is complete
     for (int n = 0;; n++) {
-        mbarrier_wait(base + C::STEP_FULL + n % STEP_SLOTS * 8, n / STEP_SLOTS & 1);
-        const Step step = step_read<D>(shared, n);
+        const Step step = step_read<D>(shared, base, n);
         if (step.flags & STEP_STOP) break;
         float *sum = args.dq_sum + (int64_t)step.line * DQ_FLOATS + half * (DQ_FLOATS / 2);
         int32_t *turn = args.turns + (int64_t)step.line * 2 + half;
