@@ -78,6 +78,20 @@ static Status check_divides(int whole, int parts, const char *whole_name, const 
     return status_usage("%s %d does not divide by %s %d", whole_name, whole, parts_name, parts);
 }
 
+static Status check_cuda(const LayoutRequest *request) {
+    const ModelConfig *config = &request->config;
+    if (config->head_dim > OPS_CUDA_HEAD_DIM_MAX)
+        return status_usage("attention on a GPU has heads of at most %d columns, and head_dim is %d",
+                            OPS_CUDA_HEAD_DIM_MAX, config->head_dim);
+    if (request->precision != PRECISION_FP32 && config->head_dim % OPS_CUDA_HEAD_DIM_PIECE)
+        return status_usage("attention in bf16 on a GPU needs a head_dim that is a multiple of %d, and it is %d",
+                            OPS_CUDA_HEAD_DIM_PIECE, config->head_dim);
+    if (config->experts > OPS_CUDA_EXPERTS_MAX || config->top_k > OPS_CUDA_TOP_K_MAX)
+        return status_usage("a GPU routes to at most %d experts, %d of them for a token, and the model has %d and %d",
+                            OPS_CUDA_EXPERTS_MAX, OPS_CUDA_TOP_K_MAX, config->experts, config->top_k);
+    return NULL;
+}
+
 static Status check_request(const LayoutRequest *request) {
     const ModelConfig *config = &request->config;
     const Mesh *mesh = &request->mesh;
@@ -106,7 +120,7 @@ static Status check_request(const LayoutRequest *request) {
         return status_usage("%d layers cannot fill %d pipeline stages", config->layers, mesh->pp);
     if (request->stage < 0 || request->stage >= mesh->pp)
         return status_usage("pipeline stage %d of %d does not exist", request->stage, mesh->pp);
-    return NULL;
+    return request->device == LAYOUT_CUDA ? check_cuda(request) : NULL;
 }
 
 // ---- parameters -----------------------------------------------------------------------------------------------------
@@ -395,7 +409,6 @@ static int64_t place_temporaries(Layout *layout) {
 // Attention's backward pass is faster with a large workspace, and the LM head's logits, which set the size of the
 // block, are gone by then: whatever the other temporaries of that phase leave is lent to it. The block does not grow.
 static int64_t place_with_scratch(Layout *layout) {
-    const int64_t most = INT64_C(9) << 28; // 2.25 GiB: more does not help any library
     int64_t end = place_temporaries(layout), alive = 0;
     if (layout->request.device != LAYOUT_CUDA) return end;
     for (int i = 0; i < layout->activation_count; i++) {
@@ -403,7 +416,7 @@ static int64_t place_with_scratch(Layout *layout) {
         if (!act->kept && act->first <= PHASE_ATTENTION_BACKWARD && act->last >= PHASE_ATTENTION_BACKWARD)
             alive += act->bytes;
     }
-    int64_t bytes = end - alive < most ? end - alive : most;
+    int64_t bytes = end - alive < LAYOUT_SCRATCH_MAX ? end - alive : LAYOUT_SCRATCH_MAX;
     temporary(layout, ACT_SCRATCH, DTYPE_U8, bytes / LAYOUT_ALIGN * LAYOUT_ALIGN, 1, PHASE_ATTENTION_BACKWARD,
               PHASE_ATTENTION_BACKWARD);
     LayoutActivation *scratch = &layout->activations[layout->activation_count - 1];

@@ -54,6 +54,9 @@ typedef struct LayoutRequest {
     bool inference; // weights and activations only: no gradients, moments or master weights
 } LayoutRequest;
 
+// What attention's backward pass is lent at most: more helps no kernel.
+#define LAYOUT_SCRATCH_MAX (INT64_C(9) << 28)
+
 typedef enum LayoutKind {
     LAYOUT_WEIGHTS,
     LAYOUT_MASTER,

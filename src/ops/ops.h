@@ -87,6 +87,14 @@ typedef struct MoeRouting {
 // Rows of an expert start at multiples of this: tiles of the grouped product on the GPU.
 enum { OPS_CPU_ROW_ALIGN = 1, OPS_CUDA_ROW_ALIGN = 128 };
 
+// What the kernels on the GPU have room for; a layout refuses models beyond it. bf16 heads are copied in pieces.
+enum {
+    OPS_CUDA_HEAD_DIM_MAX = 128,
+    OPS_CUDA_HEAD_DIM_PIECE = 8,
+    OPS_CUDA_EXPERTS_MAX = 256,
+    OPS_CUDA_TOP_K_MAX = 32,
+};
+
 static inline int64_t moe_rows_capacity(int64_t tokens, int top_k, int experts, int row_align) {
     int64_t rows = tokens * top_k + (int64_t)experts * (row_align - 1); // every expert may need padding
     return (rows + row_align - 1) / row_align * row_align;

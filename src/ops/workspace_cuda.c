@@ -3,16 +3,13 @@
 #include "ops/cuda/workspace.h"
 #include "ops/ops.h"
 
-enum { WORKSPACE_GEMM = 64 << 20 }; // cuBLASLt's split-K partials, and what cuDNN may use
-
 static void cover(size_t *bytes, size_t needed) {
     if (needed > *bytes) *bytes = needed;
 }
 
 size_t ops_cuda_workspace(const OpsWorkspaceRequest *request) {
     size_t bytes = WORKSPACE_GEMM;
-    // attention backward: the row sums of dout * out
-    cover(&bytes, (size_t)request->tokens * (size_t)request->heads * sizeof(float));
+    cover(&bytes, workspace_attention_backward(request->tokens, request->heads));
     cover(&bytes, workspace_norm_backward(request->hidden));
     cover(&bytes, workspace_qk_rope_backward(request->head_dim));
     cover(&bytes, workspace_reduce());

@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "base/stats.h"
 #include "base/threads.h"
+#include "model/layout.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -475,7 +476,7 @@ static Status bind_workspace(Bench *b) {
                                    .threads = threads_count()};
     b->workspace_bytes = b->cuda ? ops_cuda_workspace(&request) : ops_cpu_workspace(&request);
     // In training, attention's backward pass borrows temporaries as scratch; here it gets as much of its own.
-    size_t lent = (size_t)9 << 28;
+    size_t lent = LAYOUT_SCRATCH_MAX;
     if (b->cuda && b->workspace_bytes < lent && fits(b, 4 * lent)) b->workspace_bytes = lent;
     TRY(b->ops->alloc(b->ops, &b->workspace, b->workspace_bytes, "bench workspace"));
     b->ops->bind_workspace(b->ops, b->workspace, b->workspace_bytes);

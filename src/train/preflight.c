@@ -35,6 +35,8 @@ int preflight_candidates(int64_t micro_batch, int64_t grad_accum, PreflightTry *
             tries[count++] = (PreflightTry){.micro_batch = micro_batch, .grad_accum = grad_accum};
         tries[count++] = (PreflightTry){.micro_batch = divisor, .grad_accum = sequences / divisor};
     }
+    if (count < most && tries[count - 1].micro_batch < micro_batch)
+        tries[count++] = (PreflightTry){.micro_batch = micro_batch, .grad_accum = grad_accum};
     return count;
 }
 

@@ -176,6 +176,40 @@ static void test_impossible_requests_are_refused(void **state) {
     }
 }
 
+// What the kernels have no room for is an error before anything runs, on the GPU alone.
+static void test_models_beyond_the_gpu_kernels_are_refused(void **state) {
+    (void)state;
+    static const struct {
+        int head_dim, experts, top_k;
+        Precision precision;
+        const char *error; // NULL: accepted
+    } table[] = {
+        {128, 0, 0, PRECISION_BF16, NULL},
+        {256, 0, 0, PRECISION_BF16, "head_dim is 256"},
+        {256, 0, 0, PRECISION_FP32, "head_dim is 256"},
+        {100, 0, 0, PRECISION_BF16, "multiple of 8"},
+        {100, 0, 0, PRECISION_FP32, NULL},
+        {64, 512, 8, PRECISION_BF16, "at most 256 experts"},
+        {64, 128, 40, PRECISION_BF16, "at most 256 experts, 32 of them"},
+    };
+    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
+        LayoutRequest request = request_of(table[i].experts ? "qwen3-moe-500m" : "smollm-360m");
+        request.precision = table[i].precision;
+        request.config.head_dim = table[i].head_dim;
+        if (table[i].experts) request.config.experts = table[i].experts, request.config.top_k = table[i].top_k;
+        Layout layout;
+        for (int device = LAYOUT_CPU; device <= LAYOUT_CUDA; device++) {
+            request.device = (LayoutDevice)device;
+            if (device == LAYOUT_CUDA && table[i].error) {
+                assert_error(layout_build(&layout, &request), table[i].error);
+                continue;
+            }
+            assert_ok(layout_build(&layout, &request));
+            layout_free(&layout);
+        }
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_parameters_sum_to_the_model),
@@ -186,6 +220,7 @@ int main(void) {
         cmocka_unit_test(test_pipeline_stages_cover_all_layers_once),
         cmocka_unit_test(test_expert_parallel_ranks_hold_their_experts),
         cmocka_unit_test(test_impossible_requests_are_refused),
+        cmocka_unit_test(test_models_beyond_the_gpu_kernels_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

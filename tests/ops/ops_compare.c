@@ -2,9 +2,11 @@
 // shapes (odd ones included). Outputs are poisoned with NaN bits first; each CUDA op runs twice and must give the same
 // bits.
 //
-//   ops_compare [--small] [--every N] [NAME]   NAME: only the ops whose name contains it; N: only each N-th case;
-//                                              --small: every kernel once at a small odd size, for slow tools such as
-//                                              compute-sanitizer
+//   ops_compare [--small] [--portable] [--every N] [NAME]
+//
+// NAME: only the ops whose name contains it; --every: only each N-th case; --small: every kernel once at a small odd
+// size, for slow tools such as compute-sanitizer; --portable: the kernels that run on GPUs other than Hopper and with
+// little shared memory, whatever is here.
 //
 // Tolerance of an element: u |ref| + (8 * 2^-24 * sqrt(n) + inner) * rms, where u is one step of the storage type (2^-7
 // for bf16, 2^-21 for float), n the length of the reduction behind the element, rms that of the whole output, and inner
@@ -52,8 +54,7 @@ void random_fill(void *out, DType dtype, int64_t count, float scale, uint64_t se
         value_set(out, dtype, i, random_float(&state) * scale);
 }
 
-// ---- buffers
-// ------------------------------------------------------------------------------------------------------------
+// ---- buffers -------------------------------------------------------------------------------------------------------
 
 void *add(Compare *run, Case *c, Role role, DType dtype, int64_t count, double reduction, double inner) {
     Buffer *buffer = &c->buffers[c->count++];
@@ -219,8 +220,7 @@ void positive(float *values, int64_t count) {
         values[i] = 0.5f + fabsf(values[i]);
 }
 
-// ---- the program
-// --------------------------------------------------------------------------------------------------------
+// ---- the program ---------------------------------------------------------------------------------------------------
 
 #define OP(name) \
     { #name, sweep_##name }
@@ -301,10 +301,12 @@ static int compare_all(Ops *cuda, const char *only, int every, bool small) {
 int main(int argc, char **argv) {
     const char *only = NULL;
     int every = 1;
-    bool small = false;
+    bool small = false, portable = false;
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--small") == 0)
             small = true;
+        else if (strcmp(argv[i], "--portable") == 0)
+            portable = true;
         else if (strcmp(argv[i], "--every") == 0 && i + 1 < argc)
             every = atoi(argv[++i]);
         else
@@ -317,7 +319,8 @@ int main(int argc, char **argv) {
     }
     Ops *cuda = NULL;
     const char *cache = getenv("HEARTH_TUNE_CACHE"); // without one, every run races anew
-    must(ops_cuda_create(&cuda, 0, cache && *cache ? cache : NULL));
+    must(ops_cuda_create(&cuda, 0, cache && *cache && !portable ? cache : NULL));
+    if (portable) cuda_state(cuda)->arch = 86, cuda_state(cuda)->shared_limit = 99 << 10;
     size_t bytes = (size_t)512 << 20;
     void *workspace = NULL;
     must(cuda->alloc(cuda, &workspace, bytes, "the workspace"));

@@ -5,8 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// ---- elements
-// -----------------------------------------------------------------------------------------------------------
+// ---- elements ------------------------------------------------------------------------------------------------------
 
 void sweep_fill_f32(Compare *run) {
     EACH_SIZE(n, 1, 257, 100000) {
@@ -46,8 +45,7 @@ void sweep_norm_f32(Compare *run) {
     }
 }
 
-// ---- linear
-// -------------------------------------------------------------------------------------------------------------
+// ---- linear --------------------------------------------------------------------------------------------------------
 
 // 1100 rows in bf16: kernels race, and each is checked against the library's product there.
 static void sweep_linear(Compare *run, OpCall *call, bool accumulate) {
@@ -96,8 +94,7 @@ void sweep_linear_backward_weight(Compare *run) {
     sweep_linear(run, call_linear_backward_weight, true);
 }
 
-// ---- embedding
-// ----------------------------------------------------------------------------------------------------------
+// ---- embedding -----------------------------------------------------------------------------------------------------
 
 // Half of the ids are one frequent id (all of them when `same`), the rest random.
 static void fill_ids(Compare *run, int32_t *ids, int count, int vocab, bool same) {
@@ -132,8 +129,7 @@ void sweep_embedding_backward(Compare *run) {
     }
 }
 
-// ---- norms and rotary
-// ---------------------------------------------------------------------------------------------------
+// ---- norms and rotary ----------------------------------------------------------------------------------------------
 
 void sweep_add_rmsnorm_forward(Compare *run) {
     EACH_DTYPE(dtype)
@@ -278,8 +274,7 @@ void sweep_linear_rope_forward(Compare *run) {
     }
 }
 
-// ---- attention
-// ----------------------------------------------------------------------------------------------------------
+// ---- attention -----------------------------------------------------------------------------------------------------
 
 static void add_documents(Compare *run, Case *c, bool packed) {
     const CallSizes *s = &c->sizes;
@@ -355,8 +350,7 @@ void sweep_attention_cached(Compare *run) {
     }
 }
 
-// ---- SwiGLU and cross entropy
-// -------------------------------------------------------------------------------------------
+// ---- SwiGLU and cross entropy --------------------------------------------------------------------------------------
 
 void sweep_swiglu_forward(Compare *run) {
     EACH_DTYPE(dtype) EACH_SIZE(rows, 1, 65, 129) EACH(dim, 8, 57, 96, 704) EACH(weighted, 0, 1) {
@@ -492,8 +486,7 @@ void sweep_cross_entropy(Compare *run) {
     }
 }
 
-// ---- optimizer
-// ----------------------------------------------------------------------------------------------------------
+// ---- optimizer -----------------------------------------------------------------------------------------------------
 
 void sweep_guard(Compare *run) {
     const float values[] = {1.0f, 5.0f, INFINITY, -INFINITY, NAN};

@@ -4,8 +4,7 @@
 #include "base/rng.h"
 #include "base/threads.h"
 
-// ---- tensors
-// ------------------------------------------------------------------------------------------------------------
+// ---- tensors -------------------------------------------------------------------------------------------------------
 
 static uint64_t draws; // every tensor takes its own stream, the same on every run
 
@@ -123,8 +122,7 @@ void oracle_ops_free(Ops *ops) {
     free(workspace);
 }
 
-// ---- operations
-// ---------------------------------------------------------------------------------------------------------
+// ---- operations ----------------------------------------------------------------------------------------------------
 
 void oracle_matmul(double *c, const double *a, int64_t a_row, int64_t a_column, const double *b, int64_t b_row,
                    int64_t b_column, int64_t m, int64_t n, int64_t k) {

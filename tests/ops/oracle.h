@@ -5,8 +5,7 @@
 #include "ops/ops.h"
 #include "testing.h"
 
-// ---- tensors
-// ------------------------------------------------------------------------------------------------------------
+// ---- tensors -------------------------------------------------------------------------------------------------------
 
 typedef struct Tensor {
     DType dtype;
@@ -44,8 +43,7 @@ int32_t *ids(int64_t count, int bound); // random in [0, bound)
 Ops *oracle_ops(int seq, int hidden, int heads, int kv_heads, int head_dim, int experts);
 void oracle_ops_free(Ops *ops);
 
-// ---- operations
-// ---------------------------------------------------------------------------------------------------------
+// ---- operations ----------------------------------------------------------------------------------------------------
 
 // c[m, n] += a . b with a at a[i * a_row + x * a_column], b likewise
 void oracle_matmul(double *c, const double *a, int64_t a_row, int64_t a_column, const double *b, int64_t b_row,

@@ -5,7 +5,7 @@
 
 static void test_candidates_keep_the_global_batch(void **state) {
     (void)state;
-    static const int64_t table[][2] = {{64, 8}, {1, 1}, {3, 7}, {12, 5}, {8, 1}, {1, 32}, {5, 64}};
+    static const int64_t table[][2] = {{64, 8}, {1, 1}, {3, 7}, {12, 5}, {8, 1}, {1, 32}, {5, 64}, {12, 1}, {7, 1}};
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
         PreflightTry tries[8];
         int count = preflight_candidates(table[i][0], table[i][1], tries, 8), own = 0;

@@ -157,8 +157,7 @@ static void row_mask(const Attention *attention, const Block *block, float *scor
         scores[i] = masked;
 }
 
-// ---- forward
-// ------------------------------------------------------------------------------------------------------------
+// ---- forward -------------------------------------------------------------------------------------------------------
 
 // One row of scores becomes e^(score - maximum so far); what was summed under an older maximum is scaled down.
 static void row_softmax(float *scores, int64_t keys, float *high, float *sum, float *out, int head_dim) {

@@ -11,8 +11,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-// ---- memory
-// -----------------------------------------------------------------------------------------------------------
+// ---- memory --------------------------------------------------------------------------------------------------------
 
 static Status cpu_alloc(Ops *ops, void **memory, size_t bytes, const char *what) {
     enum { HUGE_PAGE = 2 << 20 };
@@ -213,8 +212,7 @@ void cpu_timer_stop(CpuTimer *timer) {
     if (timer->cpu) timer->cpu->seconds[timer->category] += clock_seconds() - timer->start;
 }
 
-// ---- the table
-// --------------------------------------------------------------------------------------------------------
+// ---- the table -----------------------------------------------------------------------------------------------------
 
 Status ops_cpu_create(Ops **ops) {
     Cpu *cpu = xcalloc(1, sizeof *cpu);

@@ -6,8 +6,7 @@
 
 enum { ELEMENT_CHUNK = 1 << 15 };
 
-// ---- fill
-// ---------------------------------------------------------------------------------------------------------------
+// ---- fill ----------------------------------------------------------------------------------------------------------
 
 typedef struct Fill {
     float *out;
@@ -26,8 +25,7 @@ static void cpu_fill_f32(Ops *ops, float *out, float value, int64_t count) {
     threads_for(count, ELEMENT_CHUNK, fill_task, &(Fill){out, value});
 }
 
-// ---- cast
-// ---------------------------------------------------------------------------------------------------------------
+// ---- cast ----------------------------------------------------------------------------------------------------------
 
 VEC_INLINE void cast_range(void *out, DType out_dtype, const void *in, DType in_dtype, int64_t count) {
     VEC_FOR(i, n, count) vec_put(out, i, n, out_dtype, vec_get(in, i, n, in_dtype));

@@ -15,8 +15,7 @@ typedef struct Route {
     const float *drow_weight, *dprob, *z_coef;
 } Route;
 
-// ---- routing
-// ------------------------------------------------------------------------------------------------------------
+// ---- routing -------------------------------------------------------------------------------------------------------
 
 static void token_softmax(float *probs, float *lse, const float *logits, int experts) {
     float highest = logits[0];
@@ -193,8 +192,7 @@ static void cpu_moe_balance(Ops *ops, float *loss, float *dprob, const float *sc
     *loss = (float)((double)*loss + experts * sum / parts);
 }
 
-// ---- load
-// ---------------------------------------------------------------------------------------------------------------
+// ---- load ----------------------------------------------------------------------------------------------------------
 
 static void load_of(float stats[MOE_LOAD_STATS], const int32_t *counts, int experts) {
     double total = 0, most = 0, entropy = 0;
@@ -233,8 +231,7 @@ static void cpu_moe_bias_update(Ops *ops, float *bias, const int32_t *counts, co
     }
 }
 
-// ---- rows
-// ---------------------------------------------------------------------------------------------------------------
+// ---- rows ----------------------------------------------------------------------------------------------------------
 
 typedef struct Rows {
     void *out;

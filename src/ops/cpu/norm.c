@@ -23,8 +23,7 @@ VEC_INLINE Vec weight_get(const Norm *norm, int64_t i, int64_t n, DType dtype) {
     return vec_nonzero(vec_get(norm->weight, i, n, dtype), OPS_NONZERO);
 }
 
-// ---- forward
-// ------------------------------------------------------------------------------------------------------------
+// ---- forward -------------------------------------------------------------------------------------------------------
 
 VEC_INLINE void forward_rows(const Norm *norm, int64_t begin, int64_t end, DType dtype) {
     int dim = norm->dim;

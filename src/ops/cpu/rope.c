@@ -20,8 +20,7 @@ static inline bool rope_has_norm(const QkRopeShape *shape) {
     return shape->q_weight || shape->k_weight;
 }
 
-// ---- forward
-// ------------------------------------------------------------------------------------------------------------
+// ---- forward -------------------------------------------------------------------------------------------------------
 
 VEC_INLINE void forward_head(void *out, const void *in, const void *weight, float *rstd_out, const float *cos,
                              const float *sin, int64_t half, float eps, DType dtype) {

@@ -5,7 +5,7 @@
 
 #include <math_constants.h>
 
-enum { F32_WARPS = 8, F32_DIM = 128, F32_PITCH = F32_DIM + 1 }; // the pitch keeps 32 rows in 32 banks
+enum { F32_WARPS = 8, F32_DIM = OPS_CUDA_HEAD_DIM_MAX, F32_PITCH = F32_DIM + 1 }; // the pitch keeps 32 rows in 32 banks
 
 struct F32Args {
     const float *q, *k, *v, *o, *dout;

@@ -9,59 +9,21 @@
 // Tiles lie in shared memory as rows of 16-byte chunks whose place is XORed with the row, so that ldmatrix meets no
 // bank twice. Head dimensions are padded with zeros to the template's D.
 #include "ops/cuda/cuda.h"
+#include "ops/cuda/sm80.cuh"
 #include "ops/cuda/vector.cuh"
+#include "ops/cuda/workspace.h"
 
-#include <cuda_bf16.h>
 #include <math_constants.h>
 
-typedef __nv_bfloat16 Half;
-
 struct FlashArgs {
-    const Half *q, *k, *v, *o, *dout;
-    Half *out, *dq, *dk, *dv;
+    const Bf16 *q, *k, *v, *o, *dout;
+    Bf16 *out, *dq, *dk, *dv;
     float *lse, *row_sum; // [batch, heads, seq]
     const int32_t *doc_start;
     int batch, seq, heads, kv_heads, head_dim;
     int64_t q_stride, k_stride, v_stride, o_stride, grad_stride;
     float scale;
 };
-
-// ---- instructions ---------------------------------------------------------------------------------------------------
-
-static __device__ __forceinline__ uint32_t shared_address(const void *pointer) {
-    return (uint32_t)__cvta_generic_to_shared(pointer);
-}
-
-static __device__ __forceinline__ void copy_async(uint32_t to, const void *from, bool valid) { // zeros when not valid
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0));
-}
-
-static __device__ __forceinline__ void copy_commit() {
-    asm volatile("cp.async.commit_group;");
-}
-
-static __device__ __forceinline__ void copy_wait_all() {
-    asm volatile("cp.async.wait_group 0;" ::: "memory");
-}
-
-static __device__ __forceinline__ void load_matrices(uint32_t r[4], uint32_t address) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(address));
-}
-
-static __device__ __forceinline__ void load_matrices_transposed(uint32_t r[4], uint32_t address) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(address));
-}
-
-static __device__ __forceinline__ void multiply(float d[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-                 "{%0, %1, %2, %3};"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
 
 // ---- tiles --------------------------------------------------------------------------------------------------------
 
@@ -73,35 +35,36 @@ template <int D> static __device__ __forceinline__ uint32_t tile_offset(int row,
 
 // Rows [0, ROWS) of a matrix into a tile; rows from `rows` on and columns from `columns` on become zero.
 template <int D, int ROWS, int THREADS>
-static __device__ __forceinline__ void tile_load(uint32_t tile, const Half *from, int64_t stride, int rows,
+static __device__ __forceinline__ void tile_load(uint32_t tile, const Bf16 *from, int64_t stride, int rows,
                                                  int columns) {
 #pragma unroll
     for (int i = threadIdx.x; i < ROWS * (D / 8); i += THREADS) {
         int row = i / (D / 8), chunk = i % (D / 8);
         bool valid = row < rows && chunk * 8 < columns;
-        copy_async(tile + tile_offset<D>(row, chunk), valid ? from + row * stride + chunk * 8 : from, valid);
+        copy16_async(tile + tile_offset<D>(row, chunk), valid ? from + row * stride + chunk * 8 : from, valid);
     }
 }
 
 // Fragment of the 16 x 16 block (row0, 16 * step) as the left operand.
 template <int D>
-static __device__ __forceinline__ void left_fragment(uint32_t a[4], uint32_t tile, int row0, int step) {
+static __device__ __forceinline__ void left_fragment(uint32_t (&a)[4], uint32_t tile, int row0, int step) {
     int lane = threadIdx.x & 31;
-    load_matrices(a, tile + tile_offset<D>(row0 + (lane & 15), step * 2 + (lane >> 4)));
+    matrices_load(a, tile + tile_offset<D>(row0 + (lane & 15), step * 2 + (lane >> 4)));
 }
 
 // Right operands of two neighbouring 8-column blocks of out, where the tile's rows are out's columns (a product with
 // the tile transposed): b[0..1] columns row0.., b[2..3] columns row0 + 8..
-template <int D> static __device__ __forceinline__ void right_rows(uint32_t b[4], uint32_t tile, int row0, int step) {
+template <int D>
+static __device__ __forceinline__ void right_rows(uint32_t (&b)[4], uint32_t tile, int row0, int step) {
     int lane = threadIdx.x & 31;
-    load_matrices(b, tile + tile_offset<D>(row0 + (lane & 7) + ((lane >> 4) << 3), step * 2 + ((lane >> 3) & 1)));
+    matrices_load(b, tile + tile_offset<D>(row0 + (lane & 7) + ((lane >> 4) << 3), step * 2 + ((lane >> 3) & 1)));
 }
 
 // The same where the tile's rows are summed over: rows 16 * step.., columns 16 * pair..
 template <int D>
-static __device__ __forceinline__ void right_columns(uint32_t b[4], uint32_t tile, int step, int pair) {
+static __device__ __forceinline__ void right_columns(uint32_t (&b)[4], uint32_t tile, int step, int pair) {
     int lane = threadIdx.x & 31;
-    load_matrices_transposed(b, tile + tile_offset<D>(step * 16 + (lane & 15), pair * 2 + (lane >> 4)));
+    matrices_load_transposed(b, tile + tile_offset<D>(step * 16 + (lane & 15), pair * 2 + (lane >> 4)));
 }
 
 // acc += s, rounded to bf16, times the rows of a tile: 16 rows of a warp for every t.
@@ -122,8 +85,8 @@ static __device__ __forceinline__ void rows_multiply(float (&acc)[MT][D / 8][4],
             right_columns<D>(r, tile, j, i);
 #pragma unroll
             for (int t = 0; t < MT; t++) {
-                multiply(acc[t][2 * i], left[t], r[0], r[1]);
-                multiply(acc[t][2 * i + 1], left[t], r[2], r[3]);
+                mma(acc[t][2 * i], left[t], r[0], r[1]);
+                mma(acc[t][2 * i + 1], left[t], r[2], r[3]);
             }
         }
     }
@@ -132,7 +95,7 @@ static __device__ __forceinline__ void rows_multiply(float (&acc)[MT][D / 8][4],
 // A warp's 16 x D accumulators times factor (per row half), as bf16 through its own rows of a tile to memory.
 template <int D>
 static __device__ __forceinline__ void rows_store(uint8_t *tile, int row0, const float (*acc)[4], float factor_low,
-                                                  float factor_high, Half *to, int64_t stride, int rows, int columns) {
+                                                  float factor_high, Bf16 *to, int64_t stride, int rows, int columns) {
     int lane = threadIdx.x & 31;
     __syncwarp();
 #pragma unroll
@@ -164,8 +127,8 @@ static __global__ void __launch_bounds__(WARPS * 32, BLOCKS) forward_kernel(cons
     const int b = blockIdx.x / args.heads, h = blockIdx.x % args.heads, group = h / (args.heads / args.kv_heads);
     const int m0 = (gridDim.y - 1 - blockIdx.y) * BM; // the longest rows first
     const int64_t token0 = (int64_t)b * args.seq;
-    const Half *k = args.k + token0 * args.k_stride + group * args.head_dim;
-    const Half *v = args.v + token0 * args.v_stride + group * args.head_dim;
+    const Bf16 *k = args.k + token0 * args.k_stride + group * args.head_dim;
+    const Bf16 *v = args.v + token0 * args.v_stride + group * args.head_dim;
     const int32_t *doc_start = args.doc_start ? args.doc_start + token0 : NULL;
     const int n_end = (min(m0 + BM, args.seq) + BN - 1) / BN, n_begin = doc_start ? doc_start[m0] / BN : 0;
     const float scale2 = args.scale * LOG2E;
@@ -177,7 +140,7 @@ static __global__ void __launch_bounds__(WARPS * 32, BLOCKS) forward_kernel(cons
         tile_load<D, BN, THREADS>(k_tile, k + n0 * args.k_stride, args.k_stride, args.seq - n0, args.head_dim);
         tile_load<D, BN, THREADS>(v_tile, v + n0 * args.v_stride, args.v_stride, args.seq - n0, args.head_dim);
     }
-    copy_commit();
+    copies_commit();
 
     const int row0 = warp * 16 * MT; // of this warp in the block
     float acc[MT][D / 8][4] = {}, maximum[MT][2], sum[MT][2] = {};
@@ -193,14 +156,14 @@ static __global__ void __launch_bounds__(WARPS * 32, BLOCKS) forward_kernel(cons
     uint32_t q_kept[KEEP_Q ? MT : 1][KEEP_Q ? STEPS : 1][4];
 
     for (int n = n_end - 1, stage = 0; n >= n_begin; n--, stage ^= 1) {
-        copy_wait_all();
+        copies_wait<0>();
         __syncthreads();
         if (n > n_begin) {
             const int next = (n - 1) * BN;
             const uint32_t offset = (stage ^ 1) * BN * D * 2;
             tile_load<D, BN, THREADS>(k_tile + offset, k + next * args.k_stride, args.k_stride, BN, args.head_dim);
             tile_load<D, BN, THREADS>(v_tile + offset, v + next * args.v_stride, args.v_stride, BN, args.head_dim);
-            copy_commit();
+            copies_commit();
         }
         if (KEEP_Q && n == n_end - 1) {
 #pragma unroll
@@ -233,8 +196,8 @@ static __global__ void __launch_bounds__(WARPS * 32, BLOCKS) forward_kernel(cons
                 right_rows<D>(r, k_now, j * 16, i);
 #pragma unroll
                 for (int t = 0; t < MT; t++) {
-                    multiply(s[t][2 * j], a[t], r[0], r[1]);
-                    multiply(s[t][2 * j + 1], a[t], r[2], r[3]);
+                    mma(s[t][2 * j], a[t], r[0], r[1]);
+                    mma(s[t][2 * j + 1], a[t], r[2], r[3]);
                 }
             }
         }
@@ -312,10 +275,10 @@ static __global__ void __launch_bounds__(WARPS * 32, BLOCKS) backward_q_kernel(c
     const int b = blockIdx.x / args.heads, h = blockIdx.x % args.heads, group = h / (args.heads / args.kv_heads);
     const int m0 = (gridDim.y - 1 - blockIdx.y) * BM;
     const int64_t token0 = (int64_t)b * args.seq, line0 = (int64_t)blockIdx.x * args.seq;
-    const Half *k = args.k + token0 * args.k_stride + group * args.head_dim;
-    const Half *v = args.v + token0 * args.v_stride + group * args.head_dim;
-    const Half *d_o = args.dout + (token0 + m0) * args.o_stride + h * args.head_dim;
-    const Half *o = args.o + (token0 + m0) * args.o_stride + h * args.head_dim;
+    const Bf16 *k = args.k + token0 * args.k_stride + group * args.head_dim;
+    const Bf16 *v = args.v + token0 * args.v_stride + group * args.head_dim;
+    const Bf16 *d_o = args.dout + (token0 + m0) * args.o_stride + h * args.head_dim;
+    const Bf16 *o = args.o + (token0 + m0) * args.o_stride + h * args.head_dim;
     const int32_t *doc_start = args.doc_start ? args.doc_start + token0 : NULL;
     const int n_end = (min(m0 + BM, args.seq) + BN - 1) / BN, n_begin = doc_start ? doc_start[m0] / BN : 0;
     const float scale2 = args.scale * LOG2E;
@@ -328,7 +291,7 @@ static __global__ void __launch_bounds__(WARPS * 32, BLOCKS) backward_q_kernel(c
         tile_load<D, BN, THREADS>(k_tile, k + n0 * args.k_stride, args.k_stride, args.seq - n0, args.head_dim);
         tile_load<D, BN, THREADS>(v_tile, v + n0 * args.v_stride, args.v_stride, args.seq - n0, args.head_dim);
     }
-    copy_commit();
+    copies_commit();
 
     const int row0 = warp * 16 * MT;
     for (int i = 0; i < 8 * MT; i++) { // half a warp a row
@@ -369,7 +332,7 @@ static __global__ void __launch_bounds__(WARPS * 32, BLOCKS) backward_q_kernel(c
     float acc[MT][D / 8][4] = {};
     uint32_t q_kept[KEEP ? STEPS : 1][4], do_kept[KEEP ? STEPS : 1][4];
     for (int n = n_begin, stage = 0; n < n_end; n++, stage ^= 1) {
-        copy_wait_all();
+        copies_wait<0>();
         __syncthreads();
         if (n + 1 < n_end) {
             const int next = (n + 1) * BN;
@@ -378,7 +341,7 @@ static __global__ void __launch_bounds__(WARPS * 32, BLOCKS) backward_q_kernel(c
                                       args.head_dim);
             tile_load<D, BN, THREADS>(v_tile + offset, v + next * args.v_stride, args.v_stride, args.seq - next,
                                       args.head_dim);
-            copy_commit();
+            copies_commit();
         }
         if (KEEP && n == n_begin) {
 #pragma unroll
@@ -413,10 +376,10 @@ static __global__ void __launch_bounds__(WARPS * 32, BLOCKS) backward_q_kernel(c
                 right_rows<D>(w, v_now, j * 16, i);
 #pragma unroll
                 for (int t = 0; t < MT; t++) {
-                    multiply(s[t][2 * j], a[t], r[0], r[1]);
-                    multiply(s[t][2 * j + 1], a[t], r[2], r[3]);
-                    multiply(dp[t][2 * j], c[t], w[0], w[1]);
-                    multiply(dp[t][2 * j + 1], c[t], w[2], w[3]);
+                    mma(s[t][2 * j], a[t], r[0], r[1]);
+                    mma(s[t][2 * j + 1], a[t], r[2], r[3]);
+                    mma(dp[t][2 * j], c[t], w[0], w[1]);
+                    mma(dp[t][2 * j + 1], c[t], w[2], w[3]);
                 }
             }
         }
@@ -489,7 +452,7 @@ static __global__ void __launch_bounds__(WARPS * 32, BLOCKS)
         tile_load<D, BM, THREADS>(do_tile + stage * BM * D * 2,
                                   args.dout + (token0 + m0) * args.o_stride + h * args.head_dim, args.o_stride,
                                   args.seq - m0, args.head_dim);
-        copy_commit();
+        copies_commit();
         if (threadIdx.x < BM) {
             const bool there = m0 + (int)threadIdx.x < args.seq;
             const int64_t line = ((int64_t)b * args.heads + h) * args.seq + m0 + threadIdx.x;
@@ -507,7 +470,7 @@ static __global__ void __launch_bounds__(WARPS * 32, BLOCKS)
     float dk[D / 8][4] = {}, dv[D / 8][4] = {};
     uint32_t k_kept[KEEP ? STEPS : 1][4], v_kept[KEEP ? STEPS : 1][4];
     for (int i = 0, stage = 0; i < iterations; i++, stage ^= 1) {
-        copy_wait_all();
+        copies_wait<0>();
         __syncthreads();
         if (i + 1 < iterations) fetch(i + 1, stage ^ 1);
         if (KEEP && i == 0) {
@@ -537,10 +500,10 @@ static __global__ void __launch_bounds__(WARPS * 32, BLOCKS)
                     uint32_t r[4], w[4];
                     right_rows<D>(r, q_now, j * 16, step);
                     right_rows<D>(w, do_now, j * 16, step);
-                    multiply(s[2 * j], a, r[0], r[1]);
-                    multiply(s[2 * j + 1], a, r[2], r[3]);
-                    multiply(dp[2 * j], c, w[0], w[1]);
-                    multiply(dp[2 * j + 1], c, w[2], w[3]);
+                    mma(s[2 * j], a, r[0], r[1]);
+                    mma(s[2 * j + 1], a, r[2], r[3]);
+                    mma(dp[2 * j], c, w[0], w[1]);
+                    mma(dp[2 * j + 1], c, w[2], w[3]);
                 }
             }
             if (m0 < n0 + row0 + 15 || doc_start) {
@@ -577,10 +540,10 @@ static __global__ void __launch_bounds__(WARPS * 32, BLOCKS)
                     uint32_t r[4], w[4];
                     right_columns<D>(r, do_now, j, step);
                     right_columns<D>(w, q_now, j, step);
-                    multiply(dv[2 * step], p, r[0], r[1]);
-                    multiply(dv[2 * step + 1], p, r[2], r[3]);
-                    multiply(dk[2 * step], ds, w[0], w[1]);
-                    multiply(dk[2 * step + 1], ds, w[2], w[3]);
+                    mma(dv[2 * step], p, r[0], r[1]);
+                    mma(dv[2 * step + 1], p, r[2], r[3]);
+                    mma(dk[2 * step], ds, w[0], w[1]);
+                    mma(dk[2 * step + 1], ds, w[2], w[3]);
                 }
             }
         }
@@ -635,8 +598,8 @@ void flash_forward(CudaState *state, void *out, float *lse, const void *q, const
         return;
     }
     FlashArgs args = flash_args(shape);
-    args.q = (const Half *)q, args.k = (const Half *)k, args.v = (const Half *)v;
-    args.out = (Half *)out, args.lse = lse;
+    args.q = (const Bf16 *)q, args.k = (const Bf16 *)k, args.v = (const Bf16 *)v;
+    args.out = (Bf16 *)out, args.lse = lse;
     if (shape->head_dim <= 32)
         forward_launch<32, 4, 2, 64, 1>(state, args);
     else if (shape->head_dim <= 64 && variant == 0)
@@ -654,7 +617,8 @@ void flash_forward(CudaState *state, void *out, float *lse, const void *q, const
 void flash_backward(CudaState *state, void *dq, void *dk, void *dv, int64_t dqkv_stride, const void *dout,
                     const void *out, const float *lse, const void *q, const void *k, const void *v,
                     const AttentionShape *shape, DType dtype, int variant) {
-    float *row_sum = (float *)cuda_scratch(state, (size_t)shape->batch * shape->heads * shape->seq * sizeof(float));
+    const int64_t tokens = (int64_t)shape->batch * shape->seq;
+    float *row_sum = (float *)cuda_scratch(state, workspace_attention_backward(tokens, shape->heads));
     if (!row_sum) return;
     if (dtype == DTYPE_F32) {
         flash_backward_f32(state, (float *)dq, (float *)dk, (float *)dv, dqkv_stride, (const float *)dout,
@@ -663,9 +627,9 @@ void flash_backward(CudaState *state, void *dq, void *dk, void *dv, int64_t dqkv
         return;
     }
     FlashArgs args = flash_args(shape);
-    args.q = (const Half *)q, args.k = (const Half *)k, args.v = (const Half *)v;
-    args.o = (const Half *)out, args.dout = (const Half *)dout, args.lse = (float *)lse, args.row_sum = row_sum;
-    args.dq = (Half *)dq, args.dk = (Half *)dk, args.dv = (Half *)dv, args.grad_stride = dqkv_stride;
+    args.q = (const Bf16 *)q, args.k = (const Bf16 *)k, args.v = (const Bf16 *)v;
+    args.o = (const Bf16 *)out, args.dout = (const Bf16 *)dout, args.lse = (float *)lse, args.row_sum = row_sum;
+    args.dq = (Bf16 *)dq, args.dk = (Bf16 *)dk, args.dv = (Bf16 *)dv, args.grad_stride = dqkv_stride;
     if (shape->head_dim <= 32) {
         backward_q_launch<32, 4, 1, 64, 1>(state, args);
         backward_kv_launch<32, 4, 64, 1>(state, args);

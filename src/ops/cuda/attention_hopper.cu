@@ -7,15 +7,13 @@
 // one that is summed over its rows (MN-major).
 #include "ops/cuda/attention_sm90.cuh"
 #include "ops/cuda/vector.cuh"
+#include "ops/cuda/workspace.h"
 
-#include <cuda_bf16.h>
 #include <math_constants.h>
 
-typedef __nv_bfloat16 Half;
-
 struct HopperArgs {
-    const Half *q, *k, *v, *o, *dout;
-    Half *dq, *dk, *dv;
+    const Bf16 *q, *k, *v, *o, *dout;
+    Bf16 *dq, *dk, *dv;
     const float *lse;
     float *row_sum; // [batch, heads, seq]
     const int32_t *doc_start;
@@ -27,10 +25,6 @@ struct HopperArgs {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 // ---- instructions ---------------------------------------------------------------------------------------------------
-
-static __device__ __forceinline__ void copy_async(uint32_t to, const void *from, bool valid) { // zeros when not valid
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0));
-}
 
 // Copies have landed and may be read by wgmma once all threads have passed the barrier.
 static __device__ __forceinline__ void copies_arrive() {
@@ -52,14 +46,14 @@ template <int ROWS> static __device__ __forceinline__ uint32_t tile_offset(int r
 }
 
 template <int D, int ROWS, int THREADS>
-static __device__ __forceinline__ void tile_load(uint32_t tile, const Half *from, int64_t stride, int rows,
+static __device__ __forceinline__ void tile_load(uint32_t tile, const Bf16 *from, int64_t stride, int rows,
                                                  int columns) {
     const int chunk = threadIdx.x % (D / 8), first = threadIdx.x / (D / 8);
     const bool inside = chunk * 8 < columns;
 #pragma unroll
     for (int row = first; row < ROWS; row += THREADS / (D / 8)) {
         const bool valid = inside && row < rows;
-        copy_async(tile + tile_offset<ROWS>(row, chunk), valid ? from + row * stride + chunk * 8 : from, valid);
+        copy16_async(tile + tile_offset<ROWS>(row, chunk), valid ? from + row * stride + chunk * 8 : from, valid);
     }
 }
 
@@ -103,7 +97,7 @@ static __device__ __forceinline__ void left_operands(uint32_t p[4][4], const flo
 // A warp's 16 x D accumulators times factor, as bf16 through its own rows of a tile to memory.
 template <int D, int ROWS>
 static __device__ __forceinline__ void rows_store(uint8_t *tile, int row0, const float acc[D / 64][32], float factor,
-                                                  Half *to, int64_t stride, int rows, int columns) {
+                                                  Bf16 *to, int64_t stride, int rows, int columns) {
     const int lane = threadIdx.x & 31;
     __syncwarp();
 #pragma unroll
@@ -140,10 +134,10 @@ static __global__ void __launch_bounds__(GROUPS * 128, BLOCKS)
     const int b = blockIdx.x / args.heads, h = blockIdx.x % args.heads, kv_head = h / (args.heads / args.kv_heads);
     const int m0 = (gridDim.y - 1 - blockIdx.y) * BM; // the longest rows first
     const int64_t token0 = (int64_t)b * args.seq, line0 = (int64_t)blockIdx.x * args.seq;
-    const Half *k = args.k + token0 * args.k_stride + kv_head * args.head_dim;
-    const Half *v = args.v + token0 * args.v_stride + kv_head * args.head_dim;
-    const Half *d_o = args.dout + (token0 + m0) * args.o_stride + h * args.head_dim;
-    const Half *o = args.o + (token0 + m0) * args.o_stride + h * args.head_dim;
+    const Bf16 *k = args.k + token0 * args.k_stride + kv_head * args.head_dim;
+    const Bf16 *v = args.v + token0 * args.v_stride + kv_head * args.head_dim;
+    const Bf16 *d_o = args.dout + (token0 + m0) * args.o_stride + h * args.head_dim;
+    const Bf16 *o = args.o + (token0 + m0) * args.o_stride + h * args.head_dim;
     const int32_t *doc_start = args.doc_start ? args.doc_start + token0 : NULL;
     const int n_end = (min(m0 + BM, args.seq) + BN - 1) / BN, n_begin = doc_start ? doc_start[m0] / BN : 0;
     const float scale2 = args.scale * LOG2E;
@@ -386,12 +380,13 @@ bool hopper_available(CudaState *state) {
 void hopper_backward(CudaState *state, void *dq, void *dk, void *dv, int64_t dqkv_stride, const void *dout,
                      const void *out, const float *lse, const void *q, const void *k, const void *v,
                      const AttentionShape *shape, int variant) {
-    float *row_sum = (float *)cuda_scratch(state, (size_t)shape->batch * shape->heads * shape->seq * sizeof(float));
+    const int64_t tokens = (int64_t)shape->batch * shape->seq;
+    float *row_sum = (float *)cuda_scratch(state, workspace_attention_backward(tokens, shape->heads));
     if (!row_sum) return;
     HopperArgs args = {};
-    args.q = (const Half *)q, args.k = (const Half *)k, args.v = (const Half *)v;
-    args.o = (const Half *)out, args.dout = (const Half *)dout, args.lse = lse, args.row_sum = row_sum;
-    args.dq = (Half *)dq, args.dk = (Half *)dk, args.dv = (Half *)dv, args.grad_stride = dqkv_stride;
+    args.q = (const Bf16 *)q, args.k = (const Bf16 *)k, args.v = (const Bf16 *)v;
+    args.o = (const Bf16 *)out, args.dout = (const Bf16 *)dout, args.lse = lse, args.row_sum = row_sum;
+    args.dq = (Bf16 *)dq, args.dk = (Bf16 *)dk, args.dv = (Bf16 *)dv, args.grad_stride = dqkv_stride;
     args.doc_start = shape->doc_start;
     args.batch = shape->batch, args.seq = shape->seq;
     args.heads = shape->heads, args.kv_heads = shape->kv_heads, args.head_dim = shape->head_dim;

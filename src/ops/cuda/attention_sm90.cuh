@@ -8,7 +8,7 @@
 // ---- copies -------------------------------------------------------------------------------------------------------
 
 // The box of a [batch, token, head, column] map; what lies outside arrives as zeros and still counts on the barrier.
-HOPPER_CODE void tensor_load_head(uint32_t shared, const CUtensorMap *map, uint32_t barrier, int column, int head,
+DEVICE_CODE void tensor_load_head(uint32_t shared, const CUtensorMap *map, uint32_t barrier, int column, int head,
                                   int token, int batch) {
     asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], "
                  "[%1, {%3, %4, %5, %6}], [%2];" ::"r"(shared),
@@ -17,55 +17,55 @@ HOPPER_CODE void tensor_load_head(uint32_t shared, const CUtensorMap *map, uint3
 }
 
 // What lies outside the map is left alone.
-HOPPER_CODE void tensor_store_head(const CUtensorMap *map, uint32_t shared, int column, int head, int token,
+DEVICE_CODE void tensor_store_head(const CUtensorMap *map, uint32_t shared, int column, int head, int token,
                                    int batch) {
     asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(map),
                  "r"(shared), "r"(column), "r"(head), "r"(token), "r"(batch)
                  : "memory");
 }
 
-HOPPER_CODE void bulk_load(uint32_t shared, const void *from, uint32_t bytes, uint32_t barrier) {
+DEVICE_CODE void bulk_load(uint32_t shared, const void *from, uint32_t bytes, uint32_t barrier) {
     asm volatile(
         "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared),
         "l"(from), "r"(bytes), "r"(barrier)
         : "memory");
 }
 
-HOPPER_CODE void bulk_store(void *to, uint32_t shared, uint32_t bytes) {
+DEVICE_CODE void bulk_store(void *to, uint32_t shared, uint32_t bytes) {
     asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(shared), "r"(bytes)
                  : "memory");
 }
 
-HOPPER_CODE void bulk_add(void *to, uint32_t shared, uint32_t bytes) { // of floats, in the L2 cache
+DEVICE_CODE void bulk_add(void *to, uint32_t shared, uint32_t bytes) { // of floats, in the L2 cache
     asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(to), "r"(shared),
                  "r"(bytes)
                  : "memory");
 }
 
 // Until this thread's committed stores and additions are in memory.
-HOPPER_CODE void bulk_wait_complete(void) {
+DEVICE_CODE void bulk_wait_complete(void) {
     asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
 
-HOPPER_CODE void fence_async_all(void) { // between ordinary accesses and the copy engine's, to any memory
+DEVICE_CODE void fence_async_all(void) { // between ordinary accesses and the copy engine's, to any memory
     asm volatile("fence.proxy.async;" ::: "memory");
 }
 
 // Counts towards a named_barrier without waiting there.
-HOPPER_CODE void named_barrier_arrive(int number, int threads) {
+DEVICE_CODE void named_barrier_arrive(int number, int threads) {
     asm volatile("bar.arrive %0, %1;" ::"r"(number), "r"(threads) : "memory");
 }
 
 // ---- turns: a counter in memory that orders blocks -----------------------------------------------------------------
 
-HOPPER_CODE void turn_wait(const int32_t *turn, int wanted) {
+DEVICE_CODE void turn_wait(const int32_t *turn, int wanted) {
     int now;
     do
         asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(now) : "l"(turn) : "memory");
     while (now != wanted);
 }
 
-HOPPER_CODE void turn_pass(int32_t *turn) {
+DEVICE_CODE void turn_pass(int32_t *turn) {
     asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(turn) : "memory");
 }
 
@@ -74,7 +74,7 @@ HOPPER_CODE void turn_pass(int32_t *turn) {
 // d [64, N] = (keep ? d : 0) + A [64, 16] . B [16, N] as wgmma, with A in registers, laid out as accumulators are, and
 // the reduction of B strided.
 template <int COUNT>
-HOPPER_CODE void product_registers(float (&d)[COUNT], const uint32_t (&a)[4], uint64_t b, int keep) {
+DEVICE_CODE void product_registers(float (&d)[COUNT], const uint32_t (&a)[4], uint64_t b, int keep) {
     static_assert(COUNT == 32 || COUNT == 64, "64 or 128 columns");
     // clang-format off
     if constexpr (COUNT == 32)

@@ -16,16 +16,15 @@
 // columns of a pair are in the same thread.
 #include "ops/cuda/attention_sm90_backward.cuh"
 #include "ops/cuda/attention_sm90_rows.cuh"
-#include "ops/cuda/vector.cuh"
 
 #include <math_constants.h>
 
 // The next kernel's blocks may come to their places; this one's wait for the kernel before.
-HOPPER_CODE void dependents_launch(void) {
+DEVICE_CODE void dependents_launch(void) {
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
 
-HOPPER_CODE void dependency_wait(void) {
+DEVICE_CODE void dependency_wait(void) {
     asm volatile("griddepcontrol.wait;" ::: "memory");
 }
 
@@ -174,18 +173,16 @@ static __device__ __forceinline__ void differences(const Place &at, const float 
             p[i][e] = pack_bf16(s[c], s[c + 1]);
             ds[i][e] = pack_bf16(s[c] * (dp[c] - (e < 2 ? x.x : x.z)), s[c + 1] * (dp[c + 1] - (e < 2 ? x.y : x.w)));
         }
-        shared_store_matrices(to + (i >> 2) * KEYS * 128 + ((((i & 3) * 2 + column) ^ (row & 7)) << 4), ds[i][0],
-                              ds[i][1], ds[i][2], ds[i][3]);
+        matrices_store(to + (i >> 2) * KEYS * 128 + ((((i & 3) * 2 + column) ^ (row & 7)) << 4), ds[i][0], ds[i][1],
+                       ds[i][2], ds[i][3]);
     }
 }
 
 // A word of what was told about step n. Only the lane that arrives on barriers for its warp reads it; and branches on a
 // lane's word are known to be the warp's.
-#define STEP_WORD(D, at, n, name) step_word<D>(at, n, offsetof(Step, name) / 4)
-template <int D> static __device__ __forceinline__ int step_word(const Place &at, int n, int word) {
-    int value = 0;
-    if (at.lane == 0) value = ((const volatile int *)(at.shared + Config<D>::STEPS + n % STEP_SLOTS * 32))[word];
-    return __shfl_sync(0xffffffffu, value, 0);
+template <int D> static __device__ __forceinline__ int step_word(const Place &at, int n, int Step::*word) {
+    const volatile Step *step = (const volatile Step *)(at.shared + Config<D>::STEPS + n % STEP_SLOTS * sizeof(Step));
+    return __shfl_sync(0xffffffffu, at.lane == 0 ? step->*word : 0, 0);
 }
 
 // The part of dQ of step n goes to the buffer for the sum in memory; or, where the sum ends, to its place.
@@ -204,8 +201,8 @@ static __device__ __forceinline__ void dq_hand_over(const BackwardArgs &args, co
         mbarrier_arrive(done);
         return;
     }
-    const int key_block = STEP_WORD(D, at, n, key_block);
-    const int row = STEP_WORD(D, at, n, query) + (D == 64 ? at.warpgroup * 64 : 0) + (threadIdx.x / 32 & 3) * 16;
+    const int key_block = step_word<D>(at, n, &Step::key_block);
+    const int row = step_word<D>(at, n, &Step::query) + (D == 64 ? at.warpgroup * 64 : 0) + (threadIdx.x / 32 & 3) * 16;
     Angles angles;
     if constexpr (ROPE) {
         angles_load(angles, args.cos, args.sin, row, args.seq);
@@ -221,18 +218,18 @@ static __device__ __forceinline__ void dq_hand_over(const BackwardArgs &args, co
     mbarrier_arrive(done);
     if constexpr (ROPE) rows_rotate(dq, angles);
     const int column = D == 64 ? 0 : at.warpgroup * 64;
-    const int64_t token = (int64_t)STEP_WORD(D, at, n, batch) * args.seq + row;
+    const int64_t token = (int64_t)step_word<D>(at, n, &Step::batch) * args.seq + row;
     rows_store(dq, args.scale,
-               args.dq + token * args.grad_stride + STEP_WORD(D, at, n, head) * args.head_dim + column,
+               args.dq + token * args.grad_stride + step_word<D>(at, n, &Step::head) * args.head_dim + column,
                args.grad_stride, args.seq - row, args.head_dim - column);
 }
 
 template <int D, bool ROPE>
 static __device__ __forceinline__ void gradients_store(const BackwardArgs &args, const Place &at,
                                                        const float (&dk)[D / 2], const float (&dv)[D / 2]) {
-    const int row = STEP_WORD(D, at, at.n, key_block) * KEYS + at.row0;
-    const int64_t token = (int64_t)STEP_WORD(D, at, at.n, batch) * args.seq + row;
-    const int64_t to = token * args.grad_stride + STEP_WORD(D, at, at.n, kv_head) * args.head_dim;
+    const int row = step_word<D>(at, at.n, &Step::key_block) * KEYS + at.row0;
+    const int64_t token = (int64_t)step_word<D>(at, at.n, &Step::batch) * args.seq + row;
+    const int64_t to = token * args.grad_stride + step_word<D>(at, at.n, &Step::kv_head) * args.head_dim;
     Angles angles;
     if constexpr (ROPE) angles_load(angles, args.cos, args.sin, row, args.seq);
     rows_store(dv, 1.0f, args.dv + to, args.grad_stride, args.seq - row, args.head_dim);
@@ -303,9 +300,9 @@ static __device__ __forceinline__ void backward_compute(const BackwardArgs &args
     at.scale2 = args.scale * LOG2E;
     at.n = 0;
     float s[COUNT], dp[COUNT], dk[D / 2], dv[D / 2], dq[32];
-    int before = 0; // flags of the step before
+    int before = 0;                     // flags of the step before
     mbarrier_wait(base + C::Q_FULL, 0); // which the loading thread arrived on after the step's words
-    int flags = STEP_WORD(D, at, 0, flags), ahead = STEP_WORD(D, at, 0, ahead);
+    int flags = step_word<D>(at, 0, &Step::flags), ahead = step_word<D>(at, 0, &Step::ahead);
     if (flags & STEP_STOP) return;
     bool whole = D != 64 || ahead > 0 || warpgroup == 0;
     scores_start<D>(s, base + C::K + warpgroup * 8192, base + C::Q);
@@ -335,8 +332,8 @@ static __device__ __forceinline__ void backward_compute(const BackwardArgs &args
         wgmma_wait<1>(); // dV
         if (at.lane == 0) mbarrier_arrive(base + C::DO_EMPTY + stage * 8);
         mbarrier_wait(base + C::Q_FULL + (stage ^ 1) * 8, next / 2 & 1);
-        const int next_flags = STEP_WORD(D, at, next, flags);
-        ahead = STEP_WORD(D, at, next, ahead);
+        const int next_flags = step_word<D>(at, next, &Step::flags);
+        ahead = step_word<D>(at, next, &Step::ahead);
         whole = D != 64 || ahead > 0 || warpgroup == 0;
         if (next_flags & STEP_STOP) break;
         if (flags & STEP_LAST) { // before the next scores: with products in flight ptxas would serialize all
@@ -523,8 +520,8 @@ extern "C" bool attention_sm90_backward(CudaState *state, void *dq, void *dk, vo
     BackwardArgs args = {};
     args.dq_sum = scratch, args.lse2 = scratch + lines * DQ_FLOATS, args.dots = args.lse2 + lines * queries;
     args.turns = (int32_t *)(args.dots + lines * queries), args.next_item = args.turns + 2 * lines;
-    args.o = (const Half *)out, args.dout = (const Half *)dout, args.lse = lse;
-    args.dq = (Half *)dq, args.dk = (Half *)dk, args.dv = (Half *)dv, args.grad_stride = dqkv_stride;
+    args.o = (const Bf16 *)out, args.dout = (const Bf16 *)dout, args.lse = lse;
+    args.dq = (Bf16 *)dq, args.dk = (Bf16 *)dk, args.dv = (Bf16 *)dv, args.grad_stride = dqkv_stride;
     args.batch = shape->batch, args.seq = shape->seq, args.heads = shape->heads, args.kv_heads = shape->kv_heads;
     args.head_dim = shape->head_dim, args.o_stride = shape->o_stride, args.scale = shape->scale;
     args.key_blocks = (shape->seq + KEYS - 1) / KEYS, args.query_blocks = query_blocks;

@@ -22,10 +22,7 @@
 #include "ops/cuda/attention_sm90.cuh"
 #include "ops/cuda/attention_sm90.h"
 #include "ops/cuda/cuda.h"
-
-#include <cuda_bf16.h>
-
-typedef __nv_bfloat16 Half;
+#include "ops/cuda/vector.cuh"
 
 enum {
     KEYS = SM90_BACKWARD_KEYS,
@@ -36,9 +33,9 @@ enum {
 };
 
 struct BackwardArgs {
-    const Half *o, *dout;
+    const Bf16 *o, *dout;
     const float *lse;
-    Half *dq, *dk, *dv;
+    Bf16 *dq, *dk, *dv;
     float *dq_sum;      // [batch, heads, query blocks, DQ_FLOATS] in the order of the accumulators
     float *lse2, *dots; // [batch, heads, query blocks * queries]: lse * log2 e, sum of dO * O; see prepare_kernel
     int32_t *turns;     // [batch, heads, query blocks, 2]
@@ -55,6 +52,15 @@ struct BackwardMaps {
     CUtensorMap lse2, dots; // a line each
 };
 
+// One block of queries of one head against the keys of an item, as the loading thread tells the others.
+enum { STEP_FIRST = 1, STEP_LAST = 2, STEP_ENDS = 4, STEP_STOP = 8, STEP_SLOT = 16 };
+struct Step {
+    int flags; // first or last step of the item, sum of dQ ends here, there are no more, the second place of K and V
+    int ahead; // position of the first query minus that of the first key
+    int query, head, line;
+    int batch, kv_head, key_block;
+};
+
 // What the parts of the kernel must agree on: sizes and places in shared memory for heads of up to D columns.
 template <int D> struct Config {
     static constexpr int QUERIES = D == 64 ? 128 : 64, PANELS = D / 64;
@@ -66,7 +72,7 @@ template <int D> struct Config {
     static constexpr int K = 0, V = K + K_SLOTS * KV_BYTES, Q = V + V_SLOTS * KV_BYTES, DO = Q + 2 * Q_BYTES,
                          DS = DO + 2 * Q_BYTES, DQ = DS + 2 * DS_BYTES, LSE = DQ + DQ_BYTES,
                          DOTS = LSE + 2 * QUERIES * 4, STEPS = DOTS + 2 * QUERIES * 4,
-                         BARRIERS = STEPS + STEP_SLOTS * 32;
+                         BARRIERS = STEPS + STEP_SLOTS * (int)sizeof(Step);
     static constexpr bool HAS_TOKEN = D == 64; // which the warpgroups pass, for the tensor cores; slower for long heads
     // Of the 504 for a thread of each warpgroup that the block starts with.
     static constexpr int REGISTERS_MOVE = 24, REGISTERS_COMPUTE = 240;
@@ -87,15 +93,6 @@ struct Walk {
     int block, head;
     int line; // of turns and dq_sum
     int left; // steps, this one included
-};
-
-// One block of queries of one head against the keys of an item, as the loading thread tells the others.
-enum { STEP_FIRST = 1, STEP_LAST = 2, STEP_ENDS = 4, STEP_STOP = 8, STEP_SLOT = 16 };
-struct Step {
-    int flags; // first or last step of the item, sum of dQ ends here, there are no more, the second place of K and V
-    int ahead; // position of the first query minus that of the first key
-    int query, head, line;
-    int batch, kv_head, key_block;
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -135,12 +132,14 @@ static __device__ __forceinline__ void load_rows(uint32_t shared, const CUtensor
         tensor_load_head(shared + panel * panel_bytes, map, barrier, panel * 64, head, token, batch);
 }
 
-// A step's words have a place of STEP_SLOTS. The threads that sum dQ say when they have read them; the warps that
-// compute need not: they have when they leave the step's Q, and that is waited for before.
+// A step's words have a place of STEP_SLOTS. The threads that sum dQ say when they have read them. The warps that
+// compute need not: they have read them when they leave the Q of the step after (which still stores the dQ of this
+// one), and whoever comes to tell of a step has waited for the Q of two steps before it.
+static_assert(STEP_SLOTS >= 3, "words stay until the step after is left");
 template <int D>
 static __device__ __forceinline__ void step_tell(uint8_t *shared, uint32_t base, int n, const Step &step) {
     using C = Config<D>;
-    int4 *to = (int4 *)(shared + C::STEPS + n % STEP_SLOTS * 32);
+    int4 *to = (int4 *)(shared + C::STEPS + n % STEP_SLOTS * sizeof(Step));
     mbarrier_wait(base + C::STEP_EMPTY + n % STEP_SLOTS * 8, (n / STEP_SLOTS + 1) & 1);
     to[0] = make_int4(step.flags, step.ahead, step.query, step.head);
     to[1] = make_int4(step.line, step.batch, step.kv_head, step.key_block);
@@ -150,7 +149,7 @@ static __device__ __forceinline__ void step_tell(uint8_t *shared, uint32_t base,
 template <int D> static __device__ __forceinline__ Step step_read(const uint8_t *shared, uint32_t base, int n) {
     using C = Config<D>;
     mbarrier_wait(base + C::STEP_FULL + n % STEP_SLOTS * 8, n / STEP_SLOTS & 1);
-    const int4 *from = (const int4 *)(shared + C::STEPS + n % STEP_SLOTS * 32);
+    const int4 *from = (const int4 *)(shared + C::STEPS + n % STEP_SLOTS * sizeof(Step));
     const int4 x = from[0], y = from[1];
     mbarrier_arrive(base + C::STEP_EMPTY + n % STEP_SLOTS * 8);
     return Step{x.x, x.y, x.z, x.w, y.x, y.y, y.z, y.w};

@@ -383,11 +383,11 @@ static __device__ __forceinline__ void tile_store(Place &at, const ForwardArgs &
     const uint32_t out = at.base + PLACE_Q + (at.group * SLOTS + slot) * TILE_BYTES + warp * 2048;
 #pragma unroll
     for (int i = 0; i < 4; i++)
-        shared_store_matrices(out + row * 128 + (((i * 2 + (lane >> 4)) ^ (row & 7)) << 4),
-                              pack_bf16(o[i * 8] * factor[0], o[i * 8 + 1] * factor[0]),
-                              pack_bf16(o[i * 8 + 2] * factor[1], o[i * 8 + 3] * factor[1]),
-                              pack_bf16(o[i * 8 + 4] * factor[0], o[i * 8 + 5] * factor[0]),
-                              pack_bf16(o[i * 8 + 6] * factor[1], o[i * 8 + 7] * factor[1]));
+        matrices_store(out + row * 128 + (((i * 2 + (lane >> 4)) ^ (row & 7)) << 4),
+                       pack_bf16(o[i * 8] * factor[0], o[i * 8 + 1] * factor[0]),
+                       pack_bf16(o[i * 8 + 2] * factor[1], o[i * 8 + 3] * factor[1]),
+                       pack_bf16(o[i * 8 + 4] * factor[0], o[i * 8 + 5] * factor[0]),
+                       pack_bf16(o[i * 8 + 6] * factor[1], o[i * 8 + 7] * factor[1]));
     shared_fence_async();
     __syncwarp();
     if (at.leader) {

@@ -3,7 +3,6 @@
 
 #include "ops/cuda/vector.cuh"
 
-#include <cuda_bf16.h>
 #include <stdint.h>
 
 // Swaps so that `low` and `high` of the lanes whose number differs in `bit` become rows instead of columns.
@@ -14,8 +13,8 @@ static __device__ __forceinline__ void lanes_swap(uint32_t &low, uint32_t &high,
 
 // The accumulators of a warp's 16 rows times factor as bf16 to memory, 16 bytes a lane.
 template <int COUNT>
-static __device__ __forceinline__ void rows_store(const float (&acc)[COUNT], float factor, __nv_bfloat16 *to,
-                                                  int64_t stride, int rows, int columns) {
+static __device__ __forceinline__ void rows_store(const float (&acc)[COUNT], float factor, Bf16 *to, int64_t stride,
+                                                  int rows, int columns) {
     const int lane = threadIdx.x & 31, quarter = lane & 3;
 #pragma unroll
     for (int half = 0; half < 2; half++)

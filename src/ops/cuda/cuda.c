@@ -63,7 +63,7 @@ static Status cuda_alloc(Ops *ops, void **memory, size_t bytes, const char *what
     return status_hint(status_runtime("no device memory for %s: %s wanted, %s free on %s (%s)", what,
                                       text_gib(wanted, (double)bytes), text_gib(there, (double)available),
                                       state->gpu_name, cudaGetErrorString(error)),
-                       "lower the micro-batch or choose a lighter recompute policy; `hearth plan` shows what fits");
+                       "lower the micro-batch or recompute more (recompute full); `hearth plan` shows what fits");
 }
 
 static void cuda_free(Ops *ops, void *memory, size_t bytes) {

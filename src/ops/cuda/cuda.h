@@ -235,8 +235,8 @@ void cuda_attention_backward(Ops *ops, void *dq, void *dk, void *dv, int64_t dqk
 AttentionCache *attention_cache_create(void);
 void attention_cache_free(AttentionCache *cache);
 
-// attention_flash.cu: hearth's own kernels: every shape, both dtypes, documents. variant picks a tile shape, from 0 to
-// FLASH_VARIANTS - 1; all give right results.
+// attention_flash.cu: hearth's own kernels: every shape that a layout admits, both dtypes, documents. variant picks a
+// tile shape, from 0 to FLASH_VARIANTS - 1; all give right results.
 enum { FLASH_VARIANTS = 2 };
 void flash_forward(CudaState *state, void *out, float *lse, const void *q, const void *k, const void *v,
                    const AttentionShape *shape, DType dtype, int variant);

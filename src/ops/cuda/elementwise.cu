@@ -7,8 +7,7 @@
 
 #include <assert.h>
 
-// ---- fill
-// -------------------------------------------------------------------------------------------------------------
+// ---- fill ----------------------------------------------------------------------------------------------------------
 
 static __global__ void fill_kernel(float *out, float value, int64_t count) {
     int64_t stride = (int64_t)gridDim.x * blockDim.x;
@@ -25,8 +24,7 @@ extern "C" void cuda_fill_f32(Ops *ops, float *out, float value, int64_t count) 
     cuda_scope_end(state);
 }
 
-// ---- cast
-// -------------------------------------------------------------------------------------------------------------
+// ---- cast ----------------------------------------------------------------------------------------------------------
 
 template <typename Out, typename In, int V>
 static __global__ void cast_kernel(Out *__restrict__ out, const In *__restrict__ in, int64_t count) {
@@ -64,14 +62,13 @@ extern "C" void cuda_cast(Ops *ops, void *out, DType out_dtype, const void *in, 
         CUDA_CHECK(state, cudaMemcpyAsync(out, in, (size_t)count * dtype_size(in_dtype), cudaMemcpyDeviceToDevice,
                                           state->stream));
     else if (out_dtype == DTYPE_BF16)
-        cast_launch<__nv_bfloat16, float>(state, out, in, count);
+        cast_launch<Bf16, float>(state, out, in, count);
     else
-        cast_launch<float, __nv_bfloat16>(state, out, in, count);
+        cast_launch<float, Bf16>(state, out, in, count);
     cuda_scope_end(state);
 }
 
-// ---- sums
-// -------------------------------------------------------------------------------------------------------------
+// ---- sums ----------------------------------------------------------------------------------------------------------
 
 // One double per block: short float sums are carried into a double, so that billions of elements lose nothing.
 template <bool SQUARE>
@@ -145,8 +142,7 @@ extern "C" void cuda_norm_f32(Ops *ops, float *out, const float *in, int64_t cou
     cuda_scope_end(state);
 }
 
-// ---- columns
-// ----------------------------------------------------------------------------------------------------------
+// ---- columns -------------------------------------------------------------------------------------------------------
 
 // 32 columns a block: 32 warps take the parts in turn, then one warp adds their 32 sums in order.
 static __global__ __launch_bounds__(1024) void columns_kernel(float *out, const float *__restrict__ partials, int parts,

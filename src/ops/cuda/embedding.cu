@@ -10,8 +10,7 @@
 
 #include <assert.h>
 
-// ---- forward
-// ----------------------------------------------------------------------------------------------------------
+// ---- forward -------------------------------------------------------------------------------------------------------
 
 template <typename T, int V>
 static __global__ __launch_bounds__(256) void embedding_forward_kernel(T *__restrict__ out, const int32_t *ids,
@@ -43,8 +42,7 @@ extern "C" void cuda_embedding_forward(Ops *ops, void *out, const int32_t *ids, 
     cuda_scope_end(state);
 }
 
-// ---- stable sort of (id, position) by id
-// ------------------------------------------------------------------------------
+// ---- stable sort of (id, position) by id ---------------------------------------------------------------------------
 
 enum { DIGITS = 1 << SORT_BITS, SORT_WARPS = 8, SORT_ROUNDS = SORT_TILE / 32 / SORT_WARPS };
 
@@ -148,8 +146,7 @@ static __global__ __launch_bounds__(256) void sort_scatter_kernel(int32_t *ids_o
     }
 }
 
-// ---- backward
-// ---------------------------------------------------------------------------------------------------------
+// ---- backward ------------------------------------------------------------------------------------------------------
 
 // Block = piece of EMBEDDING_PIECE sorted rows. head gets the sum of the piece's first run when it began earlier; tail
 // that of its last run when it began here and goes on in the next piece.

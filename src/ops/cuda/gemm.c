@@ -5,10 +5,11 @@
 //
 // Deterministic: split-K only with the reduction in the workspace, never by atomic addition into the output.
 #include "ops/cuda/cuda.h"
+#include "ops/cuda/workspace.h"
 
 #include <stdlib.h>
 
-enum { GEMM_CANDIDATES = 24, GEMM_FINALISTS = 6, GEMM_WORKSPACE = 64 << 20 };
+enum { GEMM_CANDIDATES = 24, GEMM_FINALISTS = 6 };
 static const float GEMM_FINAL_MARGIN = 1.12f; // slower than this in the short race: not a finalist
 static const float GEMM_SMALL_MS = 0.03f;     // products too short to heat the GPU are raced as they are
 
@@ -62,7 +63,7 @@ void gemm_cache_free(GemmCache *cache) {
     } while (0)
 
 static size_t gemm_workspace(const CudaState *state) {
-    return state->workspace_bytes < GEMM_WORKSPACE ? state->workspace_bytes : GEMM_WORKSPACE;
+    return state->workspace_bytes < WORKSPACE_GEMM ? state->workspace_bytes : WORKSPACE_GEMM;
 }
 
 static void gemm_describe(CudaState *state, Gemm *gemm) {
@@ -150,7 +151,8 @@ static float gemm_time_sustained(CudaState *state, const Gemm *gemm, const cubla
     return gemm_time(state, gemm, algorithm, a, b, c, d, race);
 }
 
-static void gemm_tune(CudaState *state, Gemm *gemm, const void *a, const void *b, const void *c, void *d,
+// Whether one was found.
+static bool gemm_tune(CudaState *state, Gemm *gemm, const void *a, const void *b, const void *c, void *d,
                       const cublasLtMatmulHeuristicResult_t *results, int found) {
     float times[GEMM_CANDIDATES];
     int order[GEMM_CANDIDATES], count = 0;
@@ -173,12 +175,13 @@ static void gemm_tune(CudaState *state, Gemm *gemm, const void *a, const void *b
                                     : gemm_time(state, gemm, algorithm, a, b, c, d, 10);
         if (time >= 0 && (best < 0 || time < best_time)) best = order[i], best_time = time;
     }
-    if (best < 0) return;
+    if (best < 0 || state->failure) return false;
     gemm->algorithm = results[best].algo;
     const GemmShape *s = &gemm->shape;
     log_debug("gemm %s %s m %lld n %lld k %lld: candidate %d of %d, %.3f ms (first: %.3f), %.0f TFLOP/s",
               kind_name[s->kind], dtype_name(s->dtype), (long long)s->m, (long long)s->n, (long long)s->k, best, found,
               best_time, times[0], 2e-9 * (double)s->m * (double)s->n * (double)s->k / best_time);
+    return true;
 }
 
 // A weight gradient that is added runs the same algorithm as one that is written.
@@ -235,8 +238,7 @@ static void gemm_choose(CudaState *state, Gemm *gemm, const void *a, const void 
             if (borrowed) CUDA_CHECK(state, cudaMemsetAsync(borrowed, 0, bytes, state->stream));
             out = borrowed;
         }
-        if (!state->capturing && out) {
-            gemm_tune(state, gemm, a, b, c == d ? out : c, out, results, found);
+        if (!state->capturing && out && gemm_tune(state, gemm, a, b, c == d ? out : c, out, results, found)) {
             gemm->tuned = true;
             char *text = algorithm_to_text(&gemm->algorithm);
             tune_put(state->tune, key, text);

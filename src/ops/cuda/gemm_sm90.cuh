@@ -20,7 +20,7 @@ enum {
     TILE_M = 128,
     TILE_K = 64,                   // 128 bytes of bf16: the width of the swizzle
     CHUNK_BYTES = 64 * TILE_K * 2, // 64 elements of M or N by TILE_K
-    EXPERTS_MAX = 256,
+    EXPERTS_MAX = OPS_CUDA_EXPERTS_MAX,
     BAND = 8, // a wave of 66 pairs is then about as wide as it is high
     BLOCK_THREADS = 384,
 };
@@ -75,7 +75,7 @@ template <typename C> struct Ring {
 enum { CONSUMER_REGISTERS = 232, PRODUCER_REGISTERS = 40 };
 
 // Sets up the ring at the start of the dynamic shared memory, which must be aligned to 1024 bytes; by all threads.
-template <typename C> HOPPER_CODE Ring<C> ring_make(uint32_t stages, uint64_t (&barriers)[2 * C::STAGES + 4]) {
+template <typename C> DEVICE_CODE Ring<C> ring_make(uint32_t stages, uint64_t (&barriers)[2 * C::STAGES + 4]) {
     const Ring<C> ring = {stages, shared_address(barriers), shared_address(barriers + C::STAGES),
                           shared_address(barriers + 2 * C::STAGES)};
     if (threadIdx.x == 0) {
@@ -107,7 +107,7 @@ typedef struct Experts {
 } Experts;
 
 // By all threads; a barrier must follow.
-template <GroupedProduct PRODUCT> HOPPER_CODE void experts_load(Experts &experts, const GroupedArgs &args) {
+template <GroupedProduct PRODUCT> DEVICE_CODE void experts_load(Experts &experts, const GroupedArgs &args) {
     for (int e = threadIdx.x; e <= args.experts; e += BLOCK_THREADS)
         experts.offsets[e] = args.offsets ? args.offsets[e] : e * args.m_tiles * TILE_M;
     if (PRODUCT != GROUPED_WEIGHT) return;
@@ -129,7 +129,7 @@ template <GroupedProduct PRODUCT> HOPPER_CODE void experts_load(Experts &experts
 // gradient take as long as the expert has rows: every second wave is dealt in the opposite order, so that each block
 // gets about the same in all.
 template <typename C>
-HOPPER_CODE bool tile_find(Tile &tile, int wave, const Experts &experts, const GroupedArgs &args, int rank) {
+DEVICE_CODE bool tile_find(Tile &tile, int wave, const Experts &experts, const GroupedArgs &args, int rank) {
     const int width = gridDim.x / C::BLOCKS, block = blockIdx.x / C::BLOCKS;
     const int unit = wave * width + (C::PRODUCT == GROUPED_WEIGHT && wave % 2 ? width - 1 - block : block);
     const int n_units = (args.n_tiles + C::CLUSTER_N - 1) / C::CLUSTER_N;
@@ -158,7 +158,7 @@ HOPPER_CODE bool tile_find(Tile &tile, int wave, const Experts &experts, const G
 // One slice of an operand: `chunks` of 64 along its contiguous dimension where the reduction is strided, else one box.
 // (x, y, z) is the first element. SHARED_BOX: this block loads its half of each box, for both blocks.
 template <bool TRANSPOSE, bool SHARED_BOX, int BOX, int CHUNKS>
-HOPPER_CODE void operand_load(uint32_t shared, const CUtensorMap *map, uint32_t barrier, int x, int y, int z,
+DEVICE_CODE void operand_load(uint32_t shared, const CUtensorMap *map, uint32_t barrier, int x, int y, int z,
                               int rank) {
     const int half = SHARED_BOX ? rank * BOX : 0; // rows of 128 bytes
 #pragma unroll
@@ -173,7 +173,7 @@ HOPPER_CODE void operand_load(uint32_t shared, const CUtensorMap *map, uint32_t 
 
 // B of one slice; by: first row of the box (of b's z-th matrix).
 template <typename C>
-HOPPER_CODE void b_load(uint32_t to, const CUtensorMap *b, uint32_t barrier, int bx, int by, int z, int rank,
+DEVICE_CODE void b_load(uint32_t to, const CUtensorMap *b, uint32_t barrier, int bx, int by, int z, int rank,
                         int pair_step) {
     if constexpr (C::PAIRED) // one of the two matrices for both blocks
         woven_load_multicast(to + rank * C::B_BOX * 128, b, barrier, bx, by / 32 + rank * pair_step, 3);
@@ -182,7 +182,7 @@ HOPPER_CODE void b_load(uint32_t to, const CUtensorMap *b, uint32_t barrier, int
 }
 
 template <typename C>
-HOPPER_CODE void produce(const Ring<C> &ring, const CUtensorMap *a, const CUtensorMap *b, const Experts &experts,
+DEVICE_CODE void produce(const Ring<C> &ring, const CUtensorMap *a, const CUtensorMap *b, const Experts &experts,
                          const GroupedArgs &args, int rank) {
     constexpr bool WEIGHT = C::PRODUCT == GROUPED_WEIGHT;
     int stage = 0;
@@ -208,15 +208,14 @@ HOPPER_CODE void produce(const Ring<C> &ring, const CUtensorMap *a, const CUtens
 
 // 64 rows of the accumulators of one warpgroup, columns first .. first + COLUMNS, to shared memory as the tensor map's
 // swizzle wants them: 16-byte pieces of a row are exchanged by the row's number.
-template <int COLUMNS, int COUNT> HOPPER_CODE void stage_bf16(uint32_t to, const float (&d)[COUNT], int first) {
+template <int COLUMNS, int COUNT> DEVICE_CODE void stage_bf16(uint32_t to, const float (&d)[COUNT], int first) {
     const int lane = threadIdx.x % 32, row = threadIdx.x % 128 / 32 * 16 + lane % 16;
     const int exchange = COLUMNS == 64 ? row & 7 : row >> 1 & 3;
 #pragma unroll
     for (int j = 0; j < COLUMNS / 8; j += 2) { // two 8 x 8 matrices beside each other, two above each other
         const int r = (first / 8 + j) * 4;
-        shared_store_matrices(to + row * COLUMNS * 2 + (((j + lane / 16) ^ exchange) * 16), pack_bf16(d[r], d[r + 1]),
-                              pack_bf16(d[r + 2], d[r + 3]), pack_bf16(d[r + 4], d[r + 5]),
-                              pack_bf16(d[r + 6], d[r + 7]));
+        matrices_store(to + row * COLUMNS * 2 + (((j + lane / 16) ^ exchange) * 16), pack_bf16(d[r], d[r + 1]),
+                       pack_bf16(d[r + 2], d[r + 3]), pack_bf16(d[r + 4], d[r + 5]), pack_bf16(d[r + 6], d[r + 7]));
     }
 }
 
@@ -228,7 +227,7 @@ typedef struct Slots {
 } Slots;
 
 // By all threads; a barrier must follow.
-template <int COUNT> HOPPER_CODE Slots slots_make(uint32_t memory, uint64_t (&barriers)[3 * COUNT]) {
+template <int COUNT> DEVICE_CODE Slots slots_make(uint32_t memory, uint64_t (&barriers)[3 * COUNT]) {
     const Slots slots = {memory, shared_address(barriers), shared_address(barriers + COUNT),
                          shared_address(barriers + 2 * COUNT)};
     if (threadIdx.x == 0) {
@@ -245,7 +244,7 @@ template <int COUNT> HOPPER_CODE Slots slots_make(uint32_t memory, uint64_t (&ba
 // ---- products -----------------------------------------------------------------------------------------------------
 
 // Lets both blocks of the cluster (or this one) fill the stage again; one arrival per warp and block.
-template <typename C> HOPPER_CODE void stage_release(uint32_t barrier) {
+template <typename C> DEVICE_CODE void stage_release(uint32_t barrier) {
     const int lane = threadIdx.x % 32;
     if (C::BLOCKS == 1) {
         if (lane == 0) mbarrier_arrive(barrier);
@@ -258,7 +257,7 @@ template <typename C> HOPPER_CODE void stage_release(uint32_t barrier) {
 // 64 rows, from part * 64 of the tile on when the warpgroups take turns, else from warpgroup * 64 on; number counts the
 // block's tiles.
 template <typename C, typename Finish>
-HOPPER_CODE void consume(const Ring<C> &ring, const Experts &experts, const GroupedArgs &args, int rank, int warpgroup,
+DEVICE_CODE void consume(const Ring<C> &ring, const Experts &experts, const GroupedArgs &args, int rank, int warpgroup,
                          Finish finish) {
     static_assert(C::PINGPONG || !C::FINISH_IN_TURN, "only warpgroups with tiles of their own finish in turn");
     // Descriptors move by these per 16 of the reduction, in units of 16 bytes.

@@ -1,8 +1,8 @@
 // Grouped linear layers of MoE in bf16 with mma.sync, for GPUs from Ampere on: 128 x 128 tiles, slices of 32 of the
 // reduction copied asynchronously through a ring in shared memory, 4 warps of 64 x 64 results each.
 #include "ops/cuda/grouped_gemm.h"
-
-#include <cuda_bf16.h>
+#include "ops/cuda/sm80.cuh"
+#include "ops/cuda/vector.cuh"
 
 enum { TILE = 128, SLICE = 32, RING = 3, OPERAND_BYTES = TILE * SLICE * 2, MMA_THREADS = 128 };
 
@@ -11,7 +11,7 @@ static_assert(CUDA_ROW_ALIGN % TILE == 0, "a tile of rows belongs to one expert"
 // One operand of a tile: the element at (i, l), i along M or N and l along the reduction, is
 // memory[i * stride + l], or memory[l * stride + i] when STRIDED (the reduction is not the contiguous one).
 typedef struct Operand {
-    const __nv_bfloat16 *memory;
+    const Bf16 *memory;
     int64_t stride;
     int count; // of i that exist; the rest are zeros. A multiple of 8, as is the length of the reduction
 } Operand;
@@ -31,30 +31,15 @@ static __device__ __forceinline__ void slice_load(uint32_t to, const Operand &op
         const int l = STRIDED ? piece / (TILE / 8) : piece % (SLICE / 8) * 8;
         const bool real = i < operand.count && l0 + l < length;
         const int64_t at = STRIDED ? (l0 + l) * operand.stride + i : i * operand.stride + l0 + l;
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to + piece_place<STRIDED>(i, l)),
-                     "l"(operand.memory + (real ? at : 0)), "r"(real ? 16 : 0)
-                     : "memory");
+        copy16_async(to + piece_place<STRIDED>(i, l), operand.memory + (real ? at : 0), real);
     }
 }
 
-template <bool TRANSPOSE> static __device__ __forceinline__ void matrices_load(uint32_t (&r)[4], uint32_t from) {
-    if (TRANSPOSE)
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                     : "r"(from)
-                     : "memory");
+template <bool STRIDED> static __device__ __forceinline__ void operand_load(uint32_t (&r)[4], uint32_t from) {
+    if (STRIDED)
+        matrices_load_transposed(r, from);
     else
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                     : "r"(from)
-                     : "memory");
-}
-
-static __device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-        "{%0, %1, %2, %3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+        matrices_load(r, from);
 }
 
 // The products of one slice: a warp's 64 x 64 from row m0 and column n0 of the tile.
@@ -66,12 +51,12 @@ static __device__ __forceinline__ void slice_multiply(float (&d)[4][8][4], uint3
         uint32_t left[4][4], right[4][4];
 #pragma unroll
         for (int i = 0; i < 4; i++) // matrices: (rows, reduction) = (0, 0), (8, 0), (0, 8), (8, 8)
-            matrices_load<A_STRIDED>(
+            operand_load<A_STRIDED>(
                 left[i], a + (A_STRIDED ? piece_place<true>(m0 + i * 16 + matrix % 2 * 8, l + matrix / 2 * 8 + row)
                                         : piece_place<false>(m0 + i * 16 + matrix % 2 * 8 + row, l + matrix / 2 * 8)));
 #pragma unroll
         for (int j = 0; j < 4; j++) // matrices: (columns, reduction) = (0, 0), (0, 8), (8, 0), (8, 8)
-            matrices_load<B_STRIDED>(
+            operand_load<B_STRIDED>(
                 right[j], b + (B_STRIDED ? piece_place<true>(n0 + j * 16 + matrix / 2 * 8, l + matrix % 2 * 8 + row)
                                          : piece_place<false>(n0 + j * 16 + matrix / 2 * 8 + row, l + matrix % 2 * 8)));
 #pragma unroll
@@ -95,10 +80,10 @@ static __device__ __forceinline__ void tile_multiply(float (&d)[4][8][4], const 
             slice_load<A_STRIDED>(base + s * 2 * OPERAND_BYTES, a, (int64_t)s * SLICE, length);
             slice_load<B_STRIDED>(base + s * 2 * OPERAND_BYTES + OPERAND_BYTES, b, (int64_t)s * SLICE, length);
         }
-        asm volatile("cp.async.commit_group;" ::: "memory");
+        copies_commit();
     }
     for (int s = 0; s < slices; s++) {
-        asm volatile("cp.async.wait_group %0;" ::"n"(RING - 2) : "memory");
+        copies_wait<RING - 2>();
         __syncthreads(); // slice s has arrived for all, and all have done slice s - 1, whose place is filled next
         const int next = s + RING - 1;
         if (next < slices) {
@@ -106,7 +91,7 @@ static __device__ __forceinline__ void tile_multiply(float (&d)[4][8][4], const 
             slice_load<A_STRIDED>(to, a, (int64_t)next * SLICE, length);
             slice_load<B_STRIDED>(to + OPERAND_BYTES, b, (int64_t)next * SLICE, length);
         }
-        asm volatile("cp.async.commit_group;" ::: "memory");
+        copies_commit();
         const uint32_t from = base + s % RING * 2 * OPERAND_BYTES;
         slice_multiply<A_STRIDED, B_STRIDED>(d, from, from + OPERAND_BYTES, warp / 2 * 64, warp % 2 * 64);
     }
@@ -114,8 +99,8 @@ static __device__ __forceinline__ void tile_multiply(float (&d)[4][8][4], const 
 
 template <bool B_STRIDED>
 static __global__ void __launch_bounds__(MMA_THREADS, 2)
-    mma_rows_kernel(__nv_bfloat16 *out, const __nv_bfloat16 *in, const __nv_bfloat16 *weight, const int32_t *offsets,
-                    int experts, int n, int k, int n_tiles) {
+    mma_rows_kernel(Bf16 *out, const Bf16 *in, const Bf16 *weight, const int32_t *offsets, int experts, int n, int k,
+                    int n_tiles) {
     const int64_t row0 = (int64_t)(blockIdx.x / n_tiles) * TILE;
     const int column0 = (int)(blockIdx.x % n_tiles) * TILE;
     if (row0 >= offsets[experts]) return;
@@ -138,8 +123,7 @@ static __global__ void __launch_bounds__(MMA_THREADS, 2)
 }
 
 static __global__ void __launch_bounds__(MMA_THREADS, 2)
-    mma_weight_kernel(float *out, const __nv_bfloat16 *a, const __nv_bfloat16 *b, const int32_t *offsets, int m, int n,
-                      bool accumulate) {
+    mma_weight_kernel(float *out, const Bf16 *a, const Bf16 *b, const int32_t *offsets, int m, int n, bool accumulate) {
     const int64_t expert = blockIdx.z, begin = offsets[expert], rows = offsets[expert + 1] - begin;
     const int m0 = blockIdx.y * TILE, n0 = blockIdx.x * TILE;
     if (rows == 0 && accumulate) return;
@@ -166,7 +150,7 @@ bool grouped_mma(CudaState *state, const GroupedCall *call) {
     const int contiguous = call->product == GROUPED_WEIGHT ? call->m | call->n : call->n | call->k;
     const bool aligned = (((uintptr_t)call->out | (uintptr_t)call->a | (uintptr_t)call->b) & 15) == 0;
     if (state->arch < 80 || contiguous % 8 || !aligned) return false;
-    const __nv_bfloat16 *a = (const __nv_bfloat16 *)call->a, *b = (const __nv_bfloat16 *)call->b;
+    const Bf16 *a = (const Bf16 *)call->a, *b = (const Bf16 *)call->b;
     const unsigned n_tiles = (unsigned)ceil_div64(call->n, TILE);
     if (call->product == GROUPED_WEIGHT) {
         dim3 grid(n_tiles, (unsigned)ceil_div64(call->m, TILE), (unsigned)call->experts);
@@ -175,8 +159,8 @@ bool grouped_mma(CudaState *state, const GroupedCall *call) {
     } else {
         const unsigned grid = (unsigned)(call->rows / TILE) * n_tiles;
         auto *kernel = call->product == GROUPED_FORWARD ? mma_rows_kernel<false> : mma_rows_kernel<true>;
-        kernel<<<grid, MMA_THREADS, 0, state->stream>>>((__nv_bfloat16 *)call->out, a, b, call->offsets, call->experts,
-                                                        call->n, call->k, (int)n_tiles);
+        kernel<<<grid, MMA_THREADS, 0, state->stream>>>((Bf16 *)call->out, a, b, call->offsets, call->experts, call->n,
+                                                        call->k, (int)n_tiles);
     }
     LAUNCH_CHECK(state);
     return true;

@@ -11,7 +11,7 @@ static constexpr int SHARED = C::STAGES *C::STAGE_BYTES + 4 * STAGING_BYTES + 10
 
 // ---- results ------------------------------------------------------------------------------------------------------
 
-template <int COUNT> HOPPER_CODE void stage_float(uint32_t to, const float (&d)[COUNT], int first) {
+template <int COUNT> DEVICE_CODE void stage_float(uint32_t to, const float (&d)[COUNT], int first) {
     const int lane = threadIdx.x % 32, row = threadIdx.x % 128 / 32 * 16 + lane / 4;
     const bool odd = row & 1; // odd rows store in another order: rows 0 to 3 then fall into different banks
 #pragma unroll
@@ -28,7 +28,7 @@ template <int COUNT> HOPPER_CODE void stage_float(uint32_t to, const float (&d)[
 
 // One warpgroup's accumulators to memory through its two staging buffers; 64 rows from row y on.
 template <typename C, int COUNT>
-HOPPER_CODE void results_store(uint32_t staging, const float (&d)[COUNT], const CUtensorMap *out, int x, int y, int z,
+DEVICE_CODE void results_store(uint32_t staging, const float (&d)[COUNT], const CUtensorMap *out, int x, int y, int z,
                                bool accumulate, int warpgroup) {
     const bool leader = threadIdx.x % 128 == 0;
 #pragma unroll
@@ -55,7 +55,7 @@ HOPPER_CODE void results_store(uint32_t staging, const float (&d)[COUNT], const 
 }
 
 // Experts without rows have no tiles: their gradients are overwritten with zeros by warps that have nothing else to do.
-HOPPER_CODE void empty_experts_zero(const Experts &experts, const GroupedArgs &args, int thread, int threads) {
+DEVICE_CODE void empty_experts_zero(const Experts &experts, const GroupedArgs &args, int thread, int threads) {
     for (int e = 0; e < args.experts; e++) {
         if (experts.offsets[e + 1] != experts.offsets[e]) continue;
         float4 *out = (float4 *)(args.out + e * args.count);

@@ -31,7 +31,7 @@ typedef struct Rotation {
 
 // Piece i of a tile from the accumulators of one warpgroup, columns first .. first + 64; parity: of the tile's number.
 template <typename C, int COUNT>
-HOPPER_CODE void piece_fill(const Slots &pieces, int i, uint32_t parity, float (&d)[COUNT], int first) {
+DEVICE_CODE void piece_fill(const Slots &pieces, int i, uint32_t parity, float (&d)[COUNT], int first) {
     const int lane = threadIdx.x % 32, row = threadIdx.x % 128 / 32 * 16 + lane % 16;
     const uint32_t piece = pieces.memory + i * C::PIECE_BYTES;
     if constexpr (C::ENDING == ENDING_ADD) {
@@ -39,7 +39,7 @@ HOPPER_CODE void piece_fill(const Slots &pieces, int i, uint32_t parity, float (
 #pragma unroll
         for (int j = 0; j < 8; j += 2) { // as stage_bf16 stores them
             uint32_t add[4];
-            shared_load_matrices(add, piece + row * 128 + (((j + lane / 16) ^ (row & 7)) * 16));
+            matrices_load(add, piece + row * 128 + (((j + lane / 16) ^ (row & 7)) * 16));
 #pragma unroll
             for (int m = 0; m < 4; m++) {
                 d[(first / 8 + j) * 4 + 2 * m] += low_bf16(add[m]);
@@ -58,7 +58,7 @@ HOPPER_CODE void piece_fill(const Slots &pieces, int i, uint32_t parity, float (
 // Calls use(i, parity, x, y) for the pieces of this block's tiles, in the order in which they are filled; (x, y) is the
 // piece's first column and row.
 template <typename C, typename Use>
-HOPPER_CODE void pieces_walk(const Experts &experts, const GroupedArgs &args, int rank, Use use) {
+DEVICE_CODE void pieces_walk(const Experts &experts, const GroupedArgs &args, int rank, Use use) {
     Tile tile = {};
     uint32_t parity = 0;
     for (int wave = 0; tile_find<C>(tile, wave, experts, args, rank); wave++) {
@@ -70,7 +70,7 @@ HOPPER_CODE void pieces_walk(const Experts &experts, const GroupedArgs &args, in
 }
 
 template <typename C>
-HOPPER_CODE void pieces_load(const Slots &pieces, const CUtensorMap *add, const Experts &experts,
+DEVICE_CODE void pieces_load(const Slots &pieces, const CUtensorMap *add, const Experts &experts,
                              const GroupedArgs &args, int rank) {
     pieces_walk<C>(experts, args, rank, [&](int i, uint32_t parity, int x, int y) {
         mbarrier_wait(pieces.empty + i * 8, parity ^ 1);
@@ -80,7 +80,7 @@ HOPPER_CODE void pieces_load(const Slots &pieces, const CUtensorMap *add, const 
 }
 
 template <typename C>
-HOPPER_CODE void pieces_store(const Slots &pieces, const CUtensorMap *out, const Experts &experts,
+DEVICE_CODE void pieces_store(const Slots &pieces, const CUtensorMap *out, const Experts &experts,
                               const GroupedArgs &args, int rank) {
     pieces_walk<C>(experts, args, rank, [&](int i, uint32_t parity, int x, int y) {
         mbarrier_wait(pieces.done + i * 8, parity);
@@ -96,7 +96,7 @@ HOPPER_CODE void pieces_store(const Slots &pieces, const CUtensorMap *out, const
 // Rotates the heads of 64 rows in registers; (column, row) is the first. Rows beyond the end get some position. Few
 // angles are loaded at a time: the accumulators leave few registers.
 template <int HEAD_DIM, int COUNT>
-HOPPER_CODE void heads_rotate(float (&d)[COUNT], const Rotation &rotation, int column, int row) {
+DEVICE_CODE void heads_rotate(float (&d)[COUNT], const Rotation &rotation, int column, int row) {
     constexpr int HALF = HEAD_DIM / 2, BATCH = 2; // of 8 columns
     if (column >= rotation.columns) return;
     const int lane = threadIdx.x % 32;

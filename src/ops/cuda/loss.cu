@@ -280,7 +280,7 @@ static bool clusters_are_there(const CudaState *state) {
     static int there = -1; // asking costs some microseconds
     if (there < 0) {
         cudaFuncAttributes attributes;
-        there = cudaFuncGetAttributes(&attributes, cross_entropy_kernel<__nv_bfloat16, 512, 6, 2, 2>) == cudaSuccess &&
+        there = cudaFuncGetAttributes(&attributes, cross_entropy_kernel<Bf16, 512, 6, 2, 2>) == cudaSuccess &&
                 attributes.ptxVersion >= 90;
         cudaGetLastError();
     }

@@ -11,7 +11,7 @@
 #include <assert.h>
 #include <math.h>
 
-enum { EXPERTS_MAX = 256, TOP_K_MAX = 32, ROUTE_WARPS = 8 };
+enum { EXPERTS_MAX = OPS_CUDA_EXPERTS_MAX, ROUTE_WARPS = 8 };
 
 typedef struct RouteParams {
     MoeRouting r;
@@ -28,8 +28,7 @@ static __device__ __forceinline__ uint32_t ordered(float value) {
     return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
 
-// ---- forward: softmax and choice
-// --------------------------------------------------------------------------------------
+// ---- forward: softmax and choice -----------------------------------------------------------------------------------
 
 // A warp takes a token; lane l holds the experts l, l + 32, ... (P of them).
 template <int P>
@@ -127,8 +126,7 @@ static __global__ __launch_bounds__(256) void route_choose_kernel(RouteParams p,
     }
 }
 
-// ---- forward: places
-// --------------------------------------------------------------------------------------------------
+// ---- forward: places -----------------------------------------------------------------------------------------------
 
 // One block. Thread (slice, e) owns a range of tiles of expert e; afterwards tile_counts holds the first row of each
 // tile.
@@ -188,8 +186,7 @@ static __global__ __launch_bounds__(1024) void route_place_kernel(RouteParams p,
     }
 }
 
-// ---- forward: permutation
-// ---------------------------------------------------------------------------------------------
+// ---- forward: permutation ------------------------------------------------------------------------------------------
 
 // A block ranks the slots of a tile: a warp owns consecutive slots, as in the radix sort of embedding.cu.
 static __global__ __launch_bounds__(256) void route_permute_kernel(RouteParams p, const int32_t *tile_rows) {
@@ -233,7 +230,7 @@ static __global__ __launch_bounds__(256) void route_permute_kernel(RouteParams p
 }
 
 static RouteParams route_params(Ops *ops, const MoeRouting *routing, const MoeShape *shape) {
-    assert(shape->experts <= EXPERTS_MAX && shape->top_k <= TOP_K_MAX && shape->top_k <= shape->experts);
+    assert(shape->experts <= EXPERTS_MAX && shape->top_k <= OPS_CUDA_TOP_K_MAX && shape->top_k <= shape->experts);
     assert(shape->tokens * shape->top_k < INT32_MAX);
     return (RouteParams){*routing,     shape->tokens,  shape->rows,      shape->experts,
                          shape->top_k, ops->row_align, shape->norm_topk, shape->force};
@@ -265,8 +262,7 @@ extern "C" void cuda_moe_route_forward(Ops *ops, const MoeRouting *routing, cons
     cuda_scope_end(state);
 }
 
-// ---- backward
-// ---------------------------------------------------------------------------------------------------------
+// ---- backward ------------------------------------------------------------------------------------------------------
 
 // With S the sum of the chosen probabilities and w_j = p_j / S: dp_j = (dw_j - sum of dw w) / S; then through the
 // softmax.
@@ -333,8 +329,7 @@ extern "C" void cuda_moe_route_backward(Ops *ops, float *dlogits, const float *d
     cuda_scope_end(state);
 }
 
-// ---- balancing loss
-// ---------------------------------------------------------------------------------------------------
+// ---- balancing loss ------------------------------------------------------------------------------------------------
 
 // A thread takes an expert of a part: of `each` layers that count together.
 static __global__ __launch_bounds__(256) void balance_kernel(float *loss, float *dprob, const float *scale,

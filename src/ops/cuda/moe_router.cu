@@ -5,51 +5,14 @@
 // moe_router_backward uses workspace_moe_router_backward(rows, dim, experts).
 #include "ops/cuda/cuda.h"
 #include "ops/cuda/reduce.cuh"
+#include "ops/cuda/sm80.cuh"
 #include "ops/cuda/vector.cuh"
 #include "ops/cuda/workspace.h"
-
-typedef __nv_bfloat16 Bf16;
-
-// ---- tensor core building blocks
-// --------------------------------------------------------------------------------------
-
-static __device__ __forceinline__ uint32_t shared_address(const void *pointer) {
-    return (uint32_t)__cvta_generic_to_shared(pointer);
-}
-static __device__ __forceinline__ void ldmatrix(uint32_t (&r)[4], const Bf16 *row) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(shared_address(row)));
-}
-static __device__ __forceinline__ void ldmatrix_transposed(uint32_t (&r)[4], const Bf16 *row) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(shared_address(row)));
-}
-static __device__ __forceinline__ void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-                 "{%0, %1, %2, %3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-// 16 bytes from device to shared memory in the background; zeros where `real` is false.
-static __device__ __forceinline__ void copy16_async(void *to, const void *from, bool real) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from),
-                 "r"(real ? 16 : 0)
-                 : "memory");
-}
-static __device__ __forceinline__ void copy_commit() {
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
-template <int PENDING> static __device__ __forceinline__ void copy_wait() {
-    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
-}
 
 // Shared memory stays below the 99 KB that every supported GPU gives a block.
 enum { PAD = 8, STAGES = 3, ROW_TILE = 64, K_TILE = 64, COLUMNS = ROUTER_TILE, TOKEN_TILE = 32, EXPERT_TILE = 128 };
 
-// ---- forward
-// ----------------------------------------------------------------------------------------------------------
+// ---- forward -------------------------------------------------------------------------------------------------------
 
 // A block computes ROW_TILE rows by NT experts; each of its four warps 16 rows.
 template <int NT>
@@ -70,28 +33,30 @@ static __global__ __launch_bounds__(128) void router_forward_kernel(float *logit
             int64_t row = is_in ? first_row + r : first_expert + r - ROW_TILE;
             bool real = k < dim && row < (is_in ? rows : experts);
             const Bf16 *from = is_in ? in : weight;
-            copy16_async(stage + r * WIDTH + i % (K_TILE / 8) * 8, real ? from + row * dim + k : from, real);
+            copy16_async(shared_address(stage + r * WIDTH + i % (K_TILE / 8) * 8), real ? from + row * dim + k : from,
+                         real);
         }
     };
     float c[NT / 8][4] = {};
     for (int s = 0; s < STAGES - 1; s++) {
         if (s < steps) load(s);
-        copy_commit();
+        copies_commit();
     }
     for (int step = 0; step < steps; step++) {
-        copy_wait<STAGES - 2>();
+        copies_wait<STAGES - 2>();
         __syncthreads();
         if (step + STAGES - 1 < steps) load(step + STAGES - 1);
-        copy_commit();
+        copies_commit();
         const Bf16 *a_tile = tiles + step % STAGES * STAGE, *b_tile = a_tile + ROW_TILE * WIDTH;
 #pragma unroll
         for (int k = 0; k < K_TILE; k += 16) {
             uint32_t a[4];
-            ldmatrix(a, a_tile + (warp * 16 + lane % 16) * WIDTH + k + lane / 16 * 8);
+            matrices_load(a, shared_address(a_tile + (warp * 16 + lane % 16) * WIDTH + k + lane / 16 * 8));
 #pragma unroll
             for (int n = 0; n < NT; n += 16) {
                 uint32_t b[4];
-                ldmatrix(b, b_tile + (n + lane / 16 * 8 + lane % 8) * WIDTH + k + lane / 8 % 2 * 8);
+                matrices_load(b,
+                              shared_address(b_tile + (n + lane / 16 * 8 + lane % 8) * WIDTH + k + lane / 8 % 2 * 8));
                 mma(c[n / 8], a, b[0], b[1]);
                 mma(c[n / 8 + 1], a, b[2], b[3]);
             }
@@ -154,8 +119,7 @@ extern "C" void cuda_moe_router_forward(Ops *ops, float *logits, const void *in,
     cuda_scope_end(state);
 }
 
-// ---- gradient of the logits in two parts
-// ------------------------------------------------------------------------------
+// ---- gradient of the logits in two parts ---------------------------------------------------------------------------
 
 static __global__ __launch_bounds__(256) void router_split_kernel(Bf16 *high, Bf16 *low,
                                                                   const float *__restrict__ dlogits, int64_t rows,
@@ -173,8 +137,7 @@ static __global__ __launch_bounds__(256) void router_split_kernel(Bf16 *high, Bf
     store_floats<4>(low + i, rest);
 }
 
-// ---- gradient of the input
-// --------------------------------------------------------------------------------------------
+// ---- gradient of the input -----------------------------------------------------------------------------------------
 
 // din += dlogits . weight. A block holds its ROW_TILE rows of dlogits in shared memory, EXPERT_TILE experts at a time,
 // and walks over column tiles. The columns of weight are laid down so that the eight sums a thread has of a row in 32
@@ -195,10 +158,10 @@ static __global__ __launch_bounds__(128, 3) void router_din_kernel(Bf16 *din, co
             int r = i / (span / 8), e = i % (span / 8) * 8;
             bool real = first_row + r < rows && first_expert + e < width;
             int64_t from = real ? (first_row + r) * width + first_expert + e : 0;
-            copy16_async(high + r * a_width + e, high_in + from, real);
-            copy16_async(low + r * a_width + e, low_in + from, real);
+            copy16_async(shared_address(high + r * a_width + e), high_in + from, real);
+            copy16_async(shared_address(low + r * a_width + e), low_in + from, real);
         }
-        copy_commit();
+        copies_commit();
     };
     if (width == span) load_dlogits(0); // all experts at once: they stay for all columns
     for (int first = (int)blockIdx.y * COLUMNS; first < dim; first += (int)gridDim.y * COLUMNS) {
@@ -225,16 +188,16 @@ static __global__ __launch_bounds__(128, 3) void router_din_kernel(Bf16 *din, co
                 uint32_t *to = (uint32_t *)(b_tile + e * B_WIDTH + v / 4 * 32 + v % 4 * 2);
                 to[0] = part.x, to[4] = part.y, to[8] = part.z, to[12] = part.w;
             }
-            copy_wait<0>();
+            copies_wait<0>();
             __syncthreads();
             for (int k = 0; k < span; k += 16) {
                 uint32_t a_high[4], a_low[4];
-                ldmatrix(a_high, high + (warp * 16 + lane % 16) * a_width + k + lane / 16 * 8);
-                ldmatrix(a_low, low + (warp * 16 + lane % 16) * a_width + k + lane / 16 * 8);
+                matrices_load(a_high, shared_address(high + (warp * 16 + lane % 16) * a_width + k + lane / 16 * 8));
+                matrices_load(a_low, shared_address(low + (warp * 16 + lane % 16) * a_width + k + lane / 16 * 8));
 #pragma unroll
                 for (int n = 0; n < COLUMNS; n += 16) {
                     uint32_t b[4];
-                    ldmatrix_transposed(b, b_tile + (k + lane % 16) * B_WIDTH + n + lane / 16 * 8);
+                    matrices_load_transposed(b, shared_address(b_tile + (k + lane % 16) * B_WIDTH + n + lane / 16 * 8));
                     mma(c[n / 8], a_high, b[0], b[1]);
                     mma(c[n / 8 + 1], a_high, b[2], b[3]);
                     mma(c[n / 8], a_low, b[0], b[1]);
@@ -282,8 +245,7 @@ static void router_din_launch(CudaState *state, Bf16 *din, const Bf16 *high, con
     router_din_kernel<<<blocks, 128, shared, state->stream>>>(din, high, low, weight, rows, dim, experts, width);
 }
 
-// ---- gradient of the weight
-// -------------------------------------------------------------------------------------------
+// ---- gradient of the weight ----------------------------------------------------------------------------------------
 
 // partial[split] = dlogits^T . in over the split's tokens. A block computes MT experts by COLUMNS columns; its eight
 // warps stand MT / 16 by 128 / MT.
@@ -308,37 +270,39 @@ static __global__ __launch_bounds__(256, 2) void router_dweight_kernel(float *pa
         for (int i = (int)threadIdx.x; i < TOKEN_TILE * (COLUMNS / 8); i += 256) {
             int t = i / (COLUMNS / 8), column = first_column + i % (COLUMNS / 8) * 8;
             bool real = token + t < end && column < dim;
-            copy16_async(b + t * B_WIDTH + i % (COLUMNS / 8) * 8, real ? in + (token + t) * dim + column : in, real);
+            copy16_async(shared_address(b + t * B_WIDTH + i % (COLUMNS / 8) * 8),
+                         real ? in + (token + t) * dim + column : in, real);
         }
         for (int i = (int)threadIdx.x; i < TOKEN_TILE * (MT / 8); i += 256) {
             int t = i / (MT / 8), e = i % (MT / 8) * 8;
             bool real = token + t < end && first_expert + e < width;
             int64_t from = real ? (token + t) * width + first_expert + e : 0;
-            copy16_async(a + t * A_WIDTH + e, high + from, real);
-            copy16_async(a + (TOKEN_TILE + t) * A_WIDTH + e, low + from, real);
+            copy16_async(shared_address(a + t * A_WIDTH + e), high + from, real);
+            copy16_async(shared_address(a + (TOKEN_TILE + t) * A_WIDTH + e), low + from, real);
         }
     };
     float c[N / 8][4] = {};
     for (int s = 0; s < STAGES - 1; s++) {
         if (s < steps) load(s);
-        copy_commit();
+        copies_commit();
     }
     for (int step = 0; step < steps; step++) {
-        copy_wait<STAGES - 2>();
+        copies_wait<STAGES - 2>();
         __syncthreads(); // the stage has arrived, and nobody reads the oldest one any more
         if (step + STAGES - 1 < steps) load(step + STAGES - 1);
-        copy_commit();
+        copies_commit();
         const Bf16 *b_tile = tiles + step % STAGES * STAGE, *a_tile = b_tile + TOKEN_TILE * B_WIDTH;
 #pragma unroll
         for (int k = 0; k < TOKEN_TILE; k += 16) {
             uint32_t a_high[4], a_low[4];
             const Bf16 *a = a_tile + (k + lane / 16 * 8 + lane % 8) * A_WIDTH + warp_m * 16 + lane / 8 % 2 * 8;
-            ldmatrix_transposed(a_high, a);
-            ldmatrix_transposed(a_low, a + TOKEN_TILE * A_WIDTH);
+            matrices_load_transposed(a_high, shared_address(a));
+            matrices_load_transposed(a_low, shared_address(a + TOKEN_TILE * A_WIDTH));
 #pragma unroll
             for (int n = 0; n < N; n += 16) {
                 uint32_t b[4];
-                ldmatrix_transposed(b, b_tile + (k + lane % 16) * B_WIDTH + warp_n * N + n + lane / 16 * 8);
+                matrices_load_transposed(
+                    b, shared_address(b_tile + (k + lane % 16) * B_WIDTH + warp_n * N + n + lane / 16 * 8));
                 mma(c[n / 8], a_high, b[0], b[1]);
                 mma(c[n / 8 + 1], a_high, b[2], b[3]);
                 mma(c[n / 8], a_low, b[0], b[1]);

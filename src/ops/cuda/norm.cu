@@ -7,11 +7,11 @@
 // workspace_norm_backward(dim).
 #include "ops/cuda/cuda.h"
 #include "ops/cuda/reduce.cuh"
+#include "ops/cuda/sm80.cuh"
 #include "ops/cuda/vector.cuh"
 #include "ops/cuda/workspace.h"
 
-// ---- forward
-// ----------------------------------------------------------------------------------------------------------
+// ---- forward -------------------------------------------------------------------------------------------------------
 
 // GROUP threads hold a row of `vectors` 16-byte vectors, VECS each.
 template <typename T, int VECS, int GROUP, bool BRANCH>
@@ -144,24 +144,7 @@ extern "C" void cuda_add_rmsnorm_forward(Ops *ops, void *out, void *sum, float *
     cuda_scope_end(state);
 }
 
-// ---- backward
-// ---------------------------------------------------------------------------------------------------------
-
-// 16 bytes from device to shared memory while the thread goes on; copies_wait waits until all but the newest LEFT
-// groups of its copies are there.
-static __device__ __forceinline__ void copy16_async(void *shared, const void *from) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(shared)),
-                 "l"(from)
-                 : "memory");
-}
-
-static __device__ __forceinline__ void copies_commit(void) {
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
-
-template <int LEFT> static __device__ __forceinline__ void copies_wait(void) {
-    asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
-}
+// ---- backward ------------------------------------------------------------------------------------------------------
 
 // The fast division is good for some 22 bits: enough for bf16, not for float.
 template <typename T> static __device__ __forceinline__ float quotient(float a, float b) {
@@ -202,9 +185,9 @@ static __global__ __launch_bounds__(BLOCK,
 #pragma unroll
         for (int i = 0; i < VECS; i++) {
             if (from < 0 || lane + i * GROUP >= vectors) continue;
-            copy16_async(slot + i * BLOCK, out_at + i * GROUP * N);
-            copy16_async(slot + (VECS + i) * BLOCK, dout_at + i * GROUP * N);
-            if (!dsum_is_zero) copy16_async(slot + (2 * VECS + i) * BLOCK, dsum_at + i * GROUP * N);
+            copy16_async(shared_address(slot + i * BLOCK), out_at + i * GROUP * N);
+            copy16_async(shared_address(slot + (VECS + i) * BLOCK), dout_at + i * GROUP * N);
+            if (!dsum_is_zero) copy16_async(shared_address(slot + (2 * VECS + i) * BLOCK), dsum_at + i * GROUP * N);
         }
         copies_commit();
     };

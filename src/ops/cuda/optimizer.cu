@@ -7,8 +7,7 @@ extern "C" {
 #include "base/rng.h"
 }
 
-// ---- guard
-// ------------------------------------------------------------------------------------------------------------
+// ---- guard ---------------------------------------------------------------------------------------------------------
 
 static __global__ void guard_kernel(int32_t *skip, const float *loss, const float *norm, float loss_limit,
                                     float norm_limit) {
@@ -24,8 +23,7 @@ extern "C" void cuda_guard(Ops *ops, int32_t *skip, const float *loss, const flo
     cuda_scope_end(state);
 }
 
-// ---- AdamW
-// ------------------------------------------------------------------------------------------------------------
+// ---- AdamW ---------------------------------------------------------------------------------------------------------
 
 // The low 16 bits of rng_bits(seed, RNG_STREAM_ROUNDING, index): Philox4x32-10 as in base/rng.c.
 static __device__ uint32_t rounding_bits(uint64_t seed, uint64_t index) {

@@ -49,8 +49,7 @@ static __device__ __forceinline__ void half_store(T *out, const Half<V, C> &in, 
 
 #define FOR_HALF(c, i) _Pragma("unroll") for (int c = 0; c < C; c++) _Pragma("unroll") for (int i = 0; i < V; i++)
 
-// ---- without norm weights
-// ----------------------------------------------------------------------------------------------------------
+// ---- without norm weights ------------------------------------------------------------------------------------------
 
 // Forward or, with the angle negated, backward; in and out may be the same. A thread takes 16 bytes of the first half
 // of HEADS heads and those that they are rotated with, all loaded before the first is stored. The block:
@@ -120,8 +119,7 @@ static void rotate_launch(CudaState *state, T *out, const T *in, const RopeParam
     LAUNCH_CHECK(state);
 }
 
-// ---- forward
-// ----------------------------------------------------------------------------------------------------------
+// ---- forward -------------------------------------------------------------------------------------------------------
 
 template <typename T, int V, int C, bool NORM>
 static __global__ __launch_bounds__(256, NORM ? 2 : 3) void rope_forward_kernel(T *out, const T *in, float *rstd,
@@ -178,8 +176,7 @@ static __global__ __launch_bounds__(256, NORM ? 2 : 3) void rope_forward_kernel(
     }
 }
 
-// ---- backward
-// ---------------------------------------------------------------------------------------------------------
+// ---- backward ------------------------------------------------------------------------------------------------------
 
 // One range of heads of one token; with NORM the weight gradient is added to dw1, dw2.
 template <typename T, int V, int C, bool NORM>
@@ -305,8 +302,7 @@ static __global__ __launch_bounds__(256) void rope_backward_kernel(T *grad, cons
     }
 }
 
-// ---- launchers
-// --------------------------------------------------------------------------------------------------------
+// ---- launchers -----------------------------------------------------------------------------------------------------
 
 static RopeParams rope_params(const QkRopeShape *shape, int64_t out_stride, int64_t in_stride, int v) {
     assert(shape->head_dim % 2 == 0 && shape->head_dim <= 256);

@@ -53,7 +53,8 @@ bool sample_sound(const Sample *sample) {
 bool sample_agrees(CudaState *state, const Sample *got, const Sample *wanted, const char *what, int choice) {
     double difference = sample_difference(got, wanted);
     if (difference <= SAMPLE_BOUND) return true;
-    if (sample_sound(wanted)) state->disagreements++;
+    if (!sample_sound(wanted)) return false; // the inputs are broken, so no kernel can be judged
+    state->disagreements++;
     log_warn("%s: kernel %d differs by %.2g from the plain way and is not used; please report this", what, choice,
              difference);
     return false;

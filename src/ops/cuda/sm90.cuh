@@ -4,32 +4,26 @@
 #pragma once
 
 #include "ops/cuda/cuda.h"
+#include "ops/cuda/sm80.cuh"
 
 #include <cuda.h>
 #include <cuda_runtime.h>
 #include <stdint.h>
 
-// Unused where a build has no code for sm_90a.
-#define HOPPER_CODE [[maybe_unused]] static __device__ __forceinline__
-
 // ---- places and thread blocks of a cluster ------------------------------------------------------------------------
 
-HOPPER_CODE uint32_t shared_address(const void *pointer) {
-    return (uint32_t)__cvta_generic_to_shared(pointer);
-}
-
-HOPPER_CODE uint32_t cluster_rank(void) {
+DEVICE_CODE uint32_t cluster_rank(void) {
     uint32_t rank;
     asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
     return rank;
 }
 
-HOPPER_CODE void cluster_sync(void) {
+DEVICE_CODE void cluster_sync(void) {
     asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
 // A barrier among `threads` of the block; number 0 is __syncthreads.
-HOPPER_CODE void named_barrier(int number, int threads) {
+DEVICE_CODE void named_barrier(int number, int threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
 }
 
@@ -38,26 +32,26 @@ HOPPER_CODE void named_barrier(int number, int threads) {
 // A barrier completes a phase when its arrivals are in and all expected bytes have landed. Waiting for parity p returns
 // when the phase of that parity is complete; a fresh barrier behaves as if a phase of parity 1 had just completed.
 
-HOPPER_CODE void mbarrier_init(uint32_t barrier, int arrivals) {
+DEVICE_CODE void mbarrier_init(uint32_t barrier, int arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
 
 // After the inits and before a cluster or block barrier: makes them visible to the copy engine and the other block.
-HOPPER_CODE void mbarrier_init_fence(void) {
+DEVICE_CODE void mbarrier_init_fence(void) {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-HOPPER_CODE void mbarrier_expect(uint32_t barrier, uint32_t bytes) {
+DEVICE_CODE void mbarrier_expect(uint32_t barrier, uint32_t bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
 
-HOPPER_CODE void mbarrier_arrive(uint32_t barrier) {
+DEVICE_CODE void mbarrier_arrive(uint32_t barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
 // The barrier at the same place in block `rank` of the cluster. Only says that a place may be overwritten: no ordinary
 // writes are passed on, so the cluster-wide ordering (which would flush caches each time) is not asked for.
-HOPPER_CODE void mbarrier_arrive_cluster(uint32_t barrier, uint32_t rank) {
+DEVICE_CODE void mbarrier_arrive_cluster(uint32_t barrier, uint32_t rank) {
     asm volatile("{\n"
                  ".reg .b32 remote;\n"
                  "mapa.shared::cluster.u32 remote, %0, %1;\n"
@@ -67,7 +61,7 @@ HOPPER_CODE void mbarrier_arrive_cluster(uint32_t barrier, uint32_t rank) {
                  : "memory");
 }
 
-HOPPER_CODE void mbarrier_wait(uint32_t barrier, uint32_t parity) {
+DEVICE_CODE void mbarrier_wait(uint32_t barrier, uint32_t parity) {
     asm volatile("{\n"
                  ".reg .pred done;\n"
                  "again:\n"
@@ -83,11 +77,11 @@ HOPPER_CODE void mbarrier_wait(uint32_t barrier, uint32_t parity) {
 // The box of the map at (x, y, z), innermost dimension first. Loads: elements outside the tensor arrive as zeros, and
 // the barrier counts the whole box. Stores: elements outside the tensor are left alone.
 
-HOPPER_CODE void tensor_prefetch(const CUtensorMap *map) {
+DEVICE_CODE void tensor_prefetch(const CUtensorMap *map) {
     asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
-HOPPER_CODE void tensor_load(uint32_t shared, const CUtensorMap *map, uint32_t barrier, int x, int y, int z) {
+DEVICE_CODE void tensor_load(uint32_t shared, const CUtensorMap *map, uint32_t barrier, int x, int y, int z) {
     asm volatile(
         "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], "
         "[%2];" ::"r"(shared),
@@ -96,7 +90,7 @@ HOPPER_CODE void tensor_load(uint32_t shared, const CUtensorMap *map, uint32_t b
 }
 
 // The box goes to the same place in every block of `blocks` (a bit for each), and counts on the barrier of each.
-HOPPER_CODE void tensor_load_multicast(uint32_t shared, const CUtensorMap *map, uint32_t barrier, int x, int y, int z,
+DEVICE_CODE void tensor_load_multicast(uint32_t shared, const CUtensorMap *map, uint32_t barrier, int x, int y, int z,
                                        uint16_t blocks) {
     asm volatile(
         "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
@@ -106,7 +100,7 @@ HOPPER_CODE void tensor_load_multicast(uint32_t shared, const CUtensorMap *map, 
 }
 
 // The same for a map of five dimensions of which the three in the middle are whole in every box.
-HOPPER_CODE void woven_load_multicast(uint32_t shared, const CUtensorMap *map, uint32_t barrier, int x, int block,
+DEVICE_CODE void woven_load_multicast(uint32_t shared, const CUtensorMap *map, uint32_t barrier, int x, int block,
                                       uint16_t blocks) {
     asm volatile(
         "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
@@ -115,14 +109,14 @@ HOPPER_CODE void woven_load_multicast(uint32_t shared, const CUtensorMap *map, u
         : "memory");
 }
 
-HOPPER_CODE void tensor_store(const CUtensorMap *map, uint32_t shared, int x, int y, int z) {
+DEVICE_CODE void tensor_store(const CUtensorMap *map, uint32_t shared, int x, int y, int z) {
     asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(map),
                  "r"(shared), "r"(x), "r"(y), "r"(z)
                  : "memory");
 }
 
 // The same for results that are not read again soon: they are the first to leave the L2 cache.
-HOPPER_CODE void tensor_store_once(const CUtensorMap *map, uint32_t shared, int x, int y, int z) {
+DEVICE_CODE void tensor_store_once(const CUtensorMap *map, uint32_t shared, int x, int y, int z) {
     asm volatile("{\n"
                  ".reg .b64 policy;\n"
                  "createpolicy.fractional.L2::evict_first.b64 policy, 1.0;\n"
@@ -134,40 +128,32 @@ HOPPER_CODE void tensor_store_once(const CUtensorMap *map, uint32_t shared, int 
 }
 
 // memory += box, in the L2 cache. One addition per element: the result does not depend on timing.
-HOPPER_CODE void tensor_add(const CUtensorMap *map, uint32_t shared, int x, int y, int z) {
+DEVICE_CODE void tensor_add(const CUtensorMap *map, uint32_t shared, int x, int y, int z) {
     asm volatile(
         "cp.reduce.async.bulk.tensor.3d.global.shared::cta.add.tile.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(map),
         "r"(shared), "r"(x), "r"(y), "r"(z)
         : "memory");
 }
 
-HOPPER_CODE void tensor_store_commit(void) {
+DEVICE_CODE void tensor_store_commit(void) {
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
 // Until at most PENDING of this thread's committed groups (stores and additions) still have to read their shared
 // memory.
-template <int PENDING> HOPPER_CODE void tensor_store_wait_read(void) {
+template <int PENDING> DEVICE_CODE void tensor_store_wait_read(void) {
     asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
 }
 
 // Ordinary writes to shared memory become visible to the copy engine; each writing thread, before the barrier.
-HOPPER_CODE void shared_fence_async(void) {
+DEVICE_CODE void shared_fence_async(void) {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// Four 8 x 8 matrices of 16-bit elements: lane l gives the place of row l % 8 of matrix l / 8.
-HOPPER_CODE void shared_store_matrices(uint32_t shared, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+// As matrices_load, the other way.
+DEVICE_CODE void matrices_store(uint32_t shared, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared), "r"(a), "r"(b),
                  "r"(c), "r"(d)
-                 : "memory");
-}
-
-// The same way back.
-HOPPER_CODE void shared_load_matrices(uint32_t (&r)[4], uint32_t shared) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(shared)
                  : "memory");
 }
 
@@ -187,26 +173,26 @@ HOPPER_CODE void shared_load_matrices(uint32_t (&r)[4], uint32_t shared) {
 //   reduction strided ("MN-major"): rows of 64 elements of M (or N), one row per step of the reduction; 8 rows make a
 //     pattern. Stride: from 8 steps of the reduction to the next 8, 1024 bytes. Leading: from 64 elements of M to the
 //     next 64. The next 16 of the reduction: + 2048 bytes. The instruction is told to transpose.
-HOPPER_CODE uint64_t wgmma_operand(uint32_t shared, uint32_t leading_bytes) {
+DEVICE_CODE uint64_t wgmma_operand(uint32_t shared, uint32_t leading_bytes) {
     return (uint64_t)((shared & 0x3ffff) >> 4) | (uint64_t)(leading_bytes >> 4) << 16 | (uint64_t)(1024 >> 4) << 32 |
            (uint64_t)1 << 62;
 }
 
 // Before the first product that touches the accumulators, and after other instructions have touched them.
-HOPPER_CODE void wgmma_fence(void) {
+DEVICE_CODE void wgmma_fence(void) {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
 
-HOPPER_CODE void wgmma_commit(void) {
+DEVICE_CODE void wgmma_commit(void) {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-template <int PENDING> HOPPER_CODE void wgmma_wait(void) {
+template <int PENDING> DEVICE_CODE void wgmma_wait(void) {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
 
 // The accumulators belong to wgmma until the wait: keeps the compiler from moving their uses across it.
-template <int COUNT> HOPPER_CODE void wgmma_hold(float (&d)[COUNT]) {
+template <int COUNT> DEVICE_CODE void wgmma_hold(float (&d)[COUNT]) {
 #pragma unroll
     for (int i = 0; i < COUNT; i++)
         asm volatile("" : "+f"(d[i])::"memory");
@@ -246,7 +232,7 @@ template <int COUNT> HOPPER_CODE void wgmma_hold(float (&d)[COUNT]) {
 // d [64, N] = (keep ? d : 0) + A [64, 16] . B [16, N]; N = 2 * COUNT. Thread t of the warpgroup holds, for every 8
 // columns j: d[4 j + 2 h + i] = D[16 (t / 32) + 8 h + t % 32 / 4][8 j + t % 4 * 2 + i].
 template <int TRANSPOSE_A, int TRANSPOSE_B, int COUNT>
-HOPPER_CODE void wgmma(float (&d)[COUNT], uint64_t a, uint64_t b, int keep) {
+DEVICE_CODE void wgmma(float (&d)[COUNT], uint64_t a, uint64_t b, int keep) {
     static_assert(COUNT == 32 || COUNT == 64 || COUNT == 96 || COUNT == 112 || COUNT == 128,
                   "widths with an instruction below");
     // clang-format off
@@ -271,11 +257,11 @@ HOPPER_CODE void wgmma(float (&d)[COUNT], uint64_t a, uint64_t b, int keep) {
 // ---- registers ----------------------------------------------------------------------------------------------------
 
 // Each warpgroup hands registers back, or takes them; COUNT per thread.
-template <int COUNT> HOPPER_CODE void registers_shrink(void) {
+template <int COUNT> DEVICE_CODE void registers_shrink(void) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
 }
 
-template <int COUNT> HOPPER_CODE void registers_grow(void) {
+template <int COUNT> DEVICE_CODE void registers_grow(void) {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
 }
 

@@ -15,8 +15,7 @@ template <typename T> static __device__ __forceinline__ float sigmoid(float x) {
     return __fdividef(1.0f, 1.0f + __expf(-x));
 }
 
-// ---- forward
-// ----------------------------------------------------------------------------------------------------------
+// ---- forward -------------------------------------------------------------------------------------------------------
 
 // A thread handles UNROLL pieces of V elements, blockDim.x pieces apart.
 template <typename T, int V, int UNROLL>
@@ -66,8 +65,7 @@ extern "C" void cuda_swiglu_forward(Ops *ops, void *out, const void *gate_up, co
     cuda_scope_end(state);
 }
 
-// ---- backward
-// ---------------------------------------------------------------------------------------------------------
+// ---- backward ------------------------------------------------------------------------------------------------------
 
 // One piece: from gate, up and dout to dgate, dup and out, all in place. Returns the sum of dout * silu(gate) * up.
 template <typename T, int V>

@@ -32,32 +32,32 @@ typedef struct SwigluArgs {
 
 // ---- elements -----------------------------------------------------------------------------------------------------
 
-HOPPER_CODE float reciprocal(float x) {
+DEVICE_CODE float reciprocal(float x) {
     float result;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
     return result;
 }
 
 // Good for some 21 bits: enough for bf16. Far left the exponential is infinite and its reciprocal 0, as it should be.
-HOPPER_CODE float sigmoid(float x) {
+DEVICE_CODE float sigmoid(float x) {
     return reciprocal(1.0f + exp2_fast(x * -LOG2E));
 }
 
 // Two gates as they are stored, and up, to hidden.
-HOPPER_CODE uint32_t swiglu_pair(uint32_t gate, float up0, float up1) {
+DEVICE_CODE uint32_t swiglu_pair(uint32_t gate, float up0, float up1) {
     const float g0 = nonzero(low_bf16(gate)), g1 = nonzero(high_bf16(gate));
     return pack_bf16(g0 * sigmoid(g0) * up0, g1 * sigmoid(g1) * up1);
 }
 
 // gate and hidden become the gradients of gate and up; d is that of hidden. With s the sigmoid and h = g s up:
 // dgate = d up (s + g s (1 - s)) = d h (1 / g + 1 - s).
-HOPPER_CODE void swiglu_back(float &gate, float &hidden, float d) {
+DEVICE_CODE void swiglu_back(float &gate, float &hidden, float d) {
     const float g = nonzero(gate), s = sigmoid(g);
     gate = d * (hidden * (reciprocal(g) + (1.0f - s)));
     hidden = d * (g * s);
 }
 
-HOPPER_CODE void swiglu_back_pair(uint32_t &gate, uint32_t &hidden, float d0, float d1) {
+DEVICE_CODE void swiglu_back_pair(uint32_t &gate, uint32_t &hidden, float d0, float d1) {
     float g0 = low_bf16(gate), g1 = high_bf16(gate), h0 = low_bf16(hidden), h1 = high_bf16(hidden);
     swiglu_back(g0, h0, d0);
     swiglu_back(g1, h1, d1);
@@ -67,7 +67,7 @@ HOPPER_CODE void swiglu_back_pair(uint32_t &gate, uint32_t &hidden, float d0, fl
 
 // ---- forward ------------------------------------------------------------------------------------------------------
 
-template <typename C> HOPPER_CODE void result_store(uint8_t *to, const uint32_t (&v)[4]) {
+template <typename C> DEVICE_CODE void result_store(uint8_t *to, const uint32_t (&v)[4]) {
     if (C::ONCE)
         store16_once(to, make_uint4(v[0], v[1], v[2], v[3]));
     else
@@ -77,7 +77,7 @@ template <typename C> HOPPER_CODE void result_store(uint8_t *to, const uint32_t 
 // 64 rows of a tile, by one warpgroup; (x, y) is this thread's first column and row. It has 8 columns of every 32, in
 // rows y and y + 8.
 template <typename C, int COUNT>
-HOPPER_CODE void rows_finish(const SwigluArgs &out, const float (&d)[COUNT], int x, int y) {
+DEVICE_CODE void rows_finish(const SwigluArgs &out, const float (&d)[COUNT], int x, int y) {
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         const int row = y + 8 * h;
@@ -103,7 +103,7 @@ HOPPER_CODE void rows_finish(const SwigluArgs &out, const float (&d)[COUNT], int
 
 // One round: 64 rows by COLUMNS of a tile from column `first` on, by one warpgroup.
 template <typename C, int COUNT>
-HOPPER_CODE void round_fill(const Slots &rounds, uint32_t round, const float (&d)[COUNT], int first) {
+DEVICE_CODE void round_fill(const Slots &rounds, uint32_t round, const float (&d)[COUNT], int first) {
     const int lane = threadIdx.x % 32, row = threadIdx.x % 128 / 32 * 16 + lane % 16;
     const int exchange = row >> 1 & 3; // the swizzle of 64-byte rows
     const uint32_t index = round % C::SLOTS;
@@ -116,8 +116,8 @@ HOPPER_CODE void round_fill(const Slots &rounds, uint32_t round, const float (&d
 #pragma unroll
     for (int j = 0; j < PAIRS; j++) {
         const uint32_t at = line + (((2 * j + lane / 16) ^ exchange) * 16);
-        shared_load_matrices(gate[j], at);
-        shared_load_matrices(hidden[j], at + C::PIECE_BYTES);
+        matrices_load(gate[j], at);
+        matrices_load(hidden[j], at + C::PIECE_BYTES);
     }
 #pragma unroll
     for (int j = 0; j < PAIRS; j++) {
@@ -129,8 +129,8 @@ HOPPER_CODE void round_fill(const Slots &rounds, uint32_t round, const float (&d
 #pragma unroll
     for (int j = 0; j < PAIRS; j++) {
         const uint32_t at = line + (((2 * j + lane / 16) ^ exchange) * 16);
-        shared_store_matrices(at, gate[j][0], gate[j][1], gate[j][2], gate[j][3]);
-        shared_store_matrices(at + C::PIECE_BYTES, hidden[j][0], hidden[j][1], hidden[j][2], hidden[j][3]);
+        matrices_store(at, gate[j][0], gate[j][1], gate[j][2], gate[j][3]);
+        matrices_store(at + C::PIECE_BYTES, hidden[j][0], hidden[j][1], hidden[j][2], hidden[j][3]);
     }
     shared_fence_async();
     __syncwarp();
@@ -140,7 +140,7 @@ HOPPER_CODE void round_fill(const Slots &rounds, uint32_t round, const float (&d
 // Calls use(round, x, y) for every round of this block's tiles, in the order in which they are filled; (x, y) is the
 // round's first column and row.
 template <typename C, typename Use>
-HOPPER_CODE void rounds_walk(const Experts &experts, const GroupedArgs &args, int rank, Use use) {
+DEVICE_CODE void rounds_walk(const Experts &experts, const GroupedArgs &args, int rank, Use use) {
     Tile tile = {};
     uint32_t round = 0;
     for (int wave = 0; tile_find<C>(tile, wave, experts, args, rank); wave++)
@@ -150,7 +150,7 @@ HOPPER_CODE void rounds_walk(const Experts &experts, const GroupedArgs &args, in
 }
 
 template <typename C>
-HOPPER_CODE void rounds_load(const Slots &rounds, const CUtensorMap *gate_hidden, const Experts &experts,
+DEVICE_CODE void rounds_load(const Slots &rounds, const CUtensorMap *gate_hidden, const Experts &experts,
                              const GroupedArgs &args, int rank) {
     rounds_walk<C>(experts, args, rank, [&](uint32_t round, int x, int y) {
         const uint32_t index = round % C::SLOTS, parity = round / C::SLOTS & 1, barrier = rounds.loaded + index * 8;
@@ -160,7 +160,7 @@ HOPPER_CODE void rounds_load(const Slots &rounds, const CUtensorMap *gate_hidden
     });
 }
 
-template <typename C> HOPPER_CODE void round_store(const CUtensorMap *map, uint32_t shared, int x, int y) {
+template <typename C> DEVICE_CODE void round_store(const CUtensorMap *map, uint32_t shared, int x, int y) {
     if (C::ONCE)
         tensor_store_once(map, shared, x, y, 0);
     else
@@ -168,7 +168,7 @@ template <typename C> HOPPER_CODE void round_store(const CUtensorMap *map, uint3
 }
 
 template <typename C>
-HOPPER_CODE void rounds_store(const Slots &rounds, const CUtensorMap *gate_up, const Experts &experts,
+DEVICE_CODE void rounds_store(const Slots &rounds, const CUtensorMap *gate_up, const Experts &experts,
                               const GroupedArgs &args, int rank) {
     rounds_walk<C>(experts, args, rank, [&](uint32_t round, int x, int y) {
         const uint32_t index = round % C::SLOTS;

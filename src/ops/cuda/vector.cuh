@@ -7,10 +7,12 @@
 #include <cuda_bf16.h>
 #include <stdint.h>
 
+typedef __nv_bfloat16 Bf16;
+
 __device__ __forceinline__ float to_float(float value) {
     return value;
 }
-__device__ __forceinline__ float to_float(__nv_bfloat16 value) {
+__device__ __forceinline__ float to_float(Bf16 value) {
     return __bfloat162float(value);
 }
 
@@ -18,13 +20,13 @@ template <typename T> __device__ __forceinline__ T from_float(float value);
 template <> __device__ __forceinline__ float from_float<float>(float value) {
     return value;
 }
-template <> __device__ __forceinline__ __nv_bfloat16 from_float<__nv_bfloat16>(float value) {
+template <> __device__ __forceinline__ Bf16 from_float<Bf16>(float value) {
     return __float2bfloat16_rn(value);
 }
 
 template <typename T> struct Vec; // N elements in 16 bytes
 template <> struct Vec<float> { static constexpr int N = 4; };
-template <> struct Vec<__nv_bfloat16> { static constexpr int N = 8; };
+template <> struct Vec<Bf16> { static constexpr int N = 8; };
 
 __device__ __forceinline__ void vec_unpack(float (&out)[4], const uint4 &raw) {
     out[0] = __uint_as_float(raw.x), out[1] = __uint_as_float(raw.y);
@@ -104,7 +106,7 @@ template <int V> __device__ __forceinline__ void load_floats(float (&out)[V], co
             out[i] = in[i];
     }
 }
-template <int V> __device__ __forceinline__ void load_floats(float (&out)[V], const __nv_bfloat16 *in) {
+template <int V> __device__ __forceinline__ void load_floats(float (&out)[V], const Bf16 *in) {
     if constexpr (V == 8) {
         vec_unpack(out, load16(in));
     } else if constexpr (V == 4) {
@@ -128,7 +130,7 @@ template <int V> __device__ __forceinline__ void store_floats(float *out, const 
             out[i] = in[i];
     }
 }
-template <int V> __device__ __forceinline__ void store_floats(__nv_bfloat16 *out, const float (&in)[V]) {
+template <int V> __device__ __forceinline__ void store_floats(Bf16 *out, const float (&in)[V]) {
     if constexpr (V == 8) {
         store16(out, vec_pack(in));
     } else if constexpr (V == 4) {
@@ -136,7 +138,7 @@ template <int V> __device__ __forceinline__ void store_floats(__nv_bfloat16 *out
     } else {
 #pragma unroll
         for (int i = 0; i < V; i++)
-            out[i] = from_float<__nv_bfloat16>(in[i]);
+            out[i] = from_float<Bf16>(in[i]);
     }
 }
 
@@ -150,7 +152,7 @@ static inline bool all_aligned(size_t bytes, const void *a, const void *b = null
 #define WITH_STORAGE(dtype, ...)     \
     do {                             \
         if ((dtype) == DTYPE_BF16) { \
-            using T = __nv_bfloat16; \
+            using T = Bf16;          \
             __VA_ARGS__;             \
         } else {                     \
             using T = float;         \

@@ -1,4 +1,4 @@
-// How much of the bound workspace each of the memory-bound CUDA ops uses: plain functions of sizes, so that the planner
+// How much of the bound workspace each of the CUDA ops uses: plain functions of sizes, so that the planner
 // can ask without a device. The launchers ask for exactly these amounts.
 #pragma once
 
@@ -17,8 +17,14 @@ enum {
     ROUTER_SPLITS_MAX = 64,     // parts of the token dimension
 };
 
+enum { WORKSPACE_GEMM = 64 << 20 }; // cuBLASLt's split-K partials, and what cuDNN may use
+
 static inline size_t workspace_align(size_t bytes) {
     return (bytes + 255) / 256 * 256;
+}
+
+static inline size_t workspace_attention_backward(int64_t tokens, int heads) { // the row sums of dout * out
+    return (size_t)tokens * (size_t)heads * sizeof(float);
 }
 
 static inline size_t workspace_norm_backward(int64_t dim) {
