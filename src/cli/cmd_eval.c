@@ -1,23 +1,32 @@
 // hearth eval: loss, perplexity and bits per byte of a model on token shards.
+#include "base/file.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "cli/args.h"
 #include "cli/commands.h"
 #include "train/evaluate.h"
 #include "train/loaded.h"
+#include "train/setup.h"
 
 #include <stdlib.h>
 
-static Status evaluate(LoadedRequest *request, SamplesRequest *data, int64_t windows) {
+typedef struct EvalRequest {
+    LoadedRequest model;
+    ArgList paths;
+    const char *split;
+    int64_t seq, windows; // seq 0: as the run was trained
+    bool mask;
+} EvalRequest;
+
+static Status measure(const EvalRequest *request, const Samples *samples) {
     Loaded loaded;
-    Samples samples;
     MetricsEval eval;
-    TRY(samples_open(&samples, data));
-    Status status = loaded_open(&loaded, request);
-    if (status) {
-        samples_close(&samples);
-        return status;
-    }
-    const Dataset *dataset = &samples.mix.datasets[0];
+    TRY(loaded_open(&loaded, &request->model));
+    Status status = NULL;
+    const Dataset *dataset = &samples->mix.datasets[0];
+    if (samples->seq > loaded.config.max_positions)
+        log_warn("windows of %d tokens, and the model was made for %d positions", samples->seq,
+                 loaded.config.max_positions);
     if (dataset->vocab_size > (uint64_t)loaded.config.vocab)
         status = status_usage("the data has a vocabulary of %llu, the model only %d rows",
                               (unsigned long long)dataset->vocab_size, loaded.config.vocab);
@@ -25,60 +34,93 @@ static Status evaluate(LoadedRequest *request, SamplesRequest *data, int64_t win
         status = status_hint(
             status_usage("the data was made with another tokenizer than the model's (%s)", loaded.tokenizer_path),
             "prepare the data with the model's, or name the model's with --tokenizer PATH");
-    else if (!(status = evaluate_samples(loaded.model, &samples, (uint64_t)windows, &eval))) {
+    else if (!(status = evaluate_samples(loaded.model, samples, (uint64_t)request->windows, &eval))) {
         char count[32];
         printf("model           %s\n", loaded.source);
-        printf("targets         %s in windows of %d tokens\n", text_grouped(count, eval.targets), data->seq);
+        printf("targets         %s in windows of %d tokens%s\n", text_grouped(count, eval.targets), samples->seq,
+               samples->mask_documents ? ", within documents" : "");
         printf("loss            %.6f nats per token\n", eval.loss);
         printf("perplexity      %.4f\n", eval.perplexity);
         if (eval.bits_per_byte > 0) printf("bits per byte   %.6f\n", eval.bits_per_byte);
         printf("time            %.1f s\n", eval.seconds);
     }
     loaded_close(&loaded);
-    samples_close(&samples);
+    return status;
+}
+
+// What is not given is the run's own, so that its validation loss comes out again.
+static Status open_samples(EvalRequest *request, const Config *run, Samples *samples) {
+    if (!request->seq) request->seq = run ? run->train.seq : 256;
+    if (run) request->mask |= run->data.mask_documents;
+    SamplesRequest given = {.paths = request->paths.items,
+                            .path_count = request->paths.count,
+                            .split = request->split,
+                            .seq = (int)request->seq,
+                            .mask_documents = request->mask};
+    if (given.path_count) return samples_open(samples, &given);
+    if (!file_is_directory(request->model.path)) return status_usage("there is no directory %s", request->model.path);
+    if (!run) return status_usage("%s is not a run, so hearth eval needs --data PATH", request->model.path);
+    Config own = *run;
+    own.train.seq = request->seq;
+    own.data.mask_documents = request->mask;
+    TRY(status_hint(setup_validation(&own, samples), "other data: --data PATH"));
+    return samples->windows ? NULL : status_usage("the run has no validation data: give some with --data PATH");
+}
+
+static Status evaluate(EvalRequest *request) {
+    Config run;
+    Samples samples;
+    bool of_run;
+    TRY(loaded_run_config(request->model.path, &run, &of_run));
+    Status status = open_samples(request, of_run ? &run : NULL, &samples);
+    if (!status) {
+        request->model.seq = (int)request->seq;
+        request->model.documents = request->mask;
+        status = measure(request, &samples);
+        samples_close(&samples);
+    }
+    if (of_run) config_free(&run);
     return status;
 }
 
 Status cmd_eval(int argc, char **argv) {
-    LoadedRequest request = {.device = "auto"};
-    ArgList paths = {0}, words;
-    int64_t seq = 256, windows = 0, micro_batch = 8;
-    const char *split = "val";
-    bool helped, mask = false;
+    EvalRequest request = {.model = {.device = "auto"}, .split = "val"};
+    ArgList words;
+    int64_t micro_batch = 8;
+    bool helped;
     const Arg args[] = {
-        {"--data", ARG_LIST, &paths, "PATH", "dataset directory, shard or glob; may be given many times"},
-        {"--split", ARG_TEXT, &split, "NAME", "split of a dataset directory (default val)"},
-        {"--seq", ARG_INT, &seq, "N", "window length (default 256)"},
-        {"--windows", ARG_INT, &windows, "N", "a fixed subset of this many windows (default 0: all)"},
+        {"--data", ARG_LIST, &request.paths, "PATH",
+         "dataset directory, shard or glob; may be given many times (default: the run's validation data)"},
+        {"--split", ARG_TEXT, &request.split, "NAME", "split of a dataset directory of --data (default val)"},
+        {"--seq", ARG_INT, &request.seq, "N", "window length (default: the run's train.seq, else 256)"},
+        {"--windows", ARG_INT, &request.windows, "N", "a fixed subset of this many windows (default 0: all)"},
         {"--micro-batch", ARG_INT, &micro_batch, "N", "windows at a time (default 8)"},
-        {"--mask-documents", ARG_FLAG, &mask, NULL, "attend and take loss only within documents"},
-        {"--checkpoint", ARG_TEXT, &request.checkpoint, "WHICH", "newest (default), best or a step number"},
-        {"--tokenizer", ARG_TEXT, &request.tokenizer, "PATH", "default: the one beside the model"},
-        {"--device", ARG_TEXT, &request.device, "NAME", "auto (default), cpu, cuda"},
-        {"--precision", ARG_TEXT, &request.precision, "NAME", "fp32 or bf16 (default: fp32 on a CPU, bf16 on a GPU)"},
+        {"--mask-documents", ARG_FLAG, &request.mask, NULL,
+         "attend and take loss only within documents (default: as the run was trained)"},
+        {"--checkpoint", ARG_TEXT, &request.model.checkpoint, "WHICH", "newest (default), best or a step number"},
+        {"--tokenizer", ARG_TEXT, &request.model.tokenizer, "PATH", "default: the one beside the model"},
+        {"--device", ARG_TEXT, &request.model.device, "NAME", "auto (default), cpu, cuda"},
+        {"--precision", ARG_TEXT, &request.model.precision, "NAME",
+         "fp32 or bf16 (default: fp32 on a CPU, bf16 on a GPU)"},
     };
-    const ArgCommand command = {"hearth eval RUN|HF_DIR --data PATH [options]",
-                                "Measures the loss of a model on token shards, with perplexity and bits per byte.",
+    const ArgCommand command = {"hearth eval RUN | hearth eval HF_DIR --data PATH [options]",
+                                "Measures the loss of a model on token shards, with perplexity and bits per byte. Of a "
+                                "run: on its\nvalidation data, as it was trained, unless the options say otherwise.",
                                 args,
                                 ARG_COUNT(args),
                                 1,
                                 1};
     Status status = args_parse(&command, argc, argv, &words, &helped);
     if (!status && !helped) {
-        SamplesRequest data = {
-            .paths = paths.items, .path_count = paths.count, .split = split, .seq = (int)seq, .mask_documents = mask};
-        request.path = words.items[0];
-        request.micro_batch = (int)micro_batch;
-        request.seq = (int)seq;
-        request.documents = mask;
-        if (!paths.count)
-            status = status_usage("hearth eval needs --data PATH");
-        else if (seq < 2 || seq > 1 << 22 || windows < 0 || micro_batch < 1 || micro_batch > 1 << 16)
+        request.model.path = words.items[0];
+        request.model.micro_batch = (int)micro_batch;
+        if ((request.seq && request.seq < 2) || request.seq > 1 << 22 || request.windows < 0 || micro_batch < 1 ||
+            micro_batch > 1 << 16)
             status = status_usage("--seq takes 2 to 4194304, --windows 0 or more, --micro-batch 1 to 65536");
         else
-            status = evaluate(&request, &data, windows);
+            status = evaluate(&request);
     }
     free(words.items);
-    free(paths.items);
+    free(request.paths.items);
     return status;
 }

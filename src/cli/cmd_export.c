@@ -31,8 +31,10 @@ Status cmd_export(int argc, char **argv) {
             type = DTYPE_F16;
         else if (strcmp(dtype, "bf16") != 0)
             status = status_usage("--dtype is fp32, bf16 or fp16, not \"%s\"", dtype);
-        if (!status) status = export_hf(words.items[0], checkpoint, words.items[1], type);
-        if (!status) printf("wrote %s\n", words.items[1]);
+        char *source = NULL;
+        if (!status) status = export_hf(words.items[0], checkpoint, words.items[1], type, &source);
+        if (!status) printf("wrote %s, from %s\n", words.items[1], source);
+        free(source);
     }
     free(words.items);
     return status;

@@ -22,6 +22,13 @@ static Status encode_prompt(const Loaded *loaded, const char *prompt, TokenIds *
     tokenizer_state_free(state);
     int64_t end = tokenizer_end_of_text(loaded->tokenizer);
     if (status || ids->count) return status;
+    Config run;
+    bool of_run;
+    TRY(loaded_run_config(loaded->source, &run, &of_run));
+    bool masked = of_run && run.data.mask_documents;
+    if (of_run) config_free(&run);
+    if (masked) // attention and loss end at a document's end: what comes first in the next was never a target
+        return status_usage("this run has not learned how documents begin (data.mask_documents): give --prompt TEXT");
     if (end < 0) return status_usage("the prompt is empty, and the tokenizer has no end-of-text to start from");
     ids->ids = xrealloc(ids->ids, sizeof *ids->ids); // a document starts where the one before it ended
     ids->ids[0] = (uint32_t)end;
@@ -90,7 +97,8 @@ Status cmd_sample(int argc, char **argv) {
     ArgList words;
     bool helped;
     const Arg args[] = {
-        {"--prompt", ARG_TEXT, &request.prompt, "TEXT", "what to go on from (default: the start of a document)"},
+        {"--prompt", ARG_TEXT, &request.prompt, "TEXT",
+         "what to go on from (default: the start of a document, where the run learned that)"},
         {"--tokens", ARG_INT, &request.tokens, "N", "longest continuation (default 256); end-of-text ends it earlier"},
         {"--count", ARG_INT, &request.count, "N", "how many (default 1), with seeds that count up"},
         {"--temperature", ARG_DOUBLE, &request.sampler.temperature, "T", "default 1; 0 takes the most likely token"},

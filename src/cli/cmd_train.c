@@ -9,6 +9,7 @@ Status cmd_train(int argc, char **argv) {
     RunOptions options = {0};
     ArgList sets = {0}, words;
     bool helped;
+    int stopped_by = 0;
     const Arg args[] = {
         {"--set", ARG_LIST, &sets, "SECTION.KEY=VALUE", "override one key; may be given many times"},
         {"--run", ARG_TEXT, &options.directory, "DIR",
@@ -17,8 +18,9 @@ Status cmd_train(int argc, char **argv) {
     };
     const ArgCommand command = {
         "hearth train CONFIG.toml [--set SECTION.KEY=VALUE]... [--run DIR] | hearth train --resume --run DIR",
-        "Trains a model. `hearth config --help` explains every key. SIGINT and SIGTERM write a checkpoint first;\n"
-        "--resume continues at any time, also after a crash, with the same numbers.",
+        "Trains a model. `hearth config --help` explains every key. SIGINT and SIGTERM write a checkpoint first, and\n"
+        "the program then exits with 130 or 143; --resume continues at any time, also after a crash, with the same\n"
+        "numbers.",
         args,
         ARG_COUNT(args),
         0,
@@ -31,9 +33,10 @@ Status cmd_train(int argc, char **argv) {
         if (!options.config && !options.resume)
             status = status_hint(status_usage("hearth train needs a config file"), "usage: %s", command.usage);
         else
-            status = run_train(&options);
+            status = run_train(&options, &stopped_by);
     }
     free(words.items);
     free(sets.items);
+    if (!status && stopped_by) exit(128 + stopped_by); // as a shell would say: not at its end
     return status;
 }

@@ -20,6 +20,10 @@ Status commands_run(const char *program, const char *summary, const Command *tab
         print_table(program, summary, table, count);
         return NULL;
     }
+    if (strcmp(argv[1], "--version") == 0) {
+        printf("%s %s\n", program, HEARTH_VERSION);
+        return NULL;
+    }
     const char **names = xmalloc((size_t)(count + 1) * sizeof *names);
     const Command *found = NULL;
     for (int i = 0; i < count; i++) {

@@ -102,7 +102,7 @@ static Status count_windows(Samples *samples) {
         tokens += mix->datasets[i].token_count;
     return status_hint(status_usage("the data holds %llu tokens, less than one window of seq + 1 = %d tokens",
                                     (unsigned long long)tokens, samples->seq + 1),
-                       "lower train.seq or give more data");
+                       "shorter windows (train.seq, --seq) or more data");
 }
 
 Status samples_open(Samples *samples, const SamplesRequest *request) {

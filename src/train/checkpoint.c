@@ -343,6 +343,16 @@ Status checkpoint_verify(const char *path) {
     return status;
 }
 
+static Status none_usable(const char *directory, const int64_t *steps, int count) {
+    TextBuffer names = {0};
+    for (int i = 0; i < count; i++)
+        text_buffer_format(&names, "%sstep-%lld", i ? ", " : "", (long long)steps[i]);
+    Status status = status_hint(status_runtime("no checkpoint in %s can be used", directory),
+                                "damaged: %s; put back a good copy, or move them away", names.data);
+    text_buffer_free(&names);
+    return status;
+}
+
 Status checkpoint_find(const char *directory, char **path, int64_t *step,
                        void (*say)(void *context, const char *message), void *context) {
     int64_t *steps = NULL;
@@ -365,8 +375,9 @@ Status checkpoint_find(const char *directory, char **path, int64_t *step,
         status_free(status);
         free(candidate);
     }
+    Status status = *path || !count ? NULL : none_usable(directory, steps, count);
     free(steps);
-    return NULL;
+    return status;
 }
 
 static Status load_part_file(Model *model, const char *directory, const char *name, ModelState state) {

@@ -30,7 +30,7 @@ Status checkpoint_poll(CheckpointWriter *writer, bool wait, int64_t *done_step);
 void checkpoint_writer_close(CheckpointWriter *writer); // waits
 
 // The newest complete, undamaged checkpoint below directory; damaged ones are reported through `say` and passed over.
-// *path is malloc'd, NULL when there is none.
+// *path is malloc'd, NULL when there is none; an error when there are some and none can be used.
 Status checkpoint_find(const char *directory, char **path, int64_t *step,
                        void (*say)(void *context, const char *message), void *context);
 Status checkpoint_verify(const char *path); // every checksum

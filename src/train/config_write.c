@@ -82,25 +82,36 @@ void config_write(const Config *config, TextBuffer *out) {
     }
 }
 
-uint64_t config_hash(const Config *config) {
-    // The model's shape is compared by the weights themselves; these only say where things are or when to stop. What
-    // the model's section adds to the objective counts.
-    static const char *const free_keys[] = {"name",     "runs",         "tokens",   "steps",       "hours",
-                                            "prefetch", "verify",       "graph",    "micro_batch", "grad_accum",
-                                            "threads",  "batch_tokens", "max_skips"};
+static bool one_of(const char *word, const char *const *words, size_t count) {
+    for (size_t i = 0; i < count; i++)
+        if (strcmp(word, words[i]) == 0) return true;
+    return false;
+}
+
+// How the tokens of a step are cut; their number counts, and that follows from all three.
+static bool key_cuts_the_batch(const ConfigKey *row) {
+    static const char *const keys[] = {"micro_batch", "grad_accum", "batch_tokens"};
+    return strcmp(row->section, "train") == 0 && one_of(row->key, keys, sizeof keys / sizeof *keys);
+}
+
+// Whether a key changes the numbers of a run. The model's shape is compared by the weights themselves; some keys only
+// say where things are or when to stop. What the model's section adds to the objective counts.
+static bool key_counts(const ConfigKey *row) {
+    static const char *const free_keys[] = {"name",     "runs",   "tokens", "steps",   "hours",
+                                            "prefetch", "verify", "graph",  "threads", "max_skips"};
     static const char *const sections[] = {"data", "train", "optimizer", "schedule"};
     static const char *const objective[] = {"aux_coef", "balance", "z_coef", "router_bias_rate"};
+    if (strcmp(row->section, "model") == 0) return one_of(row->key, objective, sizeof objective / sizeof *objective);
+    return one_of(row->section, sections, sizeof sections / sizeof *sections) &&
+           !one_of(row->key, free_keys, sizeof free_keys / sizeof *free_keys);
+}
+
+uint64_t config_hash(const Config *config, int64_t batch_tokens) {
     TextBuffer text = {0};
+    text_buffer_format(&text, "batch=%lld\n", (long long)batch_tokens);
     for (int i = 0; i < config_key_count; i++) {
         const ConfigKey *row = &config_keys[i];
-        bool counts = false;
-        for (size_t k = 0; k < sizeof sections / sizeof *sections; k++)
-            counts |= strcmp(row->section, sections[k]) == 0;
-        for (size_t k = 0; k < sizeof free_keys / sizeof *free_keys; k++)
-            counts &= strcmp(row->key, free_keys[k]) != 0;
-        for (size_t k = 0; k < sizeof objective / sizeof *objective; k++)
-            counts |= strcmp(row->section, "model") == 0 && strcmp(row->key, objective[k]) == 0;
-        if (!counts) continue;
+        if (!key_counts(row) || key_cuts_the_batch(row)) continue;
         text_buffer_format(&text, "%s.%s=", row->section, row->key);
         write_value(&text, config, row);
         text_buffer_format(&text, "\n");
@@ -108,6 +119,20 @@ uint64_t config_hash(const Config *config) {
     uint64_t hash = XXH64(text.data, text.length, 0);
     text_buffer_free(&text);
     return hash;
+}
+
+void config_differences(const Config *before, const Config *now, TextBuffer *out) {
+    for (int i = 0; i < config_key_count; i++) {
+        const ConfigKey *row = &config_keys[i];
+        TextBuffer old = {0}, new = {0};
+        write_value(&old, before, row);
+        write_value(&new, now, row);
+        if (key_counts(row) && (old.length != new.length || memcmp(old.data, new.data, old.length) != 0))
+            text_buffer_format(out, "%s%s.%s was %s and is %s", out->length ? ", " : "", row->section, row->key,
+                               old.data, new.data);
+        text_buffer_free(&old);
+        text_buffer_free(&new);
+    }
 }
 
 // ---- help ----------------------------------------------------------------------------------------------------------

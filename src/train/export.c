@@ -28,7 +28,7 @@ static Status write_tokenizer(const Loaded *loaded, const char *directory) {
     return status;
 }
 
-Status export_hf(const char *path, const char *checkpoint, const char *directory, DType dtype) {
+Status export_hf(const char *path, const char *checkpoint, const char *directory, DType dtype, char **source) {
     char *existing = path_join(directory, "config.json");
     Status status = file_exists(existing) ? status_usage("%s holds a model already", directory) : NULL;
     free(existing);
@@ -46,6 +46,7 @@ Status export_hf(const char *path, const char *checkpoint, const char *directory
     if (!status) status = model_snapshot(loaded.model, &snapshot, false);
     if (!status) status = hf_save(&loaded.model->layout, &snapshot, directory, dtype, 0);
     if (!status) status = write_tokenizer(&loaded, directory);
+    if (!status && source) *source = text_copy(loaded.source);
     model_snapshot_free(&snapshot);
     loaded_close(&loaded);
     return status;

@@ -9,7 +9,6 @@
 #include "data/mix.h"
 #include "model/hf.h"
 #include "train/checkpoint.h"
-#include "train/config.h"
 #include "train/router_bias.h"
 
 #include <math.h>
@@ -90,6 +89,25 @@ Status loaded_source(const char *path, const char *checkpoint, char **source) {
     return status;
 }
 
+// The run directory that path is, or is a checkpoint of (RUN/checkpoints/step-N); malloc'd, NULL: none.
+static char *run_of(const char *path) {
+    if (holds(path, "config.toml")) return text_copy(path);
+    char *above = path_directory(path), *run = path_directory(above);
+    free(above);
+    if (holds(run, "config.toml")) return run;
+    free(run);
+    return NULL;
+}
+
+Status loaded_run_config(const char *path, Config *config, bool *found) {
+    char *run = run_of(path), *file = run ? path_join(run, "config.toml") : NULL;
+    Status status = file ? config_read(config, file, NULL, 0) : NULL;
+    *found = file && !status;
+    free(file);
+    free(run);
+    return status;
+}
+
 static char *tokenizer_in(const char *directory) {
     char *path = path_join(directory, "tokenizer.json");
     if (file_exists(path)) return path;
@@ -100,12 +118,10 @@ static char *tokenizer_in(const char *directory) {
 // Runs copy every tokenizer but the built-in one. A run without a copy was made with that, or with one that was not
 // found: its configuration or its data says which.
 static bool run_has_bytes(const char *run) {
-    char *path = path_join(run, "config.toml");
     Config config;
-    Status status = config_read(&config, path, NULL, 0);
-    free(path);
-    bool found = false;
-    if (!status) {
+    bool found = false, known;
+    Status status = loaded_run_config(run, &config, &known);
+    if (known) {
         found = strcmp(config.data.tokenizer, "bytes") == 0;
         Mix mix = {0};
         if (!config.data.tokenizer[0] && config.data.train.count)
@@ -126,11 +142,9 @@ char *loaded_tokenizer_path(const char *path, const char *source) {
     char *found = tokenizer_in(path);
     if (!found) found = tokenizer_in(source);
     if (found) return found;
-    // A checkpoint of a run: RUN/checkpoints/step-N.
-    char *above = path_directory(source), *run = path_directory(above);
-    if (holds(run, "config.toml")) found = tokenizer_in(run);
-    free(above);
-    if (!found && holds(run, "config.toml") && run_has_bytes(run)) found = text_copy("bytes");
+    char *run = run_of(source);
+    if (run) found = tokenizer_in(run);
+    if (run && !found && run_has_bytes(run)) found = text_copy("bytes");
     free(run);
     return found;
 }

@@ -3,6 +3,7 @@
 
 #include "data/tokenizer.h"
 #include "model/model.h"
+#include "train/config.h"
 
 typedef struct LoadedRequest {
     const char *path;       // run directory, checkpoint directory or HF directory
@@ -28,5 +29,7 @@ void loaded_close(Loaded *loaded);
 
 // The directory with the weights: `path` itself, or the wanted checkpoint of a run. *source is malloc'd.
 Status loaded_source(const char *path, const char *checkpoint, char **source);
+// The configuration of the run that `path` is, or is a checkpoint of. *found: whether there is one.
+Status loaded_run_config(const char *path, Config *config, bool *found);
 // The tokenizer's path beside a model ("bytes" for the built-in one), malloc'd, NULL: none.
 char *loaded_tokenizer_path(const char *path, const char *source);

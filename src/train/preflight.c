@@ -17,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TRIES_MAX = 8, WARM_STEPS = 3 };
+enum { TRIES_MAX = 8, WARM_STEPS = 3, PATIENCE_LEAST = 120 /* seconds of one try */ };
 
 // ---- the search -----------------------------------------------------------------------------------------------------
 
@@ -78,8 +78,19 @@ static Status time_try(Ops *ops, const LayoutRequest *request, PreflightTry *att
     return NULL;
 }
 
+// Seconds that time_try will take, as predicted; 0: nobody knows.
+static double try_seconds(Ops *ops, const LayoutRequest *request) {
+    enum { MICRO_STEPS = 10 }; // warm-up and timed ones
+    Prediction prediction;
+    Status status = prediction_make(&prediction, request, 1, ops->device, (double)ops->memory_total(ops), 1);
+    double seconds = status ? 0 : MICRO_STEPS * prediction.plan.step.seconds;
+    status_free(status);
+    return seconds;
+}
+
 // *failure: the first error of a try, for when none of them runs.
-static Status search(Ops *ops, const LayoutRequest *base, PreflightTry *tries, int count, Status *failure) {
+static Status search(Ops *ops, const LayoutRequest *base, double patience, PreflightTry *tries, int count,
+                     Status *failure) {
     double total = (double)ops->memory_total(ops);
     printf("\n  micro_batch  grad_accum  memory (predicted)          tok/s\n");
     for (int i = 0; i < count; i++) {
@@ -102,6 +113,16 @@ static Status search(Ops *ops, const LayoutRequest *base, PreflightTry *tries, i
         }
         if (!fits) {
             printf("  more than is free: not tried\n");
+            continue;
+        }
+        double expected = try_seconds(ops, &request);
+        if (expected > patience) {
+            char duration[32];
+            printf("  about %s to measure: not tried\n", text_duration(duration, expected));
+            if (!*failure)
+                *failure =
+                    status_hint(status_runtime("this device is too slow to try the model on"),
+                                "preflight on the GPU that will train it, or be patient: --seconds %.0f", expected);
             continue;
         }
         Status status = time_try(ops, &request, attempt);
@@ -216,10 +237,11 @@ Status preflight_run(const Config *config, const PreflightOptions *options) {
         count = preflight_candidates(micro_batch, grad_accum, tries, TRIES_MAX);
         printf("%s, seq %d, %lld sequences a step, on %s", setup_model_name(config), request.seq,
                (long long)(micro_batch * grad_accum), ops->name);
-        status = search(ops, &request, tries, count, &failure);
+        double patience = options->seconds > PATIENCE_LEAST ? options->seconds : PATIENCE_LEAST;
+        status = search(ops, &request, patience, tries, count, &failure);
         best = status ? -1 : preflight_choose(tries, count);
     }
-    if (!status && options->search && best < 0) // where memory is the reason, say what would fit
+    if (!status && options->search && best < 0 && !failure) // where memory is the reason, say what would fit
         status = fit_require(config, &request, (FitMemory){ops->memory_free(ops), ops->memory_total(ops)});
     ops_destroy(ops);
     if (!status && best < 0 && failure) return failure;

@@ -261,6 +261,23 @@ static void say_damaged(void *context, const char *message) {
     log_warn("%s", message);
 }
 
+// The run's config.toml is of the process before; a checkpoint may be older than that.
+static void warn_changes(const Run *run, const char *checkpoint) {
+    Config before;
+    TextBuffer changes = {0};
+    char *path = path_join(run->directory, "config.toml");
+    Status status = config_read(&before, path, NULL, 0);
+    if (!status) {
+        config_differences(&before, &run->trainer.resolved, &changes);
+        config_free(&before);
+    }
+    log_warn("%s was written with other settings%s%s; the run goes on with the new ones", checkpoint,
+             changes.length ? ": " : "", changes.length ? changes.data : "");
+    status_free(status);
+    text_buffer_free(&changes);
+    free(path);
+}
+
 // Puts the trainer where the newest good checkpoint left off. A run that has none yet starts over in its directory.
 static Status resume(Run *run, const char *checkpoint) {
     if (!checkpoint) {
@@ -269,7 +286,7 @@ static Status resume(Run *run, const char *checkpoint) {
     }
     bool same = true;
     TRY(trainer_restore(&run->trainer, checkpoint, &same));
-    if (!same) log_warn("the configuration differs from the one of %s: the run goes on with the new one", checkpoint);
+    if (!same) warn_changes(run, checkpoint);
     run->saved_step = run->trainer.step;
     return checkpoint_set_aside(run->checkpoints, run->trainer.step);
 }
@@ -278,6 +295,7 @@ static Status lock_directory(Run *run) {
     char *path = path_join(run->directory, ".lock");
     Status status = file_lock(&run->lock, path, run->directory);
     free(path);
+    if (status && status_code(status) != STATUS_USAGE) return status; // not in use: it cannot be written
     return status_hint(status, "wait for that run to end, or stop it with Ctrl-C or SIGTERM");
 }
 
@@ -286,7 +304,7 @@ static Status run_open(Run *run, const RunOptions *options, const char *checkpoi
     if (!options->resume) TRY(run_directory_choose(config, options, &run->directory));
     TRY(trainer_open(&run->trainer, config));
     if (!options->resume) {
-        TRY(run_directory_create(run->directory, config, &run->trainer));
+        TRY(run_directory_create(run->directory, &run->trainer));
         TRY(lock_directory(run));
     }
     run->checkpoints = path_join(run->directory, "checkpoints");
@@ -298,28 +316,10 @@ static Status run_open(Run *run, const RunOptions *options, const char *checkpoi
     Status status = metrics_open(&run->metrics, path, run->trainer.step);
     free(path);
     if (status || !options->resume) return status;
-    Status kept = run_directory_update(run->directory, config, &run->trainer, checkpoint != NULL);
+    Status kept = run_directory_update(run->directory, &run->trainer, checkpoint != NULL);
     if (kept) log_warn("the settings of this --resume are not kept for the next one: %s", status_text(kept));
     status_free(kept);
     return NULL;
-}
-
-// Checkpoints of which none can be used are worth more than a run that silently starts over.
-static Status refuse_damaged(const char *folder) {
-    int64_t *steps = NULL;
-    int count = 0;
-    if (!file_is_directory(folder)) return NULL;
-    TRY(checkpoint_steps(folder, &steps, &count));
-    TextBuffer names = {0};
-    for (int i = 0; i < count; i++)
-        text_buffer_format(&names, "%sstep-%lld", i ? ", " : "", (long long)steps[i]);
-    free(steps);
-    if (!count) return NULL;
-    Status status =
-        status_hint(status_runtime("no checkpoint in %s can be used", folder),
-                    "damaged: %s; put back a good copy, or move them away to start from the first step", names.data);
-    text_buffer_free(&names);
-    return status;
 }
 
 static Status run_config(Config *config, const char *directory, char **checkpoint, const RunOptions *options) {
@@ -330,7 +330,6 @@ static Status run_config(Config *config, const char *directory, char **checkpoin
     int64_t step;
     folder = path_join(directory, "checkpoints");
     status = checkpoint_find(folder, checkpoint, &step, say_damaged, NULL);
-    if (!status && !*checkpoint) status = refuse_damaged(folder);
     free(folder);
     if (!status && *checkpoint) { // the shape comes from the checkpoint: the preset or HF directory may be gone
         char *shape = path_join(*checkpoint, "config.json");
@@ -367,7 +366,8 @@ static Status find_directory(const RunOptions *options, char **directory) {
     return status;
 }
 
-Status run_train(const RunOptions *options) {
+Status run_train(const RunOptions *options, int *stopped_by) {
+    *stopped_by = 0;
     Config config;
     Run run = {.config = &config, .saved_step = -1, .lock = -1};
     char *checkpoint = NULL;
@@ -391,7 +391,14 @@ Status run_train(const RunOptions *options) {
     if (run.progress.mode != PROGRESS_OFF) show_banner(&run);
     progress_begin(&run.progress);
     catch_signals();
-    status = loop(&run);
+    if (options->resume && run.trainer.total_steps && run.trainer.step >= run.trainer.total_steps) {
+        progress_say(&run.progress, "this run has ended: all of its %lld steps are done",
+                     (long long)run.trainer.total_steps);
+        progress_say(&run.progress, "train it further with a larger train.steps or train.tokens: --set train.steps=N");
+    } else {
+        status = loop(&run);
+        *stopped_by = (int)stop_signal;
+    }
 done:
     checkpoint_writer_close(run.writer);
     metrics_close(run.metrics);

@@ -14,7 +14,8 @@ typedef struct RunOptions {
     bool resume;
 } RunOptions;
 
-Status run_train(const RunOptions *options);
+// *stopped_by: the signal that ended it before its end, after a checkpoint; 0: none.
+Status run_train(const RunOptions *options, int *stopped_by);
 
 // ---- the run directory (run_directory.c) ---------------------------------------------------------------------------
 
@@ -26,7 +27,7 @@ Status run_directory_choose(const Config *config, const RunOptions *options, cha
 Status run_directory_find(const Config *config, char **path);
 // Makes the directory with config.toml, environment.json, plan.json, model.json and the tokenizer; removes it on
 // failure.
-Status run_directory_create(const char *path, const Config *config, const Trainer *trainer);
+Status run_directory_create(const char *path, const Trainer *trainer);
 // Writes config.toml anew, so that the next --resume goes on with the settings of this one. keep_shape: model.preset,
 // config and init stay as the file has them, because the shape came from a checkpoint.
-Status run_directory_update(const char *path, const Config *config, const Trainer *trainer, bool keep_shape);
+Status run_directory_update(const char *path, const Trainer *trainer, bool keep_shape);

@@ -206,13 +206,9 @@ static Status write_json(const char *directory, const char *name, json_t *root) 
     return status;
 }
 
-static Status write_config(const char *directory, const Config *config, const ModelConfig *model) {
-    Config resolved;
+static Status write_config(const char *directory, const Config *resolved) {
     TextBuffer text = {0};
-    TRY(config_copy(&resolved, config));
-    setup_resolve(&resolved, model);
-    config_write(&resolved, &text);
-    config_free(&resolved);
+    config_write(resolved, &text);
     char *path = path_join(directory, "config.toml");
     Status status = file_write_atomic(path, text.data, text.length);
     free(path);
@@ -220,10 +216,10 @@ static Status write_config(const char *directory, const Config *config, const Mo
     return status;
 }
 
-static Status write_all(const char *path, const Config *config, const Trainer *trainer) {
+static Status write_all(const char *path, const Trainer *trainer) {
     TRY(dir_remove(path));
     TRY(dir_make(path));
-    TRY(write_config(path, config, &trainer->model_config));
+    TRY(write_config(path, &trainer->resolved));
     TRY(write_json(path, "environment.json", environment_json(trainer)));
     TRY(write_json(path, "plan.json", plan_json(trainer)));
     TRY(write_json(path, "model.json", model_config_json(&trainer->model_config)));
@@ -232,9 +228,9 @@ static Status write_all(const char *path, const Config *config, const Trainer *t
 }
 
 // Under another name first: a run directory that can be seen can be resumed.
-Status run_directory_create(const char *path, const Config *config, const Trainer *trainer) {
+Status run_directory_create(const char *path, const Trainer *trainer) {
     char *beside = text_format("%s.creating-%ld", path, (long)getpid()); // two runs may start at the same moment
-    Status status = write_all(beside, config, trainer);
+    Status status = write_all(beside, trainer);
     if (!status && rename(beside, path) != 0)
         status =
             errno == EEXIST || errno == ENOTEMPTY ? exists_already(path) : status_errno("cannot rename %s", beside);
@@ -243,19 +239,19 @@ Status run_directory_create(const char *path, const Config *config, const Traine
     return status;
 }
 
-Status run_directory_update(const char *path, const Config *config, const Trainer *trainer, bool keep_shape) {
-    if (!keep_shape) return write_config(path, config, &trainer->model_config);
+Status run_directory_update(const char *path, const Trainer *trainer, bool keep_shape) {
+    if (!keep_shape) return write_config(path, &trainer->resolved);
     Config own, changed;
     char *file = path_join(path, "config.toml");
     Status status = config_read(&own, file, NULL, 0);
     free(file);
     TRY(status);
-    status = config_copy(&changed, config);
+    status = config_copy(&changed, &trainer->resolved);
     if (!status) {
         changed.model.preset = own.model.preset;
         changed.model.config = own.model.config;
         changed.model.init = own.model.init;
-        status = write_config(path, &changed, &trainer->model_config);
+        status = write_config(path, &changed);
         config_free(&changed);
     }
     config_free(&own);

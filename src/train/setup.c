@@ -195,6 +195,25 @@ static bool has_split(const char *path, const char *split) {
     return found;
 }
 
+Status setup_validation(const Config *config, Samples *val) {
+    *val = (Samples){0};
+    const char **paths = xcalloc((size_t)config->data.train.count + 1, sizeof *paths);
+    int count = 0;
+    for (int i = 0; i < config->data.train.count; i++)
+        if (has_split(config->data.train.items[i], "val")) paths[count++] = config->data.train.items[i];
+    bool given = config->data.val.count > 0;
+    SamplesRequest request = {.paths = given ? config->data.val.items : paths,
+                              .path_count = given ? config->data.val.count : count,
+                              .split = "val",
+                              .seq = (int)config->train.seq,
+                              .mask_documents = config->data.mask_documents,
+                              .deep = config->data.verify,
+                              .seed = 0}; // the fixed subset is the same for every run on the same data
+    Status status = request.path_count ? samples_open(val, &request) : NULL;
+    free(paths);
+    return config_blame(config, given ? "data.val" : "data.train", status_context(status, "validation data"));
+}
+
 Status setup_data(const Config *config, Samples *train, Samples *val) {
     *train = (Samples){0};
     *val = (Samples){0};
@@ -210,25 +229,18 @@ Status setup_data(const Config *config, Samples *train, Samples *val) {
                               .mask_documents = config->data.mask_documents,
                               .deep = config->data.verify,
                               .seed = (uint64_t)(config->data.seed >= 0 ? config->data.seed : config->train.seed)};
-    TRY(config_blame(config, "data.train", status_context(samples_open(train, &request), "data.train")));
-    const char **paths = xcalloc((size_t)config->data.train.count + 1, sizeof *paths);
-    int count = 0;
-    for (int i = 0; i < config->data.train.count; i++)
-        if (has_split(config->data.train.items[i], "val")) paths[count++] = config->data.train.items[i];
-    bool given = config->data.val.count > 0;
-    request.paths = given ? config->data.val.items : paths;
-    request.path_count = given ? config->data.val.count : count;
-    request.weights = NULL;
-    request.split = "val";
-    request.seed = 0; // the fixed subset is the same for every run on the same data
-    Status status = request.path_count ? samples_open(val, &request) : NULL;
-    free(paths);
+    TRY(config_blame(config, "data.train",
+                     status_hint(status_context(samples_open(train, &request), "data.train"),
+                                 "`hearth data prepare` makes it from text, `hearth data synth` "
+                                 "from nothing")));
+    Status status = setup_validation(config, val);
     if (!status && val->windows && train->mix.datasets[0].tokenizer_hash != val->mix.datasets[0].tokenizer_hash)
-        status = status_usage("training and validation data were made with different tokenizers");
+        status = config_blame(config, config->data.val.count ? "data.val" : "data.train",
+                              status_usage("training and validation data were made with different tokenizers"));
     if (status) {
         samples_close(train);
         samples_close(val);
-        return config_blame(config, given ? "data.val" : "data.train", status_context(status, "validation data"));
+        return status;
     }
     if (config->eval.every && !val->windows) {
         samples_close(train);

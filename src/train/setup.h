@@ -14,6 +14,7 @@ Status setup_layout(const Config *config, const ModelConfig *model, LayoutDevice
 
 // Training samples; val is left empty (windows 0) when the config and the data offer none.
 Status setup_data(const Config *config, Samples *train, Samples *val);
+Status setup_validation(const Config *config, Samples *val); // the second of the two alone
 // Vocabulary and special tokens must fit: blames data.train.
 Status setup_check_vocab(const Config *config, const ModelConfig *model, const Samples *samples);
 

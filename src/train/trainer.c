@@ -39,9 +39,10 @@ Status trainer_check_single_rank(const Config *config) {
     for (size_t i = 0; i < sizeof degrees / sizeof *degrees; i++)
         if (degrees[i].degree > 1)
             return config_blame(config, degrees[i].key,
-                                status_hint(status_usage("%s = %lld needs more ranks than the one there is",
+                                status_hint(status_usage("%s = %lld: training runs on one device so far; several can "
+                                                         "only be planned",
                                                          degrees[i].key, (long long)degrees[i].degree),
-                                            "set it to 1 to train here, or plan with it: hearth plan"));
+                                            "set it to 1 to train here, or see what it would do: hearth plan"));
     return NULL;
 }
 
@@ -104,6 +105,8 @@ static Status open_all(Trainer *trainer) {
     const ModelConfig *model = &trainer->model_config;
     TRY(trainer_check_single_rank(config));
     TRY(open_data(trainer));
+    TRY(config_copy(&trainer->resolved, config));
+    setup_resolve(&trainer->resolved, model);
     trainer->parameters = model_parameters(model);
     trainer->batch = batch_plan(config, 1);
     trainer->total_steps = run_steps(config, &trainer->batch, trainer->parameters.total);
@@ -138,6 +141,7 @@ void trainer_close(Trainer *trainer) {
     free(trainer->tokenizer);
     free(trainer->prediction);
     free(trainer->expert_load);
+    config_free(&trainer->resolved);
     *trainer = (Trainer){0};
 }
 
@@ -274,10 +278,15 @@ int64_t trainer_total_tokens(const Trainer *trainer) {
 
 // ---- state ---------------------------------------------------------------------------------------------------------
 
+static void settings_hash(char hash[24], const Trainer *trainer) {
+    int64_t batch_tokens = trainer->batch.micro_tokens * trainer->batch.grad_accum;
+    snprintf(hash, 24, "%016llx", (unsigned long long)config_hash(&trainer->resolved, batch_tokens));
+}
+
 json_t *trainer_state(const Trainer *trainer) {
     const Schedule *schedule = &trainer->schedule;
     char hash[24];
-    snprintf(hash, sizeof hash, "%016llx", (unsigned long long)config_hash(trainer->config));
+    settings_hash(hash, trainer);
     json_t *root =
         json_pack("{s:I,s:I,s:I,s:I,s:I,s:s,s:o,s:{s:s,s:f,s:f,s:I,s:I,s:I}}", "step", (json_int_t)trainer->step,
                   "tokens", (json_int_t)trainer->tokens, "applied", (json_int_t)trainer->applied, "sample",
@@ -303,7 +312,7 @@ static Status restore_position(Trainer *trainer, const json_t *state, const char
         return status_at(status_usage("state.json holds a negative position"), where, 0, 0);
     trainer->sample = (uint64_t)sample;
     char own[24];
-    snprintf(own, sizeof own, "%016llx", (unsigned long long)config_hash(trainer->config));
+    settings_hash(own, trainer);
     *same_config = strcmp(hash, own) == 0;
     trainer->total_steps =
         run_steps_from(trainer->config, &trainer->batch, trainer->parameters.total, trainer->step, trainer->tokens);

@@ -14,6 +14,7 @@ typedef struct Prediction Prediction;
 
 typedef struct Trainer {
     const Config *config; // not owned
+    Config resolved;      // the same with the model's shape written out, as the run's config.toml has it
     ModelConfig model_config;
     ModelParameters parameters;
     Ops *ops;

@@ -14,7 +14,8 @@ static int make_directory(void **state) {
     directory = tiny_directory();
     char *config = tiny_config(directory, "run.toml", 8, ""), *run = path_join(directory, "run");
     RunOptions options = {.config = config, .directory = run};
-    assert_ok(run_train(&options));
+    int stopped_by;
+    assert_ok(run_train(&options, &stopped_by));
     free(run);
     free(config);
     return 0;
@@ -47,9 +48,9 @@ static double loss_of(const char *path) {
 static void an_exported_model_has_the_same_loss(void **state) {
     (void)state;
     char *run = path_join(directory, "run"), *out = path_join(directory, "hf");
-    assert_ok(export_hf(run, NULL, out, DTYPE_F32));
+    assert_ok(export_hf(run, NULL, out, DTYPE_F32, NULL));
     assert_true(loss_of(run) == loss_of(out)); // fp32 out and in: not one bit differs
-    assert_error(export_hf(run, NULL, out, DTYPE_F32), "already");
+    assert_error(export_hf(run, NULL, out, DTYPE_F32, NULL), "already");
     free(run);
     free(out);
 }
@@ -57,7 +58,7 @@ static void an_exported_model_has_the_same_loss(void **state) {
 static void a_bf16_export_is_close(void **state) {
     (void)state;
     char *run = path_join(directory, "run"), *out = path_join(directory, "hf16");
-    assert_ok(export_hf(run, NULL, out, DTYPE_BF16));
+    assert_ok(export_hf(run, NULL, out, DTYPE_BF16, NULL));
     // Each weight moves by at most 2^-9 of itself; over this two-layer model the loss moves by about as much.
     assert_true(fabs(loss_of(run) - loss_of(out)) < 0x1p-9 * loss_of(run));
     free(run);
@@ -67,7 +68,7 @@ static void a_bf16_export_is_close(void **state) {
 static void training_goes_on_from_an_imported_model(void **state) {
     (void)state;
     char *run = path_join(directory, "run"), *out = path_join(directory, "hf-init");
-    assert_ok(export_hf(run, NULL, out, DTYPE_F32));
+    assert_ok(export_hf(run, NULL, out, DTYPE_F32, NULL));
     char *text =
         text_format("[model]\ninit = \"%s\"\n[data]\ntrain = [\"%s/data\"]\n[train]\nseq = 32\nmicro_batch = 2\n"
                     "steps = 4\nprecision = \"fp32\"\ndevice = \"cpu\"\n[optimizer]\nlr = 1e-3\n",

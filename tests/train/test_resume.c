@@ -139,8 +139,8 @@ static void terminated_at_13_and_resumed_ends_the_same(void **state) {
     pid_t child = start_run(run, false);
     wait_for_step(run, 13);
     kill(child, SIGTERM);
-    assert_int_equal(hearth_wait(child), 0);
-    int stopped_at = steps_logged(run);
+    int code = hearth_wait(child), stopped_at = steps_logged(run);
+    assert_int_equal(code, stopped_at < 40 ? 128 + SIGTERM : 0);
     char *path = text_format("%s/checkpoints/step-%d", run, stopped_at);
     if (stopped_at < 40) assert_ok(checkpoint_verify(path)); // written at the step where it stopped
     assert_int_equal(hearth_wait(start_run(run, true)), 0);
@@ -262,19 +262,56 @@ static void the_settings_of_a_resume_hold_for_the_next_one(void **state) {
     const char *longer[] = {"train", "--resume",           "--run", run, "--set", "train.steps=44",
                             "--set", "optimizer.lr=0.005", NULL};
     assert_int_equal(hearth_run(longer, log), 0);
-    char *changed = read_text(file);
+    char *changed = read_text(file), *said = read_text(log);
+    assert_non_null(strstr(said, "optimizer.lr was 0.01 and is 0.005;")); // and nothing else has changed
+    free(said);
     assert_non_null(strstr(changed, "\nsteps = 44\n"));
     assert_non_null(strstr(changed, "\nlr = 0.005\n"));
     assert_non_null(strstr(changed, "\nconfig = \"\"\n")); // not the checkpoint's, which will be pruned
     assert_int_equal(hearth_wait(start_run(run, true)), 0);
     char *again = read_text(file);
     assert_string_equal(again, changed);
+    said = read_text(log);
+    assert_null(strstr(said, "other settings"));
+    free(said);
     assert_int_equal(steps_logged(run), 44);
     free(again);
     free(changed);
     free(file);
     free(log);
     free(run);
+}
+
+// What the trainer said while it trained and what `hearth eval RUN` says are one number.
+static void a_finished_run_is_not_trained_again_and_evaluates_to_its_validation_loss(void **state) {
+    (void)state;
+    char *run = path_join(directory, "ended"), *log = log_path(), *metrics = path_join(run, "metrics.jsonl");
+    const char *fresh[] = {"train", config,
+                           "--run", run,
+                           "--set", "eval.at_end=true",
+                           "--set", "watch.terminal=plain",
+                           "--set", "data.mask_documents=true",
+                           NULL};
+    assert_int_equal(hearth_run(fresh, log), 0);
+    char *before = read_text(metrics);
+    assert_int_equal(hearth_wait(start_run(run, true)), 0);
+    char *after = read_text(metrics), *text = read_text(log);
+    assert_string_equal(before, after);
+    assert_non_null(strstr(text, "this run has ended: all of its 40 steps are done"));
+    assert_null(strstr(text, "other settings"));
+    char *last = strstr(before, "\"val_loss\":"), value[64];
+    assert_non_null(last);
+    for (char *next; (next = strstr(last + 1, "\"val_loss\":"));)
+        last = next;
+    snprintf(value, sizeof value, "loss            %.6f ", strtod(last + strlen("\"val_loss\":"), NULL));
+    assert_int_equal(hearth_run((const char *[]){"eval", run, "--device", "cpu", NULL}, log), 0);
+    char *said = read_text(log);
+    if (!strstr(said, value)) fail_msg("%s is not in %s", value, said);
+    assert_int_equal(hearth_run((const char *[]){"sample", run, "--device", "cpu", NULL}, log), 2);
+    free(said), said = read_text(log);
+    assert_non_null(strstr(said, "--prompt"));
+    free(said), free(text), free(after), free(before);
+    free(metrics), free(log), free(run);
 }
 
 // A limit on the size of files stands in for a full disk.
@@ -353,6 +390,7 @@ int main(void) {
         cmocka_unit_test(a_corrupt_checkpoint_is_reported_and_the_one_before_used),
         cmocka_unit_test(a_run_whose_checkpoints_are_all_damaged_is_refused_and_left_alone),
         cmocka_unit_test(the_settings_of_a_resume_hold_for_the_next_one),
+        cmocka_unit_test(a_finished_run_is_not_trained_again_and_evaluates_to_its_validation_loss),
         cmocka_unit_test(a_run_goes_on_when_its_metrics_cannot_be_written),
         cmocka_unit_test(a_ruined_run_stops_and_names_the_last_good_checkpoint),
         cmocka_unit_test(the_number_of_threads_changes_nothing),

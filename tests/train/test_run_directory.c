@@ -64,7 +64,7 @@ static void a_directory_that_appeared_meanwhile_is_not_replaced(void **state) {
     assert_ok(config_read(&config, path, NULL, 0));
     assert_ok(trainer_open(&trainer, &config));
     add_run("taken");
-    assert_error(run_directory_create(run, &config, &trainer), "exists already");
+    assert_error(run_directory_create(run, &trainer), "exists already");
     char *beside = text_format("%s.creating-%ld", run, (long)getpid()), *plan = path_join(run, "plan.json");
     assert_false(file_exists(beside));
     assert_false(file_exists(plan));

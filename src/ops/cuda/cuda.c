@@ -342,7 +342,7 @@ Status ops_cuda_create(Ops **out, int device, const char *tune_cache) {
     cudaError_t error = cudaGetDeviceCount(&count);
     if (error != cudaSuccess)
         return status_hint(status_runtime("no CUDA device can be used: %s", cudaGetErrorString(error)),
-                           "check `nvidia-smi`, or run with --device cpu");
+                           "check `nvidia-smi`, or use the CPU: --device cpu, for training --set train.device=cpu");
     if (device < 0 || device >= count)
         return status_usage("there is no device cuda:%d; this machine has %d", device, count);
     Ops *ops = xmalloc(sizeof *ops);
