@@ -3,7 +3,7 @@
 #include "cli/args.h"
 #include "cli/commands.h"
 #include "model/config.h"
-#include "train/config.h"
+#include "train/setup.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -19,15 +19,29 @@ static void print_presets(void) {
     }
 }
 
+// The model's shape as a run directory states it. Where only the data can tell the vocabulary, and it is not there yet,
+// that key stays 0.
+static Status resolve(Config *config) {
+    ModelConfig model;
+    int64_t vocab = setup_data_vocab(config);
+    TRY(setup_model(config, vocab ? vocab : 1, &model));
+    if (!vocab && model.vocab == 1) model.vocab = (int)config->model.vocab;
+    setup_resolve(config, &model);
+    return NULL;
+}
+
 static Status print_resolved(const char *path, const ArgList *sets) {
     Config config;
     TRY(config_read(&config, path, sets->items, sets->count));
-    TextBuffer text = {0};
-    config_write(&config, &text);
-    fwrite(text.data, 1, text.length, stdout);
-    text_buffer_free(&text);
+    Status status = resolve(&config);
+    if (!status) {
+        TextBuffer text = {0};
+        config_write(&config, &text);
+        fwrite(text.data, 1, text.length, stdout);
+        text_buffer_free(&text);
+    }
     config_free(&config);
-    return NULL;
+    return status;
 }
 
 static Status check_section(const char *name) {

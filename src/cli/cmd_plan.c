@@ -21,7 +21,8 @@
 
 enum { KEYS_MAX = 20 };
 
-#define NOT_GIVEN (-DBL_MAX) // a price, which may be 0
+#define NOT_GIVEN       (-DBL_MAX)
+#define COUNT_NOT_GIVEN INT64_MIN
 
 // Options that stand for configuration keys.
 typedef struct KeyOption {
@@ -59,11 +60,16 @@ _Static_assert(sizeof key_options / sizeof key_options[0] <= KEYS_MAX, "raise KE
 
 // ---- from options to a machine and a run ----------------------------------------------------------------------------
 
+// What is written as a path is a file, there or not: only a bare word can be a preset.
+static bool names_file(const char *name) {
+    return file_exists(name) || text_ends_with(name, ".toml") || strchr(name, '/');
+}
+
 static Status read_config(Config *config, const PlanArgs *args, const char *name) {
     const char **sets = xmalloc((size_t)(args->key_count + args->sets.count + 1) * sizeof *sets);
     char *made[KEYS_MAX + 1];
     int count = 0, made_count = 0;
-    bool file = file_exists(name);
+    bool file = names_file(name);
     if (!file) sets[count++] = made[made_count++] = text_format("model.preset=%s", name);
     for (int i = 0; i < args->key_count; i++)
         if (args->keys[i].value)
@@ -77,31 +83,42 @@ static Status read_config(Config *config, const PlanArgs *args, const char *name
     return status;
 }
 
-// 0 stands for an option that was not given, except where a price may be nothing.
-static Status check_numbers(const PlanArgs *args) {
+// Ranges of the numbers. Those that were not given become 0, which none of them may be, or stay NOT_GIVEN where a price
+// may be nothing.
+static Status check_numbers(PlanArgs *args) {
     const struct {
         const char *option;
-        double value, none, min, max;
+        int64_t *count; // one of the two
+        double *number;
+        double min, max;
     } rows[] = {
-        {"--gpus", (double)args->gpus, 0, 1, 1e7},
-        {"--nodes", (double)args->nodes, 0, 1, 1e6},
-        {"--gpus-per-node", (double)args->gpus_per_node, 0, 1, 1e5},
-        {"--cores", (double)args->cores, 0, 1, 1e5},
-        {"--hours", args->hours, 0, 1e-3, 1e7},
-        {"--target-hours", args->target_hours, 0, 1e-3, 1e7},
-        {"--vocab", (double)args->vocab, 0, 1, 1 << 24},
-        {"--mfu", args->mfu, 0, 1e-6, 1},
-        {"--tok-s", args->rate, 0, 1e-6, 1e15},
-        {"--virtual-stages", (double)args->virtual_stages, 0, 1, 256},
-        {"--price", args->price, NOT_GIVEN, 0, 1e6},
-        {"--kwh", args->kwh, NOT_GIVEN, 0, 1e6},
-        {"--pue", args->pue, 0, 1, 100},
-        {"--mtbf-hours", args->mtbf_hours, 0, 1e-6, 1e9},
-        {"--checkpoint-GBps", args->checkpoint, 0, 1e-6, 1e9},
-        {"--memory-limit", args->memory_limit, 0, 1e-3, 1},
+        {"--gpus", &args->gpus, NULL, 1, 1e7},
+        {"--nodes", &args->nodes, NULL, 1, 1e6},
+        {"--gpus-per-node", &args->gpus_per_node, NULL, 1, 1e5},
+        {"--cores", &args->cores, NULL, 1, 1e5},
+        {"--virtual-stages", &args->virtual_stages, NULL, 1, 256},
+        {"--vocab", &args->vocab, NULL, 1, 1 << 24},
+        {"--hours", NULL, &args->hours, 1e-3, 1e7},
+        {"--target-hours", NULL, &args->target_hours, 1e-3, 1e7},
+        {"--mfu", NULL, &args->mfu, 1e-6, 1},
+        {"--tok-s", NULL, &args->rate, 1e-6, 1e15},
+        {"--price", NULL, &args->price, 0, 1e6},
+        {"--kwh", NULL, &args->kwh, 0, 1e6},
+        {"--pue", NULL, &args->pue, 1, 100},
+        {"--mtbf-hours", NULL, &args->mtbf_hours, 1e-6, 1e9},
+        {"--checkpoint-GBps", NULL, &args->checkpoint, 1e-6, 1e9},
+        {"--memory-limit", NULL, &args->memory_limit, 1e-3, 1},
     };
-    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
-        if (rows[i].value != rows[i].none) TRY(check_number(rows[i].option, rows[i].value, rows[i].min, rows[i].max));
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        bool given = rows[i].count ? *rows[i].count != COUNT_NOT_GIVEN : *rows[i].number != NOT_GIVEN;
+        if (given)
+            TRY(check_number(rows[i].option, rows[i].count ? (double)*rows[i].count : *rows[i].number, rows[i].min,
+                             rows[i].max));
+        else if (rows[i].count)
+            *rows[i].count = 0;
+        else if (rows[i].min > 0)
+            *rows[i].number = 0;
+    }
     if (args->svg && !args->schedule)
         return status_hint(status_usage("--svg needs --schedule"), "it draws the simulated step: --schedule 1f1b");
     return NULL;
@@ -143,25 +160,10 @@ static Status make_machine(PlanMachine *machine, const Hardware *hardware, const
     return NULL;
 }
 
-// Where the config leaves the vocabulary to the data, and the data is there, it is asked.
-static int64_t data_vocab(const Config *config) {
-    Samples train, val;
-    if (config->model.vocab || config->model.preset[0] || !config->data.train.count) return 0;
-    Status status = setup_data(config, &train, &val);
-    if (status) { // not prepared yet: a plan can do without
-        status_free(status);
-        return 0;
-    }
-    int64_t vocab = (int64_t)samples_vocab(&train);
-    samples_close(&train);
-    samples_close(&val);
-    return vocab;
-}
-
 static Status make_run(PlanRun *run, const PlanMachine *machine, const PlanArgs *args, const Config *config) {
     ModelConfig model;
     LayoutRequest layout;
-    TRY(setup_model(config, data_vocab(config), &model));
+    TRY(setup_model(config, setup_data_vocab(config), &model));
     TRY(setup_layout(config, &model, machine->gpu.cpu ? LAYOUT_CPU : LAYOUT_CUDA, &layout));
     Mesh *mesh = &layout.mesh;
     int64_t others = (int64_t)mesh->tp * mesh->pp * mesh->cp;
@@ -259,10 +261,19 @@ static Status simulate_plan(Document *document, const PlanReport *report, const 
     return status;
 }
 
+// As the trainer counts: the first of train.tokens and train.steps, with the warm-up of the batch.
+static void set_length(PlanQuestions *questions, const PlanRun *run, const Config *config) {
+    int64_t parameters = model_parameters(&run->layout.config).total, tokens = run_tokens(config, parameters);
+    BatchPlan batch = batch_plan(config, run->layout.mesh.dp);
+    int64_t steps = run_steps(config, &batch, parameters);
+    double trained = batch_tokens(&batch, steps);
+    questions->steps = (double)steps;
+    questions->tokens = tokens && (double)tokens < trained ? (double)tokens : trained;
+}
+
 static Status plan_one(const char *name, const PlanMachine *machine, const PlanRun *run, const PlanArgs *args,
                        const Config *config) {
     PlanQuestions questions = {
-        .tokens = (double)run_tokens(config, model_parameters(&run->layout.config).total),
         .hours = args->hours,
         .target_hours = args->target_hours,
         .vocab = (int)args->vocab,
@@ -279,6 +290,7 @@ static Status plan_one(const char *name, const PlanMachine *machine, const PlanR
     else if (strcmp(args->mfu_count, "torchtitan") != 0)
         return status_usage("--mfu-count must be torchtitan, causal or 6n, not \"%s\"", args->mfu_count);
     if (args->hours == 0) questions.hours = config->train.hours;
+    set_length(&questions, run, config);
     PlanReport *report = xmalloc(sizeof *report);
     Status status = plan_report(report, name, machine, run, &questions);
     Document *document = status ? NULL : plan_document(report, args->ops || args->html);
@@ -323,7 +335,7 @@ static Status plan_search(const char *name, const PlanMachine *machine, const Pl
     return status;
 }
 
-static Status run_plan(const char *name, const PlanArgs *args) {
+static Status run_plan(const char *name, PlanArgs *args) {
     Config config;
     Hardware hardware;
     PlanMachine machine;
@@ -344,8 +356,25 @@ static Status run_plan(const char *name, const PlanArgs *args) {
 }
 
 Status cmd_plan(int argc, char **argv) {
-    PlanArgs a = {
-        .software = "hearth", .comm_dtype = "fp32", .mfu_count = "torchtitan", .price = NOT_GIVEN, .kwh = NOT_GIVEN};
+    PlanArgs a = {.software = "hearth",
+                  .comm_dtype = "fp32",
+                  .mfu_count = "torchtitan",
+                  .gpus = COUNT_NOT_GIVEN,
+                  .nodes = COUNT_NOT_GIVEN,
+                  .gpus_per_node = COUNT_NOT_GIVEN,
+                  .cores = COUNT_NOT_GIVEN,
+                  .virtual_stages = COUNT_NOT_GIVEN,
+                  .vocab = COUNT_NOT_GIVEN,
+                  .hours = NOT_GIVEN,
+                  .target_hours = NOT_GIVEN,
+                  .price = NOT_GIVEN,
+                  .mfu = NOT_GIVEN,
+                  .rate = NOT_GIVEN,
+                  .mtbf_hours = NOT_GIVEN,
+                  .checkpoint = NOT_GIVEN,
+                  .kwh = NOT_GIVEN,
+                  .pue = NOT_GIVEN,
+                  .memory_limit = NOT_GIVEN};
     memcpy(a.keys, key_options, sizeof key_options);
     a.key_count = (int)(sizeof key_options / sizeof key_options[0]);
     const Arg own[] = {

@@ -227,7 +227,7 @@ static int64_t largest_layer_elements(const Layout *layout) {
 
 static void build_states(Layout *layout) {
     const LayoutRequest *request = &layout->request;
-    int zero = request->mesh.zero;
+    int zero = request->mesh.dp > 1 || request->mesh.cp > 1 ? request->mesh.zero : 0; // else nobody to share with
     if (request->inference) {
         layout->bytes[LAYOUT_WEIGHTS] = layout->element_count * (int64_t)dtype_size(layout->dtype);
         return;

@@ -4,6 +4,7 @@
 #include "plan/checkpointing.h"
 #include "plan/cost.h"
 #include "plan/pipeline.h"
+#include "plan/rounding.h"
 #include "plan/throughput.h"
 
 #include <math.h>
@@ -133,7 +134,8 @@ static void set_budget(PlanReport *r) {
     const HardwareDefaults *d = &r->machine.defaults;
     r->chinchilla_tokens = plan_chinchilla_tokens((double)r->parameters.total);
     r->tokens = r->questions.tokens > 0 ? r->questions.tokens : r->chinchilla_tokens;
-    r->steps = plan_optimizer_steps(r->tokens, r->prediction.step.tokens);
+    r->steps = r->questions.steps > 0 ? r->questions.steps
+                                      : plan_ceil(plan_optimizer_steps(r->tokens, r->prediction.step.tokens));
     r->seconds = plan_seconds_for_tokens(r->tokens, r->rate);
     r->gpu_hours = r->seconds / 3600 * r->machine.gpus;
     r->cost = plan_gpu_cost(r->machine.gpus, r->seconds, r->machine.gpu.usd_per_hour);
@@ -189,6 +191,7 @@ Status plan_report(PlanReport *report, const char *name, const PlanMachine *mach
     set_budget(report);
     set_checkpoints(report);
     TRY(set_pipeline(report));
+    plan_fit(report);
     plan_advise(report);
     plan_warn(report);
     if (questions->vocab > 0) {

@@ -37,6 +37,7 @@ PlanMachine plan_machine(const Hardware *hardware, const HardwareGpu *gpu, const
 
 typedef struct PlanQuestions {
     double tokens;       // to train on; 0: 20 per parameter
+    double steps;        // that these take; 0: whole batches, all of one size
     double hours;        // > 0: how many tokens fit into this time
     double target_hours; // > 0: the largest model of this family that reaches 20 tokens per parameter in this time
     int vocab;           // > 0: the same model with this vocabulary
@@ -89,6 +90,9 @@ typedef struct PlanReport {
     double stash[PLAN_STAGES_SHOWN];        // bytes of activations in flight per stage
     int stash_count;
 
+    bool fits;          // in the device's memory
+    PlanChange fitting; // when it does not: the fastest way that does; what is "" when there is none
+
     double critical_batch; // tokens; an estimate
     StepPart bottleneck;
     char bottleneck_text[PLAN_TEXT_MAX];
@@ -108,6 +112,8 @@ Status plan_report(PlanReport *report, const char *name, const PlanMachine *mach
 // ---- parts of the report (plan_advice.c, plan_inverse.c) ------------------------------------------------------------
 
 void plan_advise(PlanReport *report);
+// Searches all ways to cut and batch the run at its sequence length and tokens a step.
+void plan_fit(PlanReport *report);
 void plan_warn(PlanReport *report);
 Status plan_vocab(PlanVocab *result, const PlanReport *report, int vocab);
 // Width and depth scale together (depth within a quarter), the rest of the shape is kept; every size gets the fastest

@@ -4,6 +4,7 @@
 
 #include "base/text.h"
 #include "plan/schedule.h"
+#include "plan/search.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -166,6 +167,52 @@ void plan_advise(PlanReport *report) {
     if (report->machine.gpus > 1) consider_mesh(&advice, &report->run);
 }
 
+// ---- a way that fits ------------------------------------------------------------------------------------------------
+
+static void add_setting(TextBuffer *out, const char *name, int value, int before) {
+    if (value != before) text_buffer_format(out, "%s%s %d", out->length ? ", " : "", name, value);
+}
+
+// What differs from the run.
+static void describe_candidate(PlanChange *change, const SearchCandidate *c, const PlanRun *run) {
+    const Mesh *to = &c->mesh, *from = &run->layout.mesh;
+    TextBuffer text = {0};
+    add_setting(&text, "dp", to->dp, from->dp);
+    add_setting(&text, "tp", to->tp, from->tp);
+    add_setting(&text, "pp", to->pp, from->pp);
+    add_setting(&text, "cp", to->cp, from->cp);
+    add_setting(&text, "ep", to->ep, from->ep);
+    add_setting(&text, "etp", to->etp, from->etp);
+    add_setting(&text, "ZeRO", to->zero, from->zero);
+    add_setting(&text, "micro_batch", c->micro_batch, run->layout.micro_batch);
+    add_setting(&text, "grad_accum", c->grad_accum, run->grad_accum);
+    if (c->recompute != run->layout.recompute)
+        text_buffer_format(&text, "%srecompute %s", text.length ? ", " : "", recompute_name(c->recompute));
+    snprintf(change->what, sizeof change->what, "%s", text.data ? text.data : "");
+    text_buffer_free(&text);
+}
+
+void plan_fit(PlanReport *report) {
+    const StepModel *step = &report->prediction.step;
+    report->fits = report->prediction.memory.fraction <= 1;
+    if (report->fits) return;
+    SearchSpace space = {.seqs = {report->run.layout.seq},
+                         .seq_count = 1,
+                         .batch_tokens = step->tokens,
+                         .memory_limit = report->questions.memory_limit};
+    SearchResult result;
+    Status status = search_run(&result, &report->machine, &report->run, &space);
+    if (!status && result.found_count) {
+        const SearchCandidate *best = &result.found[0];
+        report->fitting = (PlanChange){.gain = best->tokens_per_second / step->tokens_per_second - 1,
+                                       .tokens_per_second = best->tokens_per_second,
+                                       .memory_fraction = best->memory_fraction};
+        describe_candidate(&report->fitting, best, &report->run);
+    }
+    status_free(status); // one sequence length: the search cannot refuse it
+    search_free(&result);
+}
+
 // ---- warnings -------------------------------------------------------------------------------------------------------
 
 static void warn(PlanReport *report, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -200,9 +247,10 @@ static void warn_mesh(PlanReport *r) {
         warn(r, "tensor parallelism of an MoE model pays all-reduces in every layer; tp = 1 is usually faster");
     if (mesh->ep * mesh->etp > r->machine.gpus_per_node)
         warn(r, "experts over %d ranks cross nodes: the all-to-all runs at network speed", mesh->ep * mesh->etp);
-    if (r->stash_count && r->bubble_of_wall > 0.2)
+    double bubble = r->prediction.step.part[STEP_BUBBLE] / r->prediction.step.seconds;
+    if (bubble > 0.2)
         warn(r, "pipeline bubble %.0f %% of the step: more micro-batches or virtual stages would shrink it",
-             100 * r->bubble_of_wall);
+             100 * bubble);
     if (r->run.layout.precision != PRECISION_FP32 && r->machine.gpu.peak[HARDWARE_BF16] <= 0)
         warn(r, "%s has no bf16 units: computed at the fp32 rate", r->machine.gpu.title);
 }

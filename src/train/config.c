@@ -253,6 +253,14 @@ void config_defaults(Config *config) {
     }
 }
 
+// torchtitan's shard degree says two things: how many data-parallel ranks there are, and that weights, gradients and
+// moments are cut over them (FSDP). A ZeRO stage that was given stands.
+static void take_sharding(Config *config, const char *key) {
+    if (strcmp(key, "data_parallel_shard_degree") == 0 && config->parallelism.data != 1 &&
+        !config_given(config, "parallelism.zero"))
+        config->parallelism.zero = 3;
+}
+
 static Status section_take(Config *config, const char *section, const TomlValue *table, const char *file) {
     for (size_t i = 0; i < table->length; i++) {
         const TomlValue *value = table->values[i];
@@ -267,6 +275,7 @@ static Status section_take(Config *config, const char *section, const TomlValue 
         }
         *place = (ConfigPlace){.file = file, .line = value->line, .column = value->column};
         TRY(status_at(key_take(config, index, value), file, value->line, value->column));
+        take_sharding(config, table->keys[i]);
     }
     return NULL;
 }
@@ -304,6 +313,7 @@ Status config_set(Config *config, const char *assignment) {
     else {
         config->place[index] = (ConfigPlace){.option = arena_copy(&config->arena, assignment, strlen(assignment))};
         status = key_take_text(config, index, equals + 1);
+        if (!status) take_sharding(config, key);
     }
     free(section);
     free(key);

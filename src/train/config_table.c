@@ -165,7 +165,8 @@ const ConfigKey config_keys[] = {
     {"parallelism", "context", "context_parallel_degree cp", CONFIG_INT, AT(parallelism.context), "1", 1, 4096, "ranks",
      NULL, "context parallelism"},
     {"parallelism", "zero", "zero_stage", CONFIG_INT, AT(parallelism.zero), "0", 0, 3, "", NULL,
-     "ZeRO stage over the data-parallel ranks"},
+     "ZeRO stage over the data-parallel ranks (data_parallel_shard_degree, which is FSDP, makes it 3 unless it is "
+     "given)"},
 
     {"recompute", "mode", "", CONFIG_CHOICE, AT(recompute.mode), "none", 0, 0, "", "none|selective|full",
      "selective keeps a layer's large products, full keeps only its input"},
@@ -198,7 +199,8 @@ const ConfigKey config_keys[] = {
     {"watch", "print_every", "log_freq", CONFIG_INT, AT(watch.print_every), "10", 1, 1e9, "steps", NULL,
      "steps between plain lines"},
     {"watch", "peak_tflops", "", CONFIG_DOUBLE, AT(watch.peak_tflops), "0", 0, 1e7, "TFLOP/s", NULL,
-     "dense peak of the device in this precision, for MFU (0: as the hardware catalogue says; unknown: no MFU)"},
+     "dense peak of the device in this precision, for MFU (0: as the hardware catalogue says; a CPU or a device that "
+     "it does not know: no MFU)"},
     {"watch", "warmup_steps", "", CONFIG_INT, AT(watch.warmup_steps), "3", 0, 1e6, "steps", NULL,
      "first steps that averages of speed leave out"},
 

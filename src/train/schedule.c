@@ -40,12 +40,17 @@ int64_t batch_accum(const BatchPlan *plan, int64_t tokens_done) {
     return 1 + (int64_t)((__int128)tokens_done * plan->grad_accum / plan->warmup_tokens);
 }
 
+// Tokens done at which accumulation grows beyond `accum`.
+static int64_t bucket_end(const BatchPlan *plan, int64_t accum) {
+    return (int64_t)(((__int128)accum * plan->warmup_tokens + plan->grad_accum - 1) / plan->grad_accum);
+}
+
 static int64_t steps_between(const BatchPlan *plan, int64_t done, int64_t tokens) {
     int64_t steps = 0;
     while (done < tokens && done < plan->warmup_tokens) {
         int64_t accum = batch_accum(plan, done), size = accum * plan->micro_tokens;
         // to the end of this bucket or of the run, whichever comes first
-        int64_t end = (int64_t)(((__int128)accum * plan->warmup_tokens + plan->grad_accum - 1) / plan->grad_accum);
+        int64_t end = bucket_end(plan, accum);
         if (end > tokens) end = tokens;
         int64_t count = (end - done + size - 1) / size;
         steps += count;
@@ -58,6 +63,18 @@ static int64_t steps_between(const BatchPlan *plan, int64_t done, int64_t tokens
 
 int64_t batch_steps(const BatchPlan *plan, int64_t tokens) {
     return steps_between(plan, 0, tokens);
+}
+
+double batch_tokens(const BatchPlan *plan, int64_t steps) {
+    int64_t done = 0;
+    while (steps > 0 && done < plan->warmup_tokens) {
+        int64_t accum = batch_accum(plan, done), size = accum * plan->micro_tokens;
+        int64_t count = (bucket_end(plan, accum) - done + size - 1) / size;
+        if (count > steps) count = steps;
+        steps -= count;
+        done += count * size;
+    }
+    return (double)done + (double)steps * (double)plan->grad_accum * (double)plan->micro_tokens;
 }
 
 int64_t run_tokens(const Config *config, int64_t parameters) {

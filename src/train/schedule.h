@@ -30,6 +30,7 @@ typedef struct BatchPlan {
 BatchPlan batch_plan(const Config *config, int ranks);
 int64_t batch_accum(const BatchPlan *plan, int64_t tokens_done); // of the step that starts after tokens_done
 int64_t batch_steps(const BatchPlan *plan, int64_t tokens);      // steps that train on at least `tokens`
+double batch_tokens(const BatchPlan *plan, int64_t steps);       // tokens that the first `steps` steps train on
 
 // Steps of the whole run by train.tokens and train.steps (whichever is first); 0 when only hours stop it.
 int64_t run_steps(const Config *config, const BatchPlan *plan, int64_t parameters);

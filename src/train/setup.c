@@ -251,6 +251,20 @@ Status setup_data(const Config *config, Samples *train, Samples *val) {
     return NULL;
 }
 
+int64_t setup_data_vocab(const Config *config) {
+    Samples train, val;
+    if (config->model.vocab || config->model.preset[0] || !config->data.train.count) return 0;
+    Status status = setup_data(config, &train, &val);
+    if (status) { // not prepared yet
+        status_free(status);
+        return 0;
+    }
+    int64_t vocab = (int64_t)samples_vocab(&train);
+    samples_close(&train);
+    samples_close(&val);
+    return vocab;
+}
+
 Status setup_check_vocab(const Config *config, const ModelConfig *model, const Samples *samples) {
     uint64_t vocab = samples_vocab(samples);
     if (vocab <= (uint64_t)model->vocab) return NULL;

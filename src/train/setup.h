@@ -15,6 +15,8 @@ Status setup_layout(const Config *config, const ModelConfig *model, LayoutDevice
 // Training samples; val is left empty (windows 0) when the config and the data offer none.
 Status setup_data(const Config *config, Samples *train, Samples *val);
 Status setup_validation(const Config *config, Samples *val); // the second of the two alone
+// The vocabulary of the data where the config leaves it to the data and the data is there; 0: not known here.
+int64_t setup_data_vocab(const Config *config);
 // Vocabulary and special tokens must fit: blames data.train.
 Status setup_check_vocab(const Config *config, const ModelConfig *model, const Samples *samples);
 

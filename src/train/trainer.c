@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/json.h"
+#include "base/log.h"
 #include "base/threads.h"
 #include "model/hf.h"
 #include "plan/flops.h"
@@ -118,7 +119,7 @@ static Status open_all(Trainer *trainer) {
     trainer->flops_per_token =
         plan_flops_per_token((double)trainer->parameters.matmul_active, model->layers, model->heads, model->head_dim,
                              (double)config->train.seq, PLAN_ATTENTION_FULL);
-    trainer->peak_flops = config->watch.peak_tflops * 1e12;
+    trainer->peak_flops = config->watch.peak_tflops * 1e12; // 0: predict() asks the catalogue
     TRY(open_model(trainer));
     predict(trainer);
     return NULL;
@@ -190,6 +191,18 @@ static void take_expert_load(Trainer *trainer, MetricsStep *metrics) {
     metrics->moe_count = sparse;
 }
 
+// No device does more than its peak. Where the figures say so the peak is wrong, and a share of it says nothing.
+static double step_mfu(Trainer *trainer, double tokens_per_second) {
+    if (trainer->peak_flops <= 0) return 0;
+    double mfu = plan_mfu(trainer->flops_per_token, tokens_per_second, trainer->peak_flops, 1);
+    if (mfu <= 1) return mfu;
+    log_warn("no MFU from here on: %.4g TFLOP/s were reached, which is above the peak of %.4g; correct "
+             "watch.peak_tflops, or set it to 0 for the hardware catalogue's",
+             plan_achieved_flops(trainer->flops_per_token, tokens_per_second) / 1e12, trainer->peak_flops / 1e12);
+    trainer->peak_flops = 0;
+    return 0;
+}
+
 static void fill_metrics(Trainer *trainer, MetricsStep *metrics, const StepResult *result, double seconds,
                          double waited, int64_t step_tokens) {
     Ops *ops = trainer->ops;
@@ -206,9 +219,7 @@ static void fill_metrics(Trainer *trainer, MetricsStep *metrics, const StepResul
     metrics->elapsed = clock_seconds() - trainer->started;
     metrics->tokens_per_second = (double)step_tokens / seconds;
     metrics->tflops = plan_achieved_flops(trainer->flops_per_token, metrics->tokens_per_second) / 1e12;
-    metrics->mfu = trainer->peak_flops > 0
-                       ? plan_mfu(trainer->flops_per_token, metrics->tokens_per_second, trainer->peak_flops, 1)
-                       : 0;
+    metrics->mfu = step_mfu(trainer, metrics->tokens_per_second);
     metrics->memory_bytes = device ? total - (double)ops->memory_free(ops) : (double)trainer->model->layout.total_bytes;
     metrics->memory_fraction = total > 0 ? metrics->memory_bytes / total : 0;
     metrics->data_wait = waited / seconds;

@@ -61,13 +61,15 @@ static json_t *ops_json(const StepModel *step) {
     return list;
 }
 
+static json_t *change_json(const PlanChange *change) {
+    return json_pack("{s:s,s:f,s:f,s:f}", "what", change->what, "gain", change->gain, "tokens_per_second",
+                     change->tokens_per_second, "memory_fraction", change->memory_fraction);
+}
+
 static json_t *advice_json(const PlanReport *r) {
     json_t *changes = json_array(), *warnings = json_array();
     for (int i = 0; i < r->change_count; i++)
-        json_array_append_new(changes,
-                              json_pack("{s:s,s:f,s:f,s:f}", "what", r->changes[i].what, "gain", r->changes[i].gain,
-                                        "tokens_per_second", r->changes[i].tokens_per_second, "memory_fraction",
-                                        r->changes[i].memory_fraction));
+        json_array_append_new(changes, change_json(&r->changes[i]));
     for (int i = 0; i < r->warning_count; i++)
         json_array_append_new(warnings, json_string(r->warnings[i]));
     return json_pack("{s:s,s:s,s:o,s:o}", "bottleneck", step_part_name(r->bottleneck), "text", r->bottleneck_text,
@@ -106,6 +108,8 @@ json_t *plan_report_json(const PlanReport *r) {
     const StepModel *s = &r->prediction.step;
     json_t *root = plan_prediction_json(&r->machine, &r->run, &r->prediction);
     json_object_set_new(root, "name", json_string(r->name));
+    json_object_set_new(root, "fits", json_boolean(r->fits));
+    if (r->fitting.what[0]) json_object_set_new(root, "fitting", change_json(&r->fitting));
     json_object_set_new(root, "parameters", json_integer(r->parameters.total));
     json_object_set_new(root, "active_parameters", json_integer(r->parameters.active));
     json_object_set_new(root, "embedding_parameters", json_integer(r->parameters.embedding));

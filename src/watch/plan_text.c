@@ -159,7 +159,7 @@ static void pipeline_section(Document *d, const PlanReport *r) {
                      split.least);
     else
         document_row(d, "layers\t%.0f per stage", split.least);
-    document_row(d, "bubble\t%.1f %% of wall time (%.1f %% of ideal)", 100 * r->bubble_of_wall,
+    document_row(d, "bubble of equal stages\t%.1f %% of wall time (%.1f %% of ideal)", 100 * r->bubble_of_wall,
                  100 * r->bubble_of_ideal);
     document_row(d, "with 2 x the virtual stages\t%.1f %% (%.1f %%)",
                  100 * plan_bubble_of_wall(pp, r->run.grad_accum, 2 * r->run.virtual_stages),
@@ -253,17 +253,34 @@ static void advice_section(Document *d, const PlanReport *r) {
     for (int i = 0; i < r->change_count; i++)
         document_row(d, "%d. %s\t%+.1f %% tokens/s\tmemory %.0f %%", i + 1, r->changes[i].what,
                      100 * r->changes[i].gain, 100 * r->changes[i].memory_fraction);
-    if (!r->change_count) document_note(d, "no single change that fits gains more than 0.5 %%");
+    if (!r->change_count && r->fits)
+        document_note(d, "no single change that fits gains more than 0.5 %%");
+    else if (!r->change_count)
+        document_note(d, "no single change brings memory below %.0f %%", 100 * r->questions.memory_limit);
     if (!r->warning_count) return;
     document_section(d, "Warnings", "l", "");
     for (int i = 0; i < r->warning_count; i++)
         document_note(d, "! %s", r->warnings[i]);
 }
 
+static void verdict_section(Document *d, const PlanReport *r) {
+    const PlanMemory *m = &r->prediction.memory;
+    if (r->fits) return;
+    document_section(d, "Does not fit", "l", "");
+    document_note(d, "%.2f GiB are needed on a device of %.2f GiB: %.0f %%", m->total / GIB,
+                  r->machine.gpu.memory / GIB, 100 * m->fraction);
+    if (r->fitting.what[0])
+        document_note(d, "fits: %s; %.0f tokens/s, memory %.0f %%", r->fitting.what, r->fitting.tokens_per_second,
+                      100 * r->fitting.memory_fraction);
+    else
+        document_note(d, NOTHING_FITS, 100 * r->questions.memory_limit);
+}
+
 Document *plan_document(const PlanReport *report, bool with_ops) {
     char *title = text_format("Plan of %s on %d x %s", report->name, report->machine.gpus, report->machine.gpu.title);
     Document *d = document_create(title);
     free(title);
+    verdict_section(d, report);
     model_section(d, report);
     run_section(d, report);
     budget_section(d, report);

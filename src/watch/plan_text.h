@@ -9,6 +9,8 @@
 
 #include <jansson.h>
 
+#define NOTHING_FITS "nothing fits below %.0f %% of memory: more GPUs, shorter sequences or a smaller model"
+
 Document *plan_document(const PlanReport *report, bool with_ops);
 json_t *plan_report_json(const PlanReport *report);
 // What plan.json of a run holds: memory by kind, step time by part, tokens/s, MFU, and where they come from.

@@ -7,6 +7,9 @@
 #include <string.h>
 
 #define GIB 1073741824.0
+#define COLUMNS                                                                     \
+    "#\ttokens/s\tper GPU\tMFU\tmemory\tdp\ttp\tpp\tcp\tep\tetp\tZeRO\trecompute\t" \
+    "micro x seq x accum\t"
 enum { TOP = 10, FRONTIER = 12 };
 
 static bool same_way(const SearchCandidate *a, const SearchCandidate *b) {
@@ -34,25 +37,21 @@ static void candidate_row(Document *d, int place, const SearchCandidate *c, int 
 
 Document *search_document(const PlanReport *report, const SearchResult *result, double memory_limit, double seconds) {
     static const char align[] = "rrrrrrrrrrrrlrl";
-    static const char header[] = "#\ttokens/s\tper GPU\tMFU\tmemory\tdp\ttp\tpp\tcp\tep\tetp\tZeRO\trecompute\t"
-                                 "micro x seq x accum\twhy";
     char *title = text_format("Search: %s on %d x %s", report->name, report->machine.gpus, report->machine.gpu.title);
     Document *d = document_create(title);
     free(title);
     int gpus = report->machine.gpus, top[TOP], count = search_top(result, top, TOP);
-    document_section(d, "Fastest ways to run it (best micro-batch of each)", align, header);
+    document_section(d, "Fastest ways to run it (best micro-batch of each)", align, COLUMNS "why");
     for (int i = 0; i < count; i++) {
         char reason[PLAN_TEXT_MAX];
         search_reason(result, top[i], reason, sizeof reason);
         candidate_row(d, i + 1, &result->found[top[i]], gpus, reason);
     }
-    if (!count)
-        document_note(d, "nothing fits below %.0f %% of memory: more GPUs, shorter sequences or a smaller model",
-                      100 * memory_limit);
+    if (!count) document_note(d, NOTHING_FITS, 100 * memory_limit);
     document_note(d, "%d candidates in %.2f s: %d fit below %.0f %% of memory, %d do not, %d cannot be cut that way",
                   result->tried, seconds, result->found_count, 100 * memory_limit, result->too_large, result->refused);
     document_note(d, "ranked by tokens/s: MFU rises with the sequence length even where the run slows down");
-    document_section(d, "Frontier: the fastest for less memory", align, header);
+    document_section(d, "Frontier: the fastest for less memory", align, COLUMNS "memory per device");
     int shown = result->frontier_count < FRONTIER ? result->frontier_count : FRONTIER;
     for (int i = 0; i < shown; i++) { // evenly over the whole frontier
         int index = result->frontier[shown > 1 ? i * (result->frontier_count - 1) / (shown - 1) : 0];

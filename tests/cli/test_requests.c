@@ -1,8 +1,6 @@
 // What commands refuse before any work is done: numbers without sense, names that nothing has.
+#include "caught.h"
 #include "cli/commands.h"
-#include "testing.h"
-
-typedef Status CommandCall(int argc, char **argv);
 
 static Status call(CommandCall *command, const char *const *words) {
     char *argv[20] = {"command"};
@@ -61,11 +59,29 @@ static void config_help_knows_its_sections(void **state) {
     assert_ok(CALL(cmd_config, "--help", "optimizer"));
 }
 
+static void config_states_the_shape_of_the_model(void **state) {
+    char *text;
+    (void)state;
+    assert_ok(CAUGHT(&text, cmd_config, "configs/smollm-360m.toml", "--set", "model.layers=30"));
+    static const char *const lines[] = {"\nlayers = 30\n", "\nhidden = 960\n", "\nrope_theta = 10000.0\n",
+                                        "\naux_coef = 0.0\n", "\nvocab = 49152\n"};
+    for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++)
+        if (!strstr(text, lines[i])) fail_msg("the resolved config has no line%s", lines[i]);
+    free(text);
+    // The vocabulary is the data's, which is not there yet.
+    assert_ok(CAUGHT(&text, cmd_config, "configs/demo.toml", "--set", "data.train=/nowhere"));
+    assert_non_null(strstr(text, "\nhead_dim = 32\n"));
+    assert_non_null(strstr(text, "\nvocab = 0\n"));
+    free(text);
+    assert_error(CALL(cmd_config, "--set", "train.seq=64"), "does not say which model");
+    assert_error(CALL(cmd_config, "configs/demo.toml", "--set", "model.ffn=0"), "leaves out model.ffn");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(preflight_needs_tokens_and_seconds), cmocka_unit_test(preflight_takes_tokens_with_a_suffix),
         cmocka_unit_test(preflight_is_for_one_rank),          cmocka_unit_test(bench_step_checks_its_numbers),
-        cmocka_unit_test(config_help_knows_its_sections),
+        cmocka_unit_test(config_help_knows_its_sections),     cmocka_unit_test(config_states_the_shape_of_the_model),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -99,6 +99,19 @@ static void test_zero_stages_shard_state(void **state) {
     }
 }
 
+static void test_one_rank_has_nobody_to_shard_with(void **state) {
+    (void)state;
+    LayoutRequest request = {.mesh = MESH_SINGLE, .micro_batch = 1, .seq = 128, .device = LAYOUT_CPU, .threads = 1};
+    Layout whole, sharded;
+    assert_ok(model_preset(&request.config, "demo-llama"));
+    assert_ok(layout_build(&whole, &request));
+    request.mesh.zero = 3;
+    assert_ok(layout_build(&sharded, &request));
+    assert_int_equal(sharded.total_bytes, whole.total_bytes);
+    layout_free(&whole);
+    layout_free(&sharded);
+}
+
 static void test_tensor_parallel_ranks_hold_their_share(void **state) {
     (void)state;
     LayoutRequest request = request_of("llama-3-70b");
@@ -216,6 +229,7 @@ int main(void) {
         cmocka_unit_test(test_nothing_alive_overlaps),
         cmocka_unit_test(test_recompute_keeps_less_and_less),
         cmocka_unit_test(test_zero_stages_shard_state),
+        cmocka_unit_test(test_one_rank_has_nobody_to_shard_with),
         cmocka_unit_test(test_tensor_parallel_ranks_hold_their_share),
         cmocka_unit_test(test_pipeline_stages_cover_all_layers_once),
         cmocka_unit_test(test_expert_parallel_ranks_hold_their_experts),

@@ -1,37 +1,11 @@
 // The command line of hearth calc: text, --json, --list and its errors, as a user sees them.
-#include "testing.h"
+#include "caught.h"
 
 #include "base/json.h"
 #include "cli/commands.h"
 #include "plan/calc.h"
 
-#include <unistd.h>
-
-// Runs the command with stdout caught; the output is malloc'd.
-static Status run(char **output, int argc, const char *const *words) {
-    char *argv[16] = {"calc"};
-    for (int i = 0; i < argc; i++)
-        argv[i + 1] = (char *)words[i];
-    fflush(stdout);
-    FILE *file = tmpfile();
-    assert_non_null(file);
-    int saved = dup(STDOUT_FILENO);
-    dup2(fileno(file), STDOUT_FILENO);
-    Status status = cmd_calc(argc + 1, argv);
-    fflush(stdout);
-    dup2(saved, STDOUT_FILENO);
-    close(saved);
-    fseek(file, 0, SEEK_END);
-    long size = ftell(file);
-    rewind(file);
-    *output = xcalloc((size_t)size + 1, 1);
-    assert_int_equal(fread(*output, 1, (size_t)size, file), (size_t)size);
-    fclose(file);
-    return status;
-}
-
-#define RUN(output, ...) \
-    run(output, (int)(sizeof((const char *[]){__VA_ARGS__}) / sizeof(char *)), (const char *[]){__VA_ARGS__})
+#define RUN(output, ...) CAUGHT(output, cmd_calc, __VA_ARGS__)
 
 static void text_shows_value_formula_and_convention(void **state) {
     (void)state;
@@ -134,7 +108,7 @@ static void help_is_no_error(void **state) {
 static void mistakes_are_usage_errors(void **state) {
     (void)state;
     char *output;
-    assert_error(run(&output, 0, NULL), "needs a quantity");
+    assert_error(command_caught(&output, cmd_calc, 0, NULL), "needs a quantity");
     free(output);
     assert_error(RUN(&output, "--list", "zebra"), "no quantity matches \"zebra\"");
     assert_string_equal(output, "");

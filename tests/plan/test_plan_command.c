@@ -1,6 +1,7 @@
 // `hearth plan` as a command: pages it writes, requests it refuses; and the history that calibrates predictions.
+#include "base/json.h"
+#include "caught.h"
 #include "cli/commands.h"
-#include "testing.h"
 #include "train/bench_machine.h"
 #include "train/prediction.h"
 
@@ -14,6 +15,21 @@ static Status plan(const char *const *words) {
     return cmd_plan(argc, argv);
 }
 #define PLAN(...) plan((const char *const[]){__VA_ARGS__, NULL})
+
+#define TEXT(output, ...) CAUGHT(output, cmd_plan, __VA_ARGS__)
+
+// The plan as the JSON object that --json prints.
+static json_t *plan_json(const char *text) {
+    json_t *root = NULL;
+    assert_ok(json_read_text(&root, text, strlen(text), "output"));
+    return root;
+}
+
+static double number(const json_t *root, const char *group, const char *name) {
+    const json_t *value = json_object_get(group ? json_object_get(root, group) : root, name);
+    if (!json_is_number(value)) fail_msg("the plan has no %s", name);
+    return json_number_value(value);
+}
 
 static char directory[] = "/tmp/hearth-plan-XXXXXX";
 
@@ -69,6 +85,99 @@ static void ops_inside_others_leave_no_row(void **state) { // the rotary of head
     free(page);
 }
 
+static void what_does_not_fit_is_said_first_with_a_way_that_does(void **state) {
+    char *text;
+    (void)state;
+    assert_ok(TEXT(&text, "qwen3-30b-a3b", "--node", "hgx-h200", "--seq", "12288", "--micro-batch", "4"));
+    const char *verdict = strstr(text, "Does not fit"), *model = strstr(text, "\nModel\n");
+    assert_true(verdict && model && verdict < model);
+    assert_non_null(strstr(text, "fits: ZeRO 3, micro_batch 1, grad_accum 4, recompute selective; "));
+    assert_null(strstr(text, "gains more than"));
+    free(text);
+    assert_ok(TEXT(&text, "qwen3-30b-a3b", "--node", "hgx-h200", "--seq", "12288", "--zero", "3", "--micro-batch", "1",
+                   "--accum", "4", "--recompute", "selective", "--json"));
+    json_t *root = plan_json(text);
+    assert_true(json_is_true(json_object_get(root, "fits")));
+    assert_true(number(root, "memory_bytes", "fraction") < 0.85);
+    json_decref(root);
+    free(text);
+    assert_ok(TEXT(&text, "qwen3-30b-a3b", "--gpu", "rtx-4090"));
+    assert_non_null(strstr(text, "nothing fits below 85 % of memory"));
+    free(text);
+    assert_ok(TEXT(&text, "smollm-360m"));
+    assert_null(strstr(text, "fit\n"));
+    free(text);
+}
+
+static void shipped_configs_fit_where_they_are_meant_to_run(void **state) {
+    static const char *const configs[][3] = {{"configs/smollm-360m.toml", "--gpu", "a100-sxm"},
+                                             {"configs/llama-3.2-1b.toml", "--gpu", "h100-sxm"},
+                                             {"configs/qwen3-moe-500m.toml", "--gpu", "h100-sxm"},
+                                             {"configs/qwen3-30b-a3b.toml", "--node", "hgx-h200"}};
+    (void)state;
+    for (size_t i = 0; i < sizeof configs / sizeof configs[0]; i++) {
+        char *text;
+        assert_ok(TEXT(&text, configs[i][0], configs[i][1], configs[i][2], "--json"));
+        json_t *root = plan_json(text);
+        if (!(number(root, "memory_bytes", "fraction") < 0.85)) fail_msg("%s does not fit", configs[i][0]);
+        json_decref(root);
+        free(text);
+    }
+}
+
+static void a_run_is_as_long_as_the_trainer_makes_it(void **state) {
+    static const struct {
+        const char *set[3];
+        double steps, tokens;
+    } cases[] = {
+        {{"train.steps=200", "train.tokens=0", "train.batch_warmup_tokens=0"}, 200, 200 * 4096.0},
+        {{"train.steps=200", "train.tokens=100K", "train.batch_warmup_tokens=0"}, 25, 100e3}, // the first of the two
+        {{"train.steps=20", "train.tokens=100K", "train.batch_warmup_tokens=0"}, 20, 20 * 4096.0},
+        // 2 micro-batches of 2,048: 8,192 tokens with one, the rest with two
+        {{"train.steps=10", "train.tokens=0", "train.batch_warmup_tokens=16384"}, 10, 4 * 2048.0 + 6 * 4096.0},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char *text;
+        assert_ok(TEXT(&text, "smollm-360m", "--seq", "1024", "--micro-batch", "2", "--accum", "2", "--set",
+                       cases[i].set[0], "--set", cases[i].set[1], "--set", cases[i].set[2], "--json"));
+        json_t *root = plan_json(text);
+        assert_true(number(root, "budget", "steps") == cases[i].steps);
+        assert_true(number(root, "budget", "tokens") == cases[i].tokens);
+        json_decref(root);
+        free(text);
+    }
+}
+
+static void a_plan_has_one_bubble(void **state) { // stages of unequal work: the closed form says 27 %
+    char *text;
+    (void)state;
+    assert_ok(TEXT(&text, "llama-3.2-1b", "--gpus", "8", "--pp", "4", "--accum", "8"));
+    assert_non_null(strstr(text, "bubble of equal stages"));
+    assert_null(strstr(text, "! pipeline bubble"));
+    free(text);
+    assert_ok(TEXT(&text, "llama-3.2-1b", "--gpus", "8", "--pp", "4", "--accum", "2"));
+    int share;
+    double part;
+    const char *warning = strstr(text, "! pipeline bubble "), *row = strstr(text, "\n  pipeline bubble ");
+    assert_true(warning && row);
+    assert_int_equal(sscanf(warning, "! pipeline bubble %d", &share), 1);
+    assert_int_equal(sscanf(row, " pipeline bubble %*f ms %lf", &part), 1);
+    assert_true(fabs(part - share) <= 0.55); // printed with one digit and with none
+    free(text);
+}
+
+static void the_frontiers_last_column_is_memory(void **state) {
+    char *text;
+    (void)state;
+    assert_ok(TEXT(&text, "smollm-360m", "--search"));
+    const char *frontier = strstr(text, "Frontier");
+    assert_non_null(frontier);
+    assert_null(strstr(frontier, "  why"));
+    assert_non_null(strstr(frontier, "memory per device\n"));
+    free(text);
+}
+
 static void wrong_requests_are_usage_errors(void **state) {
     (void)state;
     assert_error(PLAN("smolm-360m"), "did you mean smollm-360m");
@@ -77,6 +186,10 @@ static void wrong_requests_are_usage_errors(void **state) {
     assert_error(PLAN("smollm-360m", "--gpus", "8", "--tp", "8"), "attention heads 15 does not divide");
     assert_error(PLAN("smollm-360m", "--gpus", "8", "--dp", "4"), "needs 4 GPUs, there are 8");
     assert_error(PLAN("smollm-360m", "--gpus", "-1"), "--gpus must be between");
+    assert_error(PLAN("smollm-360m", "--gpus", "0"), "--gpus must be between 1 and");
+    assert_error(PLAN("smollm-360m", "--hours", "0"), "--hours must be between");
+    assert_error(PLAN("nope.toml"), "no such file or directory: nope.toml");
+    assert_error(PLAN("nowhere/smollm-360m"), "no such file or directory: nowhere/smollm-360m");
     assert_error(PLAN("smollm-360m", "--mfu", "1.5"), "--mfu must be between");
     assert_error(PLAN("smollm-360m", "--hours", "-3"), "--hours must be between");
     assert_error(PLAN("smollm-360m", "--vocab", "-5"), "--vocab must be between");
@@ -160,6 +273,11 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_html_page_needs_nothing_from_elsewhere),
         cmocka_unit_test(ops_inside_others_leave_no_row),
+        cmocka_unit_test(what_does_not_fit_is_said_first_with_a_way_that_does),
+        cmocka_unit_test(shipped_configs_fit_where_they_are_meant_to_run),
+        cmocka_unit_test(a_run_is_as_long_as_the_trainer_makes_it),
+        cmocka_unit_test(a_plan_has_one_bubble),
+        cmocka_unit_test(the_frontiers_last_column_is_memory),
         cmocka_unit_test(wrong_requests_are_usage_errors),
         cmocka_unit_test(earlier_runs_calibrate_the_next_prediction),
         cmocka_unit_test(outcomes_are_printed_with_their_error),

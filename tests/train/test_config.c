@@ -36,6 +36,35 @@ static void torchtitan_names_are_accepted(void **state) {
     config_free(&config);
 }
 
+static void a_shard_degree_means_sharding(void **state) {
+    static const struct {
+        const char *keys;
+        int64_t data, zero;
+    } cases[] = {
+        {"data_parallel_shard_degree = 8", 8, 3},
+        {"data_parallel_shard_degree = -1", -1, 3},
+        {"data_parallel_shard_degree = 1", 1, 0}, // nobody to share with
+        {"data_parallel_replicate_degree = 8", 8, 0},
+        {"data_parallel_shard_degree = 8\nzero_stage = 2", 8, 2}, // what is said stands, in either order
+        {"zero_stage = 2\ndata_parallel_shard_degree = 8", 8, 2},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        Config config;
+        char *text = text_format("[parallelism]\n%s\n", cases[i].keys);
+        read_config(&config, text);
+        assert_int_equal(config.parallelism.data, cases[i].data);
+        assert_int_equal(config.parallelism.zero, cases[i].zero);
+        config_free(&config);
+        free(text);
+    }
+    const char *const sets[] = {"parallelism.data_parallel_shard_degree=4"};
+    Config config;
+    assert_ok(config_read(&config, NULL, sets, 1));
+    assert_int_equal(config.parallelism.zero, 3);
+    config_free(&config);
+}
+
 static void token_counts_have_suffixes_and_multiples(void **state) {
     (void)state;
     Config config;
@@ -140,6 +169,7 @@ static void a_failed_check_points_at_its_line(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(torchtitan_names_are_accepted),
+        cmocka_unit_test(a_shard_degree_means_sharding),
         cmocka_unit_test(token_counts_have_suffixes_and_multiples),
         cmocka_unit_test(options_override_the_file),
         cmocka_unit_test(a_resolved_config_reads_back_the_same),

@@ -60,6 +60,7 @@ static void steps_for_tokens_agrees_with_taking_the_steps(void **state) {
             for (; done < tokens; steps++)
                 done += batch_accum(&plan, done) * plan.micro_tokens;
             assert_int_equal(batch_steps(&plan, tokens), steps);
+            assert_true(batch_tokens(&plan, steps) == (double)done);
         }
 }
 

@@ -61,6 +61,23 @@ static void accumulation_does_not_change_the_step(void **state) {
     }
 }
 
+static void an_mfu_above_the_peak_is_left_out(void **state) {
+    (void)state;
+    const char *low[] = {"watch.peak_tflops=1e-6"}, *high[] = {"watch.peak_tflops=1e6"};
+    Config config;
+    Trainer trainer;
+    MetricsStep step;
+    bool stopped;
+    open_trainer(&trainer, &config, low, 1);
+    assert_ok(trainer_step(&trainer, &step, NULL, &stopped));
+    assert_true(step.tflops > 1e-6 && step.mfu == 0);
+    close_trainer(&trainer, &config);
+    open_trainer(&trainer, &config, high, 1);
+    assert_ok(trainer_step(&trainer, &step, NULL, &stopped));
+    assert_true(step.mfu > 0 && step.mfu <= 1);
+    close_trainer(&trainer, &config);
+}
+
 static void the_loss_falls(void **state) {
     (void)state;
     Config config;
@@ -180,6 +197,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(accumulation_does_not_change_the_step),
         cmocka_unit_test(the_loss_falls),
+        cmocka_unit_test(an_mfu_above_the_peak_is_left_out),
         cmocka_unit_test(evaluation_changes_nothing),
         cmocka_unit_test(a_signal_drops_the_step_under_way),
         cmocka_unit_test(a_poisoned_step_is_skipped_and_leaves_the_weights),
