@@ -127,14 +127,19 @@ void *fetch(const void *memory, size_t bytes) {
 
 // ---- comparing and timing -----------------------------------------------------------------------------------------
 
+double difference_rows(const bf16 *got, const bf16 *wanted, int64_t rows, int64_t columns, int64_t stride) {
+    double square = 0, size = 0;
+    for (int64_t row = 0; row < rows; row++)
+        for (int64_t i = row * stride; i < row * stride + columns; i++) {
+            double x = bf16_to_f32(got[i]), y = bf16_to_f32(wanted[i]);
+            square += (x - y) * (x - y);
+            size += y * y;
+        }
+    return sqrt(square / size);
+}
+
 double difference(const bf16 *got, const bf16 *wanted, int64_t count) {
-    double sum = 0, size = 0;
-    for (int64_t i = 0; i < count; i++) {
-        double x = bf16_to_f32(got[i]), y = bf16_to_f32(wanted[i]);
-        sum += (x - y) * (x - y);
-        size += y * y;
-    }
-    return sqrt(sum / size);
+    return difference_rows(got, wanted, 1, count, count);
 }
 
 bool verdict(bool right) {

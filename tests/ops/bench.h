@@ -25,7 +25,8 @@ bool spoiled(const void *host, size_t bytes);  // and still is, bit for bit
 void *fetch(const void *memory, size_t bytes); // after all work so far; malloc'd
 
 double difference(const bf16 *got, const bf16 *wanted, int64_t count); // its norm over that of wanted
-bool verdict(bool right);                                              // counts it
+double difference_rows(const bf16 *got, const bf16 *wanted, int64_t rows, int64_t columns, int64_t stride);
+bool verdict(bool right); // counts it
 
 // Milliseconds of one run, hot: the clock settles under load first. NaN when run says that it cannot.
 double timed(bool (*run)(const void *problem, int choice), const void *problem, int choice, int runs);
