@@ -495,7 +495,10 @@ static Status prepare_all(Prepare *prepare) {
         file_remove_leftovers(path);
         free(path);
     }
-    if (options->overwrite) TRY(output_clear(options, prepare->tokenizer));
+    if (options->overwrite) {
+        TRY(output_clear(options->output, prepare->tokenizer));
+        TRY(output_clear_work(options->output));
+    }
     TRY(finished_check(prepare, &done)); // another process may have finished it in the meantime
     if (!done) TRY(prepare_work(prepare));
     TRY(output_clear_work(options->output)); // also what a kill between the last two steps left; the lock goes last
