@@ -61,7 +61,8 @@ static Status result_print(const char *output) {
     const json_t *counts = json_object_get(root, "counts");
     json_t *count;
     printf("  left out:");
-    static const char *const left_out[] = {"null", "bad", "empty", "below_min_score", "outside_length", "duplicates"};
+    static const char *const left_out[] = {"null",           "bad",       "damaged_files", "empty", "below_min_score",
+                                           "outside_length", "duplicates"};
     for (size_t i = 0; i < sizeof left_out / sizeof left_out[0]; i++) {
         count = json_object_get(counts, left_out[i]);
         printf("%s %s %lld", i ? "," : "", left_out[i], (long long)json_integer_value(count));

@@ -113,6 +113,7 @@ static Status train_from_reader(Options *options, Reader *reader) {
     Status status = count_documents(&counting, reader, &text_bytes);
     for (int i = 1; i < threads && !status; i++)
         bpe_counts_add_all(&counting.counts[0], &counting.counts[i]);
+    if (!status && reader_counts(reader).documents == 0) status = status_usage("the input holds no documents");
     double counted = clock_seconds();
     if (!status) {
         BpeTraining training;

@@ -15,7 +15,7 @@
 #include <xxhash.h>
 
 #define UNIT_MAGIC       "HEARTHUN"
-#define UNIT_VERSION     1
+#define UNIT_VERSION     2
 #define WRITE_BYTES      ((size_t)1 << 20)
 #define MERGE_MEMORY     ((size_t)192 << 20) // shared by the buffers of all runs
 #define MERGE_BUFFER_MAX ((size_t)1 << 20)
