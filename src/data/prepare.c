@@ -369,7 +369,8 @@ static Status options_check(const Prepare *prepare) {
     int64_t end = options->end_of_text >= 0 ? options->end_of_text : tokenizer_end_of_text(prepare->tokenizer);
     if (end < 0) {
         return status_hint(status_usage("the tokenizer %s names no end-of-text token", options->tokenizer),
-                           "give its id with --end-of-text");
+                           "give its id with --end-of-text; or train the tokenizer with --special "
+                           "\"" TOKENIZER_END_OF_TEXT "\"");
     }
     if (end >= tokenizer_vocab_size(prepare->tokenizer)) {
         return status_usage("end-of-text id %lld is outside the vocabulary of %lld", (long long)end,

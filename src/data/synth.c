@@ -125,7 +125,7 @@ static json_t *split_json(const char *file, const ShardHeader *header) {
 
 // Learns a byte-level BPE vocabulary from the first stories and writes it as tokenizer.json.
 static Status tokenizer_learn(const SynthRequest *request, const char *path) {
-    const char *const special[] = {"<|endoftext|>"};
+    const char *const special[] = {TOKENIZER_END_OF_TEXT};
     BpeTrainOptions options = {
         .vocab_size = request->vocab, .min_count = 2, .pattern = SPLIT_GPT2, .special = special, .special_count = 1};
     TRY(bpe_train_check(&options));

@@ -1,4 +1,5 @@
 // prepare: exact counts, no document lost or doubled, the same bytes for any number of threads.
+#include "data/bpe_train.h"
 #include "data/dataset.h"
 #include "data/prepare.h"
 #include "data/prepare_dedup.h"
@@ -351,6 +352,24 @@ static void test_failed_run_resumes_only_with_the_same_options(void **state) {
     free(numbers);
 }
 
+static void test_tokenizer_without_end_of_text_is_refused_with_a_way_out(void **state) {
+    (void)state;
+    const BpeTrainOptions plain = {.vocab_size = 256, .pattern = SPLIT_GPT2};
+    BpeCounts counts;
+    BpeTraining training;
+    bpe_counts_init(&counts);
+    bpe_train(&training, &counts, &plain);
+    assert_ok(bpe_training_write(&training, &plain, temporary_path("endless.json")));
+    bpe_training_free(&training);
+    bpe_counts_free(&counts);
+    const char *input = corpus("endless.jsonl", 20);
+    PrepareOptions options = options_for(&input, temporary_path("endless"));
+    options.tokenizer = temporary_path("endless.json");
+    assert_error(prepare_run(&options), "--special \"<|endoftext|>\"");
+    options.end_of_text = 0;
+    assert_ok(prepare_run(&options));
+}
+
 // --- nothing to keep
 
 static void test_dataset_without_documents_is_refused_with_the_reason(void **state) {
@@ -546,6 +565,7 @@ int main(void) {
         cmocka_unit_test(test_special_tokens_in_the_text_stay_text),
         cmocka_unit_test(test_finished_work_is_not_done_again),
         cmocka_unit_test(test_failed_run_resumes_only_with_the_same_options),
+        cmocka_unit_test(test_tokenizer_without_end_of_text_is_refused_with_a_way_out),
         cmocka_unit_test(test_dataset_without_documents_is_refused_with_the_reason),
         cmocka_unit_test(test_corrected_options_are_taken_when_nothing_was_done),
         cmocka_unit_test(test_damaged_file_is_left_out_and_counted),
