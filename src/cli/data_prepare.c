@@ -68,6 +68,13 @@ static Status result_print(const char *output) {
         printf("%s %s %lld", i ? "," : "", left_out[i], (long long)json_integer_value(count));
     }
     printf("\n");
+    json_object_foreach(json_object_get(root, "splits"), name, split) {
+        char tokens[32];
+        int64_t cut = json_integer_value(json_object_get(split, "cut_tokens"));
+        if (cut > 0)
+            printf("  cut off: %s tokens of the last document of %s, to give the exact count; they are in no split\n",
+                   text_grouped(tokens, cut), name);
+    }
     json_decref(root);
     return NULL;
 }
@@ -103,7 +110,8 @@ Status data_prepare(int argc, char **argv) {
                                 ".zst), filters, tokenizes,\n"
                                 "splits and shuffles them by document, and writes shards and dataset.json. Splits get "
                                 "exactly the tokens asked\n"
-                                "for: their last document is cut. The same command resumes a run that was stopped. The "
+                                "for: their last document is cut, and the rest of it left out. The same command "
+                                "resumes a run that was stopped. The "
                                 "result does not depend on\n"
                                 "the number of threads.",
                                 args,

@@ -172,6 +172,27 @@ static void test_counts_are_exact_although_copies_at_the_border_are_dropped(void
     assert_int_equal(split_figure(options.output, "train", "tokens"), 8000000);
 }
 
+static void test_tokens_in_no_split_are_accounted_for(void **state) {
+    (void)state;
+    TextBuffer lines = {0};
+    for (int i = 0; i < 12; i++) // four copies each of three long documents
+        text_buffer_format(&lines, "{\"text\":\"document %06d %05000d\"}\n", i % 3, i % 3);
+    const char *input = temporary_file("long.jsonl", lines.data, lines.length);
+    text_buffer_free(&lines);
+    PrepareOptions options = options_for(&input, temporary_path("long"));
+    options.val_tokens = 3000;
+    options.test_tokens = 2000;
+    assert_ok(prepare_run(&options));
+    int64_t all = 0;
+    static const char *const splits[] = {"train", "val", "test"};
+    for (int i = 0; i < 3; i++)
+        all +=
+            split_figure(options.output, splits[i], "tokens") + split_figure(options.output, splits[i], "cut_tokens");
+    assert_int_equal(split_figure(options.output, "val", "cut_tokens"), 4 * 5017 - 3000);
+    assert_int_equal(split_figure(options.output, "train", "cut_tokens"), 0);
+    assert_int_equal(all, count_figure(options.output, "tokens"));
+}
+
 static void test_no_text_is_in_two_splits(void **state) {
     (void)state;
     const char *input = corpus("apart.jsonl", 1000);
@@ -556,6 +577,7 @@ int main(void) {
         cmocka_unit_test(test_without_targets_every_document_is_there_once),
         cmocka_unit_test(test_splits_get_exactly_the_asked_tokens),
         cmocka_unit_test(test_counts_are_exact_although_copies_at_the_border_are_dropped),
+        cmocka_unit_test(test_tokens_in_no_split_are_accounted_for),
         cmocka_unit_test(test_no_text_is_in_two_splits),
         cmocka_unit_test(test_any_number_of_threads_gives_the_same_bytes),
         cmocka_unit_test(test_order_is_shuffled_and_follows_the_seed),
