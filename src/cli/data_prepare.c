@@ -101,7 +101,8 @@ Status data_prepare(int argc, char **argv) {
         {"--seed", ARG_INT, &words.seed, "N", "another shuffle and other splits"},
         {"--threads", ARG_INT, &words.threads, "N", "tokenizing threads (default: by cores and free memory)"},
         {"--unit-mb", ARG_INT, &words.unit_mb, "MB", "work that a kill can cost (default: 64)"},
-        {"--skip-bad", ARG_FLAG, &options.reader.skip_bad, "", "count and skip bad records"},
+        {"--skip-bad", ARG_FLAG, &options.reader.skip_bad, "",
+         "count and skip bad records; checks .gz and .zst first and skips what is damaged"},
         {"--overwrite", ARG_FLAG, &options.overwrite, "", "discard the dataset that FOLDER holds"},
         {"--quiet", ARG_FLAG, &options.quiet, "", "no progress"},
     };
@@ -110,10 +111,9 @@ Status data_prepare(int argc, char **argv) {
                                 ".zst), filters, tokenizes,\n"
                                 "splits and shuffles them by document, and writes shards and dataset.json. Splits get "
                                 "exactly the tokens asked\n"
-                                "for: their last document is cut, and the rest of it left out. The same command "
-                                "resumes a run that was stopped. The "
-                                "result does not depend on\n"
-                                "the number of threads.",
+                                "for: their last document is cut, and the rest of it is in no split. The same command "
+                                "resumes a run that was\n"
+                                "stopped. The result does not depend on the number of threads.",
                                 args,
                                 ARG_COUNT(args),
                                 1,
