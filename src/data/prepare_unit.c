@@ -130,7 +130,7 @@ static Status entries_write(UnitBuffer *buffer, int fd, const char *path) {
 
 Status unit_buffer_write(UnitBuffer *buffer, const char *directory, size_t index, ReaderPosition after,
                          const PrepareCounts *counts, UnitComplete complete) {
-    qsort(buffer->entries, buffer->count, sizeof *buffer->entries, entry_order);
+    if (buffer->count) qsort(buffer->entries, buffer->count, sizeof *buffer->entries, entry_order);
     UnitHeader header = {.version = UNIT_VERSION,
                          .token_bytes = buffer->token_bytes,
                          .record_count = buffer->count,
