@@ -45,10 +45,10 @@ Status data_cat(int argc, char **argv) {
         if (!status) status = texts_print(reader, newline);
         if (!status) {
             ReaderCounts counts = reader_counts(reader);
-            if (counts.bad || counts.nulls) {
-                fprintf(stderr, "%llu documents, %llu null, %llu bad records skipped\n",
+            if (counts.bad || counts.nulls || counts.damaged) {
+                fprintf(stderr, "%llu documents, %llu null, %llu bad records skipped, %llu damaged files\n",
                         (unsigned long long)counts.documents, (unsigned long long)counts.nulls,
-                        (unsigned long long)counts.bad);
+                        (unsigned long long)counts.bad, (unsigned long long)counts.damaged);
             }
         }
         if (!status && fflush(stdout) != 0) status = status_errno("cannot write to standard output");

@@ -61,12 +61,20 @@ static Status result_print(const char *output) {
     const json_t *counts = json_object_get(root, "counts");
     json_t *count;
     printf("  left out:");
-    static const char *const left_out[] = {"null", "bad", "empty", "below_min_score", "outside_length", "duplicates"};
+    static const char *const left_out[] = {"null",           "bad",       "damaged_files", "empty", "below_min_score",
+                                           "outside_length", "duplicates"};
     for (size_t i = 0; i < sizeof left_out / sizeof left_out[0]; i++) {
         count = json_object_get(counts, left_out[i]);
         printf("%s %s %lld", i ? "," : "", left_out[i], (long long)json_integer_value(count));
     }
     printf("\n");
+    json_object_foreach(json_object_get(root, "splits"), name, split) {
+        char tokens[32];
+        int64_t cut = json_integer_value(json_object_get(split, "cut_tokens"));
+        if (cut > 0)
+            printf("  cut off: %s tokens of the last document of %s, to give the exact count; they are in no split\n",
+                   text_grouped(tokens, cut), name);
+    }
     json_decref(root);
     return NULL;
 }
@@ -93,7 +101,8 @@ Status data_prepare(int argc, char **argv) {
         {"--seed", ARG_INT, &words.seed, "N", "another shuffle and other splits"},
         {"--threads", ARG_INT, &words.threads, "N", "tokenizing threads (default: by cores and free memory)"},
         {"--unit-mb", ARG_INT, &words.unit_mb, "MB", "work that a kill can cost (default: 64)"},
-        {"--skip-bad", ARG_FLAG, &options.reader.skip_bad, "", "count and skip bad records"},
+        {"--skip-bad", ARG_FLAG, &options.reader.skip_bad, "",
+         "count and skip bad records; checks .gz and .zst first and skips what is damaged"},
         {"--overwrite", ARG_FLAG, &options.overwrite, "", "discard the dataset that FOLDER holds"},
         {"--quiet", ARG_FLAG, &options.quiet, "", "no progress"},
     };
@@ -102,9 +111,9 @@ Status data_prepare(int argc, char **argv) {
                                 ".zst), filters, tokenizes,\n"
                                 "splits and shuffles them by document, and writes shards and dataset.json. Splits get "
                                 "exactly the tokens asked\n"
-                                "for: their last document is cut. The same command resumes a run that was stopped. The "
-                                "result does not depend on\n"
-                                "the number of threads.",
+                                "for: their last document is cut, and the rest of it is in no split. The same command "
+                                "resumes a run that was\n"
+                                "stopped. The result does not depend on the number of threads.",
                                 args,
                                 ARG_COUNT(args),
                                 1,

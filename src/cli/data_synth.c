@@ -21,13 +21,14 @@ Status data_synth(int argc, char **argv) {
     int64_t stories = 20000, val_stories = -1, seed = 1, vocab = 1024, print = 0;
     const char *tokenizer = NULL;
     ArgList words;
-    bool helped;
+    bool overwrite = false, helped;
     const Arg args[] = {
         {"--stories", ARG_INT, &stories, "N", "stories to train on (default 20,000: about 14 MB of text)"},
         {"--val-stories", ARG_INT, &val_stories, "N", "stories to validate with (default: a fiftieth)"},
         {"--seed", ARG_INT, &seed, "N", "another seed gives other stories (default 1)"},
         {"--vocab", ARG_INT, &vocab, "N", "entries of the vocabulary that is learned (default 1024)"},
         {"--tokenizer", ARG_TEXT, &tokenizer, "PATH", "use this tokenizer.json, or \"bytes\", instead of learning one"},
+        {"--overwrite", ARG_FLAG, &overwrite, "", "replace the dataset that OUT_DIR holds"},
         {"--print", ARG_INT, &print, "N", "print N stories and write nothing"},
     };
     const ArgCommand command = {
@@ -44,7 +45,8 @@ Status data_synth(int argc, char **argv) {
                                 vocab,
                                 (uint64_t)seed,
                                 (uint64_t)stories,
-                                (uint64_t)(val_stories >= 0 ? val_stories : (stories + 49) / 50)};
+                                (uint64_t)(val_stories >= 0 ? val_stories : (stories + 49) / 50),
+                                overwrite};
         SynthResult result;
         char a[32], b[32], c[32];
         if (stories < 1 || stories > 1000000000000 || seed < 0)

@@ -7,6 +7,7 @@
 #include "cli/data_commands.h"
 #include "data/bpe_train.h"
 #include "data/reader.h"
+#include "data/tokenizer.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,6 +19,7 @@
 typedef struct Options {
     const char *pattern, *output;
     ArgList inputs, special;
+    bool no_special;
     int64_t threads;
     ReaderOptions reader;
     BpeTrainOptions train;
@@ -113,6 +115,7 @@ static Status train_from_reader(Options *options, Reader *reader) {
     Status status = count_documents(&counting, reader, &text_bytes);
     for (int i = 1; i < threads && !status; i++)
         bpe_counts_add_all(&counting.counts[0], &counting.counts[i]);
+    if (!status && reader_counts(reader).documents == 0) status = status_usage("the input holds no documents");
     double counted = clock_seconds();
     if (!status) {
         BpeTraining training;
@@ -152,8 +155,13 @@ static Status train(Options *options) {
         return status_hint(status_usage("data train-tokenizer needs --input and --output"),
                            "hearth data train-tokenizer --help");
     TRY(choose_pattern(&options->train.pattern, options->pattern));
-    options->train.special = options->special.items;
-    options->train.special_count = (size_t)options->special.count;
+    static const char *const special[] = {TOKENIZER_END_OF_TEXT}; // data prepare needs it to end documents
+    if (options->no_special && options->special.count)
+        return status_usage("--no-special does not go with --special \"%s\"", options->special.items[0]);
+    options->train.special = options->special.count ? options->special.items : special;
+    options->train.special_count = options->no_special      ? 0
+                                   : options->special.count ? (size_t)options->special.count
+                                                            : 1;
     TRY(bpe_train_check(&options->train));
     threads_set((int)options->threads);
     Reader *reader;
@@ -175,7 +183,9 @@ Status data_train_tokenizer(int argc, char **argv) {
         {"--pattern", ARG_TEXT, &options.pattern, "NAME",
          "how text is split: gpt2, llama3, qwen or gpt4o (default: llama3)"},
         {"--nfc", ARG_FLAG, &options.train.nfc, "", "normalise text to Unicode form C"},
-        {"--special", ARG_LIST, &options.special, "TEXT", "a special token, e.g. \"<|endoftext|>\"; repeat for more"},
+        {"--special", ARG_LIST, &options.special, "TEXT",
+         "a special token; repeat for more (default: " TOKENIZER_END_OF_TEXT ", which ends documents)"},
+        {"--no-special", ARG_FLAG, &options.no_special, "", "no special tokens at all"},
         {"--min-count", ARG_INT, &options.train.min_count, "N",
          "do not merge pairs that occur less often (default: 1)"},
         {"--threads", ARG_INT, &options.threads, "N", "threads; the result does not depend on it (default: all cores)"},

@@ -108,6 +108,8 @@ static Status files_sample(Sample *sample, const ReaderOptions *options, const R
 Status estimate_run(Estimate *estimate, const ReaderOptions *options, const char *const *inputs, size_t count,
                     const char *tokenizer_path, size_t sample_documents) {
     *estimate = (Estimate){0};
+    ReaderOptions sampled = *options;
+    sampled.sampled = true;
     Sample sample = {.estimate = estimate};
     Tokenizer *tokenizer = NULL;
     Reader *files = NULL;
@@ -117,7 +119,7 @@ Status estimate_run(Estimate *estimate, const ReaderOptions *options, const char
         sample.state = tokenizer_state_new(tokenizer);
     }
     if (!status) status = reader_open(&files, options, inputs, count);
-    if (!status) status = files_sample(&sample, options, files, sample_documents);
+    if (!status) status = files_sample(&sample, &sampled, files, sample_documents);
     reader_close(files);
     if (sample.state) tokenizer_state_free(sample.state);
     tokenizer_free(tokenizer);

@@ -55,14 +55,17 @@ static Status parquet_next(Source *source, Document *document, RecordKind *kind,
             return NULL;
         }
         if (!parquet->entered) status = group_enter(parquet);
+        int64_t rows_left = parquet->rows_left;
         if (!status && parquet->rows_left > 0) {
             status = row_read(parquet, &text, &score);
             if (!status) break;
         }
         parquet->group++; // done, or damaged: what lies behind a damaged page cannot be told apart
         parquet->entered = false;
+        source->lost = (uint64_t)rows_left;
         if (status) return status;
     }
+    source->lost = 0;
     if (text.null) {
         *kind = RECORD_NULL;
         return NULL;
@@ -93,7 +96,7 @@ static void parquet_source_close(Source *source) {
 
 Status source_open_parquet(Source **source, const char *path, const ReaderOptions *options) {
     ParquetSource *parquet = xcalloc(1, sizeof *parquet);
-    parquet->source = (Source){parquet_next, parquet_consumed, parquet_source_close};
+    parquet->source = (Source){.next = parquet_next, .consumed = parquet_consumed, .close = parquet_source_close};
     const char *names[] = {options->field ? options->field : "text", options->score};
     const bool numeric[] = {false, true};
     Status status = parquet_open(&parquet->file, path, names, numeric, options->score ? 2 : 1);

@@ -150,8 +150,11 @@ static Status finished_check(const Prepare *prepare, bool *done) {
 static Status plan_compare(Prepare *prepare) {
     char *path = path_join(prepare->work, "plan.json");
     Status status = NULL;
-    if (!file_exists(path)) {
-        status = output_clear_work(prepare->options->output); // units without a plan: of a killed --overwrite
+    char *unit = unit_path(prepare->work, 0);
+    bool begun = file_exists(path) && file_exists(unit);
+    free(unit);
+    if (!begun) { // units without a plan: of a killed --overwrite; a plan without units: nothing that could go on
+        status = output_clear_work(prepare->options->output);
         if (!status) status = json_write_file(prepare->work_plan, path);
     } else {
         json_t *before = NULL;
@@ -366,7 +369,8 @@ static Status options_check(const Prepare *prepare) {
     int64_t end = options->end_of_text >= 0 ? options->end_of_text : tokenizer_end_of_text(prepare->tokenizer);
     if (end < 0) {
         return status_hint(status_usage("the tokenizer %s names no end-of-text token", options->tokenizer),
-                           "give its id with --end-of-text");
+                           "give its id with --end-of-text; or train the tokenizer with --special "
+                           "\"" TOKENIZER_END_OF_TEXT "\"");
     }
     if (end >= tokenizer_vocab_size(prepare->tokenizer)) {
         return status_usage("end-of-text id %lld is outside the vocabulary of %lld", (long long)end,
@@ -404,15 +408,15 @@ static Status dataset_write(const Prepare *prepare, json_t *splits) {
     json_object_set_new(root, "hearth", json_string(HEARTH_VERSION));
     json_object_set(root, "tokenizer", json_object_get(prepare->plan, "tokenizer"));
     json_object_set(root, "splits", splits);
-    json_object_set_new(root, "counts",
-                        json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "read",
-                                  (json_int_t)counts->read, "read_bytes", (json_int_t)counts->read_bytes, "null",
-                                  (json_int_t)counts->nulls, "bad", (json_int_t)counts->bad, "empty",
-                                  (json_int_t)counts->empty, "below_min_score", (json_int_t)counts->low_score,
-                                  "outside_length", (json_int_t)counts->length, "duplicates",
-                                  (json_int_t)counts->duplicates, "documents", (json_int_t)counts->documents, "tokens",
-                                  (json_int_t)counts->tokens, "text_bytes", (json_int_t)counts->text_bytes,
-                                  "longest_document_tokens", (json_int_t)counts->longest));
+    json_object_set_new(
+        root, "counts",
+        json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "read", (json_int_t)counts->read,
+                  "read_bytes", (json_int_t)counts->read_bytes, "null", (json_int_t)counts->nulls, "bad",
+                  (json_int_t)counts->bad, "damaged_files", (json_int_t)counts->damaged, "empty",
+                  (json_int_t)counts->empty, "below_min_score", (json_int_t)counts->low_score, "outside_length",
+                  (json_int_t)counts->length, "duplicates", (json_int_t)counts->duplicates, "documents",
+                  (json_int_t)counts->documents, "tokens", (json_int_t)counts->tokens, "text_bytes",
+                  (json_int_t)counts->text_bytes, "longest_document_tokens", (json_int_t)counts->longest));
     json_object_set_new(root, "read_up_to",
                         json_pack("{s:I, s:I}", "file", (json_int_t)prepare->position.file, "record",
                                   (json_int_t)prepare->position.record));
@@ -436,11 +440,34 @@ static uint64_t tokens_missing(json_t *splits) {
     return missing;
 }
 
+static Status nothing_kept(const PrepareCounts *counts) {
+    const struct {
+        const char *what;
+        uint64_t count;
+    } left_out[] = {{"null", counts->nulls},
+                    {"bad", counts->bad},
+                    {"damaged files", counts->damaged},
+                    {"empty", counts->empty},
+                    {"below the minimum score", counts->low_score},
+                    {"outside the length limits", counts->length}};
+    TextBuffer why = {0};
+    for (size_t i = 0; i < sizeof left_out / sizeof left_out[0]; i++) {
+        if (left_out[i].count)
+            text_buffer_format(&why, "%s%s %llu", why.length ? ", " : "", left_out[i].what,
+                               (unsigned long long)left_out[i].count);
+    }
+    Status status = status_usage("no document was kept: %s", why.length ? why.data : "the input holds none");
+    text_buffer_free(&why);
+    if (counts->bad || counts->damaged) return status_hint(status, "the warnings above name what was skipped, and why");
+    return status_hint(status, "check the input files, --column and the filters");
+}
+
 // Copies of the document at the border of two splits belong to neither, so what was read can turn out too little: then
 // more is read and gathered again.
 static Status splits_fill(Prepare *prepare, json_t **splits) {
     for (;;) {
         TRY(scatter_run(prepare));
+        if (prepare->counts.documents == 0) return nothing_kept(&prepare->counts);
         TRY(gather_run(prepare->options, prepare->tokenizer, prepare->work, prepare->unit_count, &prepare->counts,
                        splits));
         uint64_t missing = tokens_missing(*splits);
@@ -455,15 +482,26 @@ static Status splits_fill(Prepare *prepare, json_t **splits) {
     }
 }
 
-static Status prepare_work(Prepare *prepare) {
+static Status dataset_make(Prepare *prepare) {
     json_t *splits;
-    TRY(plan_compare(prepare));
-    TRY(units_find(prepare));
     TRY(disk_check(prepare));
     TRY(splits_fill(prepare, &splits));
     Status status = output_keep_tokenizer(prepare->options, prepare->tokenizer);
     if (!status) status = dataset_write(prepare, splits);
     json_decref(splits);
+    return status;
+}
+
+static Status work_remove(const Prepare *prepare) {
+    TRY(output_clear_work(prepare->options->output));
+    return dir_remove(prepare->work); // the lock goes last
+}
+
+static Status prepare_work(Prepare *prepare) {
+    TRY(plan_compare(prepare));
+    TRY(units_find(prepare));
+    Status status = dataset_make(prepare);
+    if (status && prepare->counts.documents == 0) status_free(work_remove(prepare)); // there is nothing to resume
     return status;
 }
 
@@ -495,11 +533,13 @@ static Status prepare_all(Prepare *prepare) {
         file_remove_leftovers(path);
         free(path);
     }
-    if (options->overwrite) TRY(output_clear(options, prepare->tokenizer));
+    if (options->overwrite) {
+        TRY(output_clear(options->output, prepare->tokenizer));
+        TRY(output_clear_work(options->output));
+    }
     TRY(finished_check(prepare, &done)); // another process may have finished it in the meantime
     if (!done) TRY(prepare_work(prepare));
-    TRY(output_clear_work(options->output)); // also what a kill between the last two steps left; the lock goes last
-    return dir_remove(prepare->work);
+    return work_remove(prepare); // also what a kill between the last two steps left
 }
 
 Status prepare_run(const PrepareOptions *options) {

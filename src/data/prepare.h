@@ -6,7 +6,7 @@
 // seed
 //    only. The first tokens of that order are val, the next test, the rest train; so a document's split follows from
 //    its hash. A split with a target gets exactly that many tokens: its last document is cut, and ends with
-//    end-of-text.
+//    end-of-text; the rest of it is in no split, and counted.
 //
 // A killed run resumes with the last whole unit, or with the merge; the result is the same to the byte.
 #pragma once

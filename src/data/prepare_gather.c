@@ -19,6 +19,7 @@ typedef struct Split {
     uint64_t tokens, documents, text_bytes;
     uint64_t *lengths; // [LENGTHS_MAX + 1]: documents of so many tokens
     bool cut;
+    uint64_t cut_tokens; // of its last document, and of copies of it, that are in no split
     ShardWriter *writer;
     uint64_t shard_tokens; // in the open shard
     size_t shard_index;
@@ -163,7 +164,10 @@ static Status document_place(Gather *gather, UnitRecord *record, const uint32_t 
         gather->has_last && document_hash_compare(gather->last, record->hash) == 0 ? gather->repeats + 1 : 0;
     gather->last = record->hash;
     gather->has_last = true;
-    if (gather->has_border && document_hash_compare(gather->border, record->hash) == 0) return NULL;
+    if (gather->has_border && document_hash_compare(gather->border, record->hash) == 0) {
+        gather->splits[gather->current - 1].cut_tokens += record->token_count;
+        return NULL;
+    }
     Split *split = &gather->splits[gather->current];
     uint32_t *shortened = NULL;
     if (split->target >= 0) {
@@ -172,6 +176,7 @@ static Status document_place(Gather *gather, UnitRecord *record, const uint32_t 
             shortened = xmalloc(left * sizeof *ids);
             memcpy(shortened, ids, left * sizeof *ids);
             shortened[left - 1] = gather->end_of_text;
+            split->cut_tokens = record->token_count - left;
             record->token_count = (uint32_t)left;
             record->text_bytes = (uint32_t)kept_text_bytes(gather, ids, left - 1);
             split->cut = true;
@@ -223,11 +228,11 @@ static uint64_t split_median(const Split *split) {
 }
 
 static json_t *split_json(const Split *split) {
-    json_t *json =
-        json_pack("{s:I, s:I, s:I, s:f, s:I, s:b, s:O}", "tokens", (json_int_t)split->tokens, "documents",
-                  (json_int_t)split->documents, "text_bytes", (json_int_t)split->text_bytes, "mean_tokens",
-                  split->documents ? (double)split->tokens / (double)split->documents : 0.0, "median_tokens",
-                  (json_int_t)split_median(split), "last_document_cut", (int)split->cut, "shards", split->shards);
+    json_t *json = json_pack("{s:I, s:I, s:I, s:f, s:I, s:b, s:I, s:O}", "tokens", (json_int_t)split->tokens,
+                             "documents", (json_int_t)split->documents, "text_bytes", (json_int_t)split->text_bytes,
+                             "mean_tokens", split->documents ? (double)split->tokens / (double)split->documents : 0.0,
+                             "median_tokens", (json_int_t)split_median(split), "last_document_cut", (int)split->cut,
+                             "cut_tokens", (json_int_t)split->cut_tokens, "shards", split->shards);
     if (split->target >= 0) json_object_set_new(json, "asked_tokens", json_integer(split->target));
     return json;
 }

@@ -24,7 +24,7 @@ static bool name_is_own(const char *folder, const char *name) {
 static Status folder_check(const char *path, const char *folder) {
     if (!file_exists(path)) return NULL;
     if (!file_is_directory(path))
-        return status_hint(status_usage("%s is not a folder", path), "choose another --output");
+        return status_hint(status_usage("%s is not a folder", path), "choose another output folder");
     char **names;
     size_t count;
     TRY(dir_list(&names, &count, path));
@@ -33,7 +33,7 @@ static Status folder_check(const char *path, const char *folder) {
         char *file = path_join(path, names[i]);
         if (!name_is_own(folder, names[i]) || file_is_directory(file))
             status = status_hint(status_usage("%s is no file of a dataset, and its folder would be replaced", file),
-                                 "choose another --output");
+                                 "choose another output folder");
         free(file);
     }
     names_free(names, count);
@@ -100,6 +100,39 @@ Status output_check(const PrepareOptions *options, const Reader *reader, const T
     return tokenizer_check(options, tokenizer);
 }
 
+static Status name_check(const char *output, const char *name) {
+    static const char *const files[] = {DATASET_FILE, TOKENIZER_FILE};
+    char *path = path_join(output, name);
+    Status status = NULL;
+    bool own = false;
+    for (size_t i = 0; i < sizeof files / sizeof files[0]; i++)
+        own |= strcmp(name, files[i]) == 0 && !file_is_directory(path);
+    for (size_t i = 0; i < sizeof folders / sizeof folders[0] && !own && !status; i++) {
+        own = strcmp(name, folders[i]) == 0 && strcmp(name, OUTPUT_WORK) != 0; // its process may still be at work
+        if (own) status = folder_check(path, name);
+    }
+    if (!own)
+        status = status_hint(status_usage("%s is no part of a finished dataset, and only one is replaced", path),
+                             "choose another output folder, or empty this one yourself");
+    free(path);
+    return status;
+}
+
+Status output_check_new(const char *output, bool overwrite) {
+    if (!file_exists(output)) return NULL;
+    char **names;
+    size_t count;
+    TRY(dir_list(&names, &count, output));
+    Status status = NULL;
+    if (count && !overwrite)
+        status = status_hint(status_usage("%s is not empty", output),
+                             "choose another output folder, or pass --overwrite to replace the dataset in it");
+    for (size_t i = 0; i < count && !status; i++)
+        status = name_check(output, names[i]);
+    names_free(names, count);
+    return status;
+}
+
 Status output_clear_work(const char *output) {
     char *work = path_join(output, OUTPUT_WORK), **names = NULL;
     size_t count = 0;
@@ -117,20 +150,20 @@ Status output_clear_work(const char *output) {
 
 // The tokenizer goes before dataset.json, which says whose it is; the shards after it, so that no dataset.json names
 // shards that are gone.
-Status output_clear(const PrepareOptions *options, const Tokenizer *tokenizer) {
-    char *kept = path_join(options->output, TOKENIZER_FILE);
-    bool stale = file_exists(kept) && !kept_is(kept, tokenizer_hash(tokenizer));
+Status output_clear(const char *output, const Tokenizer *tokenizer) {
+    char *kept = path_join(output, TOKENIZER_FILE);
+    bool stale = file_exists(kept) && !(tokenizer && kept_is(kept, tokenizer_hash(tokenizer)));
     Status status = stale ? dir_remove(kept) : NULL;
     free(kept);
     TRY(status);
     static const char *const names[] = {DATASET_FILE, "train", "val", "test"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        char *path = path_join(options->output, names[i]);
+        char *path = path_join(output, names[i]);
         status = dir_remove(path);
         free(path);
         TRY(status);
     }
-    return output_clear_work(options->output);
+    return NULL;
 }
 
 Status output_keep_tokenizer(const PrepareOptions *options, const Tokenizer *tokenizer) {

@@ -1,4 +1,4 @@
-// The output folder of prepare: what may be taken away from it, and the tokenizer that is kept in it.
+// The folder of a dataset that is written: what may be taken away from it, and the tokenizer that is kept in it.
 #pragma once
 
 #include "data/prepare.h"
@@ -8,8 +8,11 @@
 
 // Refuses, before anything is touched, an output whose folders hold what prepare did not write or reads from now.
 Status output_check(const PrepareOptions *options, const Reader *reader, const Tokenizer *tokenizer);
-// Removes a former dataset and its work, all but the lock. Only after output_check.
-Status output_clear(const PrepareOptions *options, const Tokenizer *tokenizer);
-Status output_clear_work(const char *output); // the work alone
+// For a dataset that no journal resumes: refuses an output that is not empty, with `overwrite` one that holds more than
+// a finished dataset.
+Status output_check_new(const char *output, bool overwrite);
+// Removes a former dataset, but for a tokenizer.json that is `tokenizer` (may be NULL). Only after one of the checks.
+Status output_clear(const char *output, const Tokenizer *tokenizer);
+Status output_clear_work(const char *output); // units and journal, all but the lock
 // Copies the tokenizer beside dataset.json, so that the dataset can be used from any directory.
 Status output_keep_tokenizer(const PrepareOptions *options, const Tokenizer *tokenizer);

@@ -113,6 +113,7 @@ static Status batch_fill(Pipeline *pipeline, Batch *batch) {
     batch->counts = pipeline->counts;
     batch->counts.nulls = pipeline->base.nulls + seen.nulls;
     batch->counts.bad = pipeline->base.bad + seen.bad;
+    batch->counts.damaged = pipeline->base.damaged + seen.damaged;
     batch->after = reader_position(pipeline->reader);
     return NULL;
 }

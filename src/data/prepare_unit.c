@@ -15,7 +15,7 @@
 #include <xxhash.h>
 
 #define UNIT_MAGIC       "HEARTHUN"
-#define UNIT_VERSION     1
+#define UNIT_VERSION     2
 #define WRITE_BYTES      ((size_t)1 << 20)
 #define MERGE_MEMORY     ((size_t)192 << 20) // shared by the buffers of all runs
 #define MERGE_BUFFER_MAX ((size_t)1 << 20)
@@ -130,7 +130,7 @@ static Status entries_write(UnitBuffer *buffer, int fd, const char *path) {
 
 Status unit_buffer_write(UnitBuffer *buffer, const char *directory, size_t index, ReaderPosition after,
                          const PrepareCounts *counts, UnitComplete complete) {
-    qsort(buffer->entries, buffer->count, sizeof *buffer->entries, entry_order);
+    if (buffer->count) qsort(buffer->entries, buffer->count, sizeof *buffer->entries, entry_order);
     UnitHeader header = {.version = UNIT_VERSION,
                          .token_bytes = buffer->token_bytes,
                          .record_count = buffer->count,

@@ -8,9 +8,9 @@
 #include "data/prepare_dedup.h"
 #include "data/reader.h"
 
-typedef struct PrepareCounts { // since the very beginning
-    uint64_t read, read_bytes; // documents with text, and their bytes
-    uint64_t nulls, bad, empty;
+typedef struct PrepareCounts {              // since the very beginning
+    uint64_t read, read_bytes;              // documents with text, and their bytes
+    uint64_t nulls, bad, damaged, empty;    // damaged: files, see reader.h
     uint64_t low_score, length, duplicates; // left out by a filter
     uint64_t documents, tokens, text_bytes; // kept
     uint64_t longest;                       // tokens of the longest document kept

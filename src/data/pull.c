@@ -127,7 +127,10 @@ Status pull_run(const PullOptions *options, PullResult *result) {
     const char *token = options->token ? options->token : getenv("HF_TOKEN");
     const char *endpoint = options->endpoint ? options->endpoint : getenv("HF_ENDPOINT");
     Pull pull = {.options = options, .result = result, .revision = options->revision ? options->revision : "main"};
-    pull.settings = (HttpSettings){token && *token ? token : NULL, options->retries, options->retry_seconds};
+    pull.settings = (HttpSettings){.token = token && *token ? token : NULL,
+                                   .retries = options->retries,
+                                   .retry_seconds = options->retry_seconds,
+                                   .quiet = options->quiet};
     pull.endpoint = text_copy(endpoint && *endpoint ? endpoint : "https://huggingface.co");
     size_t length = strlen(pull.endpoint);
     while (length && pull.endpoint[length - 1] == '/')

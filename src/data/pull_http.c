@@ -223,10 +223,12 @@ static Status request(Http *http, const char *url) {
         if (failures > http->settings.retries) {
             Status status = status_runtime("%s: %s, after %d tries", url, why, failures);
             free(why);
-            return status_hint(status, "the same command goes on where this one stopped");
+            return status_hint(status, http->sink ? "the same command goes on where this one stopped"
+                                                  : "check the network, or name a mirror with --endpoint");
         }
         double seconds = delay_for(http, failures ? failures - 1 : 0);
-        log_debug("%s: %s; trying again in %.1f s", url, why, seconds);
+        log_write(http->settings.quiet ? LOG_DEBUG : LOG_WARN, "%s: %s; try %d of %d, the next in %.1f s", url, why,
+                  failures ? failures : 1, http->settings.retries + 1, seconds);
         free(why);
         delay(seconds);
     }

@@ -11,6 +11,7 @@ typedef struct HttpSettings {
     const char *token; // sent as a bearer token to the first host only; NULL: none
     int retries;       // in a row without a byte gained
     double retry_seconds;
+    bool quiet; // no line for a try that failed
 } HttpSettings;
 
 typedef struct Http Http; // a connection that is kept between requests; one thread each

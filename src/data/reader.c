@@ -134,15 +134,28 @@ static void file_leave(Reader *reader) {
     reader->position.record = 0;
 }
 
-// A failed record: an error, or with skip_bad a count and, for the first few, a line in the log.
+static void failure_log(Reader *reader, Status status, bool resumable, uint64_t lost, bool damaged) {
+    const char *text = status_text(status); // without the hint, which speaks of --skip-bad
+    int length = (int)strcspn(text, "\n");
+    if (damaged) {
+        log_warn("skipped: %.*s; kept are only the %llu records of it that can be trusted", length, text,
+                 (unsigned long long)reader->position.record);
+    } else if (reader->warnings++ < 10) {
+        char rows[48] = "";
+        if (lost > 1) snprintf(rows, sizeof rows, " (%llu records)", (unsigned long long)lost);
+        log_warn("skipped: %.*s%s%s", length, text, rows, resumable ? "" : " (and the rest of the file)");
+    }
+}
+
+// A failed record: an error, or with skip_bad a count and a line in the log; for bad records only the first few.
 static Status record_failed(Reader *reader, Status status, bool resumable) {
     if (!reader->options.skip_bad || status_code(status) == STATUS_RUNTIME) return status;
-    reader->counts.bad++;
+    uint64_t lost = reader->source && reader->source->lost ? reader->source->lost : 1;
+    bool damaged = reader->source && reader->source->damaged;
+    failure_log(reader, status, resumable, lost, damaged);
+    reader->counts.damaged += damaged;
+    reader->counts.bad += damaged ? 0 : lost;
     reader->position.record++;
-    if (reader->warnings++ < 10) {
-        const char *text = status_text(status); // without the hint, which speaks of --skip-bad
-        log_warn("skipped: %.*s%s", (int)strcspn(text, "\n"), text, resumable ? "" : " (and the rest of the file)");
-    }
     status_free(status);
     if (!resumable) file_leave(reader);
     return NULL;
@@ -190,8 +203,9 @@ Status reader_seek(Reader *reader, ReaderPosition position) {
     while (reader->position.file == position.file && reader->position.record < position.record)
         TRY(record_next(reader, &document, &found));
     if (reader->position.file != position.file || reader->position.record != position.record) {
-        return status_usage("%s is not the file it was: record %llu cannot be found again",
-                            reader->files[position.file].path, (unsigned long long)position.record);
+        Status status = status_usage("%s: record %llu, up to which it was read, cannot be found again",
+                                     reader->files[position.file].path, (unsigned long long)position.record);
+        return status_hint(status, "the file is another one, or damaged; start again with --overwrite");
     }
     reader->counts = (ReaderCounts){0};
     return NULL;

@@ -18,7 +18,8 @@ typedef struct ReaderOptions {
     const char *field; // NULL: "text"
     const char *score; // a numeric field or column to read with each document, or NULL
     bool lines;        // .txt: a document a line
-    bool skip_bad;     // count and skip bad records instead of failing
+    bool skip_bad;     // count and skip bad records instead of failing; compressed files are then verified first
+    bool sampled;      // only the start of each file is wanted: nothing is verified
 } ReaderOptions;
 
 typedef struct Document {
@@ -32,6 +33,7 @@ typedef struct ReaderCounts {
     uint64_t documents; // handed out
     uint64_t nulls;     // rows whose text is null
     uint64_t bad;       // skipped by skip_bad
+    uint64_t damaged;   // compressed files of which the rest, or all, was skipped by it
 } ReaderCounts;
 
 typedef struct ReaderPosition {

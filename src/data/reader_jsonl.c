@@ -9,6 +9,7 @@
 
 #define DEPTH_LIMIT  200
 #define NUMBER_LIMIT 400
+#define NAMES_LIMIT  40
 
 typedef struct Scan {
     const char *at, *end;
@@ -275,6 +276,23 @@ static bool scan_line(Scan *scan, const JsonlFields *fields, JsonlRecord *record
     if (!expect(scan, '}', "the line ends inside its object")) return false;
     skip_space(scan);
     return scan->at == scan->end || fail(scan, "more text after the object");
+}
+
+char *jsonl_field_names(const char *line, size_t length) {
+    TextBuffer names = {0};
+    Scan scan = {.at = line, .end = line + length};
+    bool more = expect(&scan, '{', "");
+    for (int count = 0; more && expect(&scan, '"', ""); count++) {
+        const char *name = scan.at;
+        if (!scan_string(&scan, NULL, NULL)) break;
+        if (count == NAMES_LIMIT) {
+            text_buffer_format(&names, ", ...");
+            break;
+        }
+        text_buffer_format(&names, "%s%.*s", count ? ", " : "", (int)(scan.at - 1 - name), name);
+        more = expect(&scan, ':', "") && scan_value(&scan) && expect(&scan, ',', "");
+    }
+    return names.data ? names.data : text_copy("none");
 }
 
 JsonlResult jsonl_scan(const char *line, size_t length, const JsonlFields *fields, JsonlRecord *record) {

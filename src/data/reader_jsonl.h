@@ -26,4 +26,6 @@ typedef struct JsonlRecord {
     size_t offset;      // in the line
 } JsonlRecord;          // {0} to start; free(text) in the end
 
+// The names in an object that jsonl_scan found sound, "a, b, c", malloc'd: the first few dozen.
+char *jsonl_field_names(const char *line, size_t length);
 JsonlResult jsonl_scan(const char *line, size_t length, const JsonlFields *fields, JsonlRecord *record);

@@ -16,16 +16,20 @@ typedef struct LineSource {
     size_t chunk_left, chunk_size;
     int64_t consumed_before; // bytes of the file behind the chunks before this one
     bool ended;
+    bool skip_bad;      // see record_refuse
     TextBuffer held;    // a line that began in an earlier chunk
     uint64_t offset;    // of the next line, in the decompressed text
     uint64_t line;      // number of the current line, from 1
     JsonlFields fields; // of JSONL
     JsonlRecord record;
+    bool field_found; // by a record of this file
 } LineSource;
 
 static Status chunk_next(LineSource *lines) {
     lines->consumed_before = stream_consumed(lines->stream);
-    TRY(stream_next(lines->stream, &lines->chunk, &lines->chunk_left));
+    Status status = stream_next(lines->stream, &lines->chunk, &lines->chunk_left);
+    lines->source.damaged = status != NULL;
+    TRY(status);
     lines->chunk_size = lines->chunk_left;
     lines->ended = lines->chunk_left == 0;
     return NULL;
@@ -81,10 +85,23 @@ static Status line_next(LineSource *lines, Line *line) {
     return NULL;
 }
 
-static Status line_error(const LineSource *lines, uint64_t offset, size_t column, const char *reason) {
+static Status line_error_bare(const LineSource *lines, uint64_t offset, size_t column, const char *reason) {
     Status status = status_usage("%s (byte %llu of the text)", reason, (unsigned long long)(offset + column));
-    status = status_at(status, lines->path, (int)lines->line, (int)column + 1);
-    return status_hint(status, "--skip-bad counts such records and goes on");
+    return status_at(status, lines->path, (int)lines->line, (int)column + 1);
+}
+
+static Status line_error(const LineSource *lines, uint64_t offset, size_t column, const char *reason) {
+    return status_hint(line_error_bare(lines, offset, column, reason), "--skip-bad counts such records and goes on");
+}
+
+// Damaged compressed data often decodes to rubbish for a while before the decoder notices: then the damage is what is
+// wrong. Where bad records are skipped, the file was verified before.
+static Status record_refuse(LineSource *lines, uint64_t offset, size_t column, const char *reason) {
+    Status status = line_error(lines, offset, column, reason);
+    Status damage = lines->skip_bad ? NULL : stream_drain(lines->stream);
+    if (!damage) return status;
+    status_free(status);
+    return damage;
 }
 
 static bool line_blank(const Line *line) {
@@ -92,6 +109,18 @@ static bool line_blank(const Line *line) {
         if (!strchr(" \t\r", line->data[i]) || !line->data[i]) return false;
     }
     return true;
+}
+
+// As long as no record had the field, a wrong name is likelier than a bad record.
+static Status field_missing(const LineSource *lines, const Line *line) {
+    char *reason = text_format("the object has no field \"%s\"", lines->fields.text);
+    char *names = jsonl_field_names(line->data, line->length);
+    Status status = lines->field_found ? line_error(lines, line->offset, 0, reason)
+                                       : status_hint(line_error_bare(lines, line->offset, 0, reason),
+                                                     "it has: %s; choose with --field", names);
+    free(names);
+    free(reason);
+    return status;
 }
 
 static Status jsonl_next(Source *source, Document *document, RecordKind *kind, bool *resumable) {
@@ -112,24 +141,23 @@ static Status jsonl_next(Source *source, Document *document, RecordKind *kind, b
     *resumable = true;
     if (line.too_long) return line_error(lines, line.offset, 0, "the line is longer than 64 MiB");
     switch (jsonl_scan(line.data, line.length, &lines->fields, &lines->record)) {
-    case JSONL_BAD: return line_error(lines, line.offset, lines->record.offset, lines->record.reason);
-    case JSONL_MISSING: {
-        char *reason = text_format("the object has no field \"%s\"", lines->fields.text);
-        Status status = status_hint(line_error(lines, line.offset, 0, reason), "choose it with --field");
-        free(reason);
-        return status;
-    }
-    case JSONL_NULL: *kind = RECORD_NULL; return NULL;
+    case JSONL_BAD: return record_refuse(lines, line.offset, lines->record.offset, lines->record.reason);
+    case JSONL_MISSING: return field_missing(lines, &line);
+    case JSONL_NULL:
+        lines->field_found = true;
+        *kind = RECORD_NULL;
+        return NULL;
     case JSONL_TEXT: break;
     }
+    lines->field_found = true;
     *document = (Document){lines->record.text, lines->record.length, lines->record.score, lines->record.has_score};
     *kind = RECORD_DOCUMENT;
     return NULL;
 }
 
-static Status text_check(const LineSource *lines, const char *text, size_t length, uint64_t offset) {
+static Status text_check(LineSource *lines, const char *text, size_t length, uint64_t offset) {
     size_t malformed = utf8_first_invalid(text, length);
-    return malformed < length ? line_error(lines, offset, malformed, "malformed UTF-8") : NULL;
+    return malformed < length ? record_refuse(lines, offset, malformed, "malformed UTF-8") : NULL;
 }
 
 static Status text_line_next(Source *source, Document *document, RecordKind *kind, bool *resumable) {
@@ -197,11 +225,12 @@ static void lines_close(Source *source) {
 static Status lines_open(Source **source, const char *path, const ReaderOptions *options,
                          Status (*next)(Source *, Document *, RecordKind *, bool *)) {
     LineSource *lines = xcalloc(1, sizeof *lines);
-    lines->source = (Source){next, lines_consumed, lines_close};
+    lines->source = (Source){.next = next, .consumed = lines_consumed, .close = lines_close};
     lines->path = text_copy(path);
+    lines->skip_bad = options->skip_bad;
     lines->fields = (JsonlFields){options->field ? options->field : "text", options->score};
     *source = &lines->source;
-    Status status = stream_open(&lines->stream, path);
+    Status status = stream_open(&lines->stream, path, options->skip_bad && !options->sampled);
     if (status) {
         lines_close(*source);
         *source = NULL;

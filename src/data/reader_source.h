@@ -11,6 +11,9 @@ struct Source {
     Status (*next)(Source *source, Document *document, RecordKind *kind, bool *resumable);
     int64_t (*consumed)(const Source *source); // bytes of the file read so far
     void (*close)(Source *source);
+    // Of the failed record:
+    uint64_t lost; // records that cannot be read with it, it included, where they are known; 0: it alone
+    bool damaged;  // compressed data that does not decode, and no record at all
 };
 
 Status source_open_text(Source **source, const char *path, const ReaderOptions *options);

@@ -37,6 +37,8 @@ struct ByteStream {
     int64_t input_offset; // file offset behind the input buffer
     int64_t consumed;
     bool frame_open; // inside a gzip member or zstd frame: the file must not end here
+    uint64_t output; // decompressed bytes of the chunks before the one being filled
+    uint64_t sound;  // of all decompressed bytes those up to the last end of a member or frame
 #if HEARTH_HAVE_ZLIB
     z_stream gzip;
 #endif
@@ -47,7 +49,9 @@ struct ByteStream {
     Chunk chunks[CHUNK_COUNT];
     uint64_t produced, taken; // chunks so far; the caller holds chunk taken - 1
     bool threaded, finished, stopping;
-    Status failure; // delivered after the chunks before it
+    Status failure;        // delivered after the chunks before it
+    uint64_t given, limit; // decompressed bytes handed out; where a verified file ends to be sound
+    Status damage;         // delivered there
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -65,10 +69,13 @@ static Status input_fill(ByteStream *stream) {
     return NULL;
 }
 
-static Status stream_damaged(const ByteStream *stream, const char *format, const char *what) {
+// A decoder notices damage late: a checksum that fails stands behind all that it covers.
+static Status stream_damaged(const ByteStream *stream, const char *what) {
+    const char *format = stream->codec == CODEC_GZIP ? "gzip" : "zstd";
     long long offset = stream->input_offset - (int64_t)(stream->input_size - stream->input_at);
-    Status status = status_usage("damaged %s data at byte %lld of the file: %s", format, offset, what);
-    return status_at(status, stream->path, 0, 0);
+    Status status = status_usage("damaged %s data at or before byte %lld of the file: %s", format, offset, what);
+    return status_hint(status_at(status, stream->path, 0, 0),
+                       "fetch the file again; --skip-bad leaves out what cannot be trusted");
 }
 
 #if HEARTH_HAVE_ZLIB
@@ -84,9 +91,10 @@ static Status gzip_step(ByteStream *stream, Chunk *chunk) {
     chunk->size = CHUNK_BYTES - gzip->avail_out;
     if (result == Z_STREAM_END) { // another member may follow
         stream->frame_open = false;
+        stream->sound = stream->output + chunk->size;
         inflateReset(gzip);
     } else if (result != Z_OK && result != Z_BUF_ERROR) {
-        return stream_damaged(stream, "gzip", gzip->msg ? gzip->msg : "not a gzip stream");
+        return stream_damaged(stream, gzip->msg ? gzip->msg : "not a gzip stream");
     }
     return NULL;
 }
@@ -99,8 +107,9 @@ static Status zstd_step(ByteStream *stream, Chunk *chunk) {
     size_t result = ZSTD_decompressStream(stream->zstd, &out, &in);
     stream->input_at = in.pos;
     chunk->size = out.pos;
-    if (ZSTD_isError(result)) return stream_damaged(stream, "zstd", ZSTD_getErrorName(result));
+    if (ZSTD_isError(result)) return stream_damaged(stream, ZSTD_getErrorName(result));
     stream->frame_open = result != 0;
+    if (!stream->frame_open) stream->sound = stream->output + chunk->size;
     return NULL;
 }
 #endif
@@ -123,18 +132,45 @@ static Status chunk_fill(ByteStream *stream, Chunk *chunk) {
         size_t before = chunk->size, at = stream->input_at;
         if (at < stream->input_size || stream->frame_open) TRY(decompress_step(stream, chunk));
         if (stream->input_at < stream->input_size || chunk->size > before) {
-            if (stream->input_at == at && chunk->size == before)
-                return stream_damaged(stream, "compressed", "no progress");
+            if (stream->input_at == at && chunk->size == before) return stream_damaged(stream, "no progress");
             continue;
         }
         TRY(input_fill(stream));
         if (stream->input_size == 0) {
-            if (stream->frame_open) return stream_damaged(stream, "compressed", "the file ends in the middle");
+            if (stream->frame_open) return stream_damaged(stream, "the file ends in the middle");
             break;
         }
     }
     chunk->consumed = stream->input_offset - (int64_t)(stream->input_size - stream->input_at);
+    stream->output += chunk->size;
     return NULL;
+}
+
+static Status stream_rewind(ByteStream *stream) {
+    if (lseek(stream->fd, 0, SEEK_SET) != 0) return status_errno("cannot read %s again", stream->path);
+    stream->input_at = stream->input_size = 0;
+    stream->input_offset = 0;
+    stream->output = stream->sound = 0;
+    stream->frame_open = false;
+#if HEARTH_HAVE_ZLIB
+    if (stream->codec == CODEC_GZIP) inflateReset(&stream->gzip);
+#endif
+#if HEARTH_HAVE_ZSTD
+    if (stream->codec == CODEC_ZSTD) ZSTD_initDStream(stream->zstd);
+#endif
+    return NULL;
+}
+
+static Status stream_verify(ByteStream *stream) {
+    Chunk *chunk = &stream->chunks[0];
+    Status status;
+    do {
+        status = chunk_fill(stream, chunk);
+    } while (!status && chunk->size > 0);
+    if (status && status_code(status) == STATUS_RUNTIME) return status;
+    stream->damage = status;
+    if (status) stream->limit = stream->sound;
+    return stream_rewind(stream);
 }
 
 static void *decompress_main(void *argument) {
@@ -180,7 +216,7 @@ static Status codec_start(ByteStream *stream) {
     return NULL;
 }
 
-static Status stream_start(ByteStream *stream) {
+static Status stream_start(ByteStream *stream, bool verify) {
     stream->fd = open(stream->path, O_RDONLY | O_CLOEXEC);
     if (stream->fd < 0) {
         if (errno == ENOENT) return status_usage("no such file: %s", stream->path);
@@ -192,6 +228,7 @@ static Status stream_start(ByteStream *stream) {
     if (stream->codec == CODEC_PLAIN) return NULL;
     for (int i = 0; i < CHUNK_COUNT; i++)
         stream->chunks[i].data = xmalloc(CHUNK_BYTES);
+    if (verify) TRY(stream_verify(stream));
     if (pthread_create(&stream->thread, NULL, decompress_main, stream) != 0) {
         return status_runtime("cannot start a thread to decompress %s", stream->path);
     }
@@ -199,12 +236,13 @@ static Status stream_start(ByteStream *stream) {
     return NULL;
 }
 
-Status stream_open(ByteStream **out, const char *path) {
+Status stream_open(ByteStream **out, const char *path, bool verify) {
     ByteStream *stream = xcalloc(1, sizeof *stream);
+    stream->limit = UINT64_MAX;
     stream->path = text_copy(path);
     pthread_mutex_init(&stream->lock, NULL);
     pthread_cond_init(&stream->changed, NULL);
-    Status status = stream_start(stream);
+    Status status = stream_start(stream, verify);
     if (status) {
         stream_close(stream);
         stream = NULL;
@@ -224,13 +262,19 @@ Status stream_next(ByteStream *stream, const char **data, size_t *size) {
         return NULL;
     }
     Status status = NULL;
+    if (stream->given == stream->limit) {
+        status = stream->damage;
+        stream->damage = NULL;
+        return status;
+    }
     pthread_mutex_lock(&stream->lock);
     while (stream->taken == stream->produced && !stream->finished)
         pthread_cond_wait(&stream->changed, &stream->lock);
     if (stream->taken < stream->produced) {
         const Chunk *chunk = &stream->chunks[stream->taken % CHUNK_COUNT];
         *data = chunk->data;
-        *size = chunk->size;
+        *size = chunk->size < stream->limit - stream->given ? chunk->size : (size_t)(stream->limit - stream->given);
+        stream->given += *size;
         stream->consumed = chunk->consumed;
         stream->taken++;
         pthread_cond_signal(&stream->changed);
@@ -240,6 +284,14 @@ Status stream_next(ByteStream *stream, const char **data, size_t *size) {
     }
     pthread_mutex_unlock(&stream->lock);
     return status;
+}
+
+Status stream_drain(ByteStream *stream) {
+    const char *data;
+    size_t size = stream->threaded;
+    while (size > 0)
+        TRY(stream_next(stream, &data, &size));
+    return NULL;
 }
 
 int64_t stream_consumed(const ByteStream *stream) {
@@ -256,6 +308,7 @@ void stream_close(ByteStream *stream) {
         pthread_join(stream->thread, NULL);
     }
     status_free(stream->failure);
+    status_free(stream->damage);
     pthread_mutex_destroy(&stream->lock);
     pthread_cond_destroy(&stream->changed);
 #if HEARTH_HAVE_ZLIB

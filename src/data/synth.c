@@ -6,6 +6,7 @@
 #include "base/threads.h"
 #include "data/bpe_train.h"
 #include "data/dataset.h"
+#include "data/prepare_output.h"
 #include "data/tokenizer.h"
 
 #include <assert.h>
@@ -124,10 +125,11 @@ static json_t *split_json(const char *file, const ShardHeader *header) {
 
 // Learns a byte-level BPE vocabulary from the first stories and writes it as tokenizer.json.
 static Status tokenizer_learn(const SynthRequest *request, const char *path) {
-    const char *const special[] = {"<|endoftext|>"};
+    const char *const special[] = {TOKENIZER_END_OF_TEXT};
     BpeTrainOptions options = {
         .vocab_size = request->vocab, .min_count = 2, .pattern = SPLIT_GPT2, .special = special, .special_count = 1};
     TRY(bpe_train_check(&options));
+    TRY(output_clear(request->directory, NULL));
     BpeCounts counts;
     BpeTraining training;
     TextBuffer text = {0};
@@ -148,8 +150,16 @@ static Status tokenizer_learn(const SynthRequest *request, const char *path) {
     return status;
 }
 
+static Status tokenizer_given(Tokenizer **tokenizer, const SynthRequest *request) {
+    TRY(tokenizer_load(tokenizer, request->tokenizer));
+    if (tokenizer_end_of_text(*tokenizer) < 0)
+        return status_usage("the tokenizer %s has no end-of-text token to part stories", tokenizer_name(*tokenizer));
+    return output_clear(request->directory, *tokenizer);
+}
+
+// Also clears the directory, once the request is known to be sound.
 static Status tokenizer_make(Tokenizer **tokenizer, const SynthRequest *request) {
-    if (request->tokenizer) return tokenizer_load(tokenizer, request->tokenizer);
+    if (request->tokenizer) return tokenizer_given(tokenizer, request);
     char *path = path_join(request->directory, "tokenizer.json");
     Status status = tokenizer_learn(request, path);
     if (!status) status = tokenizer_load(tokenizer, path);
@@ -159,8 +169,6 @@ static Status tokenizer_make(Tokenizer **tokenizer, const SynthRequest *request)
 
 static Status shards_make(const SynthRequest *request, const Tokenizer *tokenizer, SynthResult *result) {
     int64_t vocab = tokenizer_vocab_size(tokenizer);
-    if (tokenizer_end_of_text(tokenizer) < 0)
-        return status_usage("the tokenizer %s has no end-of-text token to part stories", tokenizer_name(tokenizer));
     uint64_t *counts = xcalloc((size_t)vocab, sizeof *counts), *val_counts = xcalloc((size_t)vocab, sizeof *counts);
     ShardHeader train, val;
     char *folder[2] = {path_join(request->directory, "train"), path_join(request->directory, "val")};
@@ -198,10 +206,11 @@ done:
 Status synth_write(const SynthRequest *request, SynthResult *result) {
     if (!request->stories || !request->val_stories)
         return status_usage("a corpus needs at least one story to train on and one to validate with");
+    TRY(output_check_new(request->directory, request->overwrite));
     TRY(dir_make(request->directory));
     Tokenizer *tokenizer = NULL;
-    TRY(tokenizer_make(&tokenizer, request));
-    Status status = shards_make(request, tokenizer, result);
+    Status status = tokenizer_make(&tokenizer, request);
+    if (!status) status = shards_make(request, tokenizer, result);
     tokenizer_free(tokenizer);
     return status;
 }

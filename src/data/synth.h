@@ -6,6 +6,7 @@
 #include "base/status.h"
 #include "base/text.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 void synth_story(TextBuffer *out, uint64_t seed, uint64_t index); // appends one story, without an end mark
@@ -16,6 +17,7 @@ typedef struct SynthRequest {
     int64_t vocab;
     uint64_t seed;
     uint64_t stories, val_stories;
+    bool overwrite; // replace the dataset that the directory holds; else it must be empty
 } SynthRequest;
 
 typedef struct SynthResult {

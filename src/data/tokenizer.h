@@ -8,6 +8,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#define TOKENIZER_END_OF_TEXT "<|endoftext|>" // of the tokenizers that hearth makes itself
+
 typedef struct Tokenizer Tokenizer; // read-only after loading: any number of threads may encode with their own state
 typedef struct TokenizerState TokenizerState; // one thread's cache and scratch
 

@@ -359,8 +359,8 @@ static Status check_decoder(const json_t *object, int depth, const char *where) 
 // ----------------------------------------------------------------------------------------------------
 
 static int64_t find_end_of_text(const Tokenizer *tokenizer) {
-    static const char *const names[] = {"<|endoftext|>", "<|end_of_text|>",       "</s>",  "<eos>",
-                                        "<|eos|>",       "<｜end▁of▁sentence｜>", "[EOS]", "<|im_end|>"};
+    static const char *const names[] = {TOKENIZER_END_OF_TEXT,   "<|end_of_text|>", "</s>",      "<eos>", "<|eos|>",
+                                        "<｜end▁of▁sentence｜>", "[EOS]",           "<|im_end|>"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         for (size_t j = 0; j < tokenizer->added_count; j++) {
             if (strcmp(tokenizer->added[j].content, names[i]) == 0) return tokenizer->added[j].id;
@@ -426,7 +426,10 @@ static Tokenizer *load_raw_bytes(void) {
         uint8_t text = (uint8_t)byte;
         vocab_set(vocab, byte, &text, 1);
     }
-    AddedToken end = {.content = text_copy("<|endoftext|>"), .length = 13, .id = 256, .special = true};
+    AddedToken end = {.content = text_copy(TOKENIZER_END_OF_TEXT),
+                      .length = strlen(TOKENIZER_END_OF_TEXT),
+                      .id = 256,
+                      .special = true};
     tokenizer->added = xcalloc(1, sizeof *tokenizer->added);
     tokenizer->added[tokenizer->added_count++] = end;
     vocab_set(vocab, end.id, end.content, end.length);

@@ -1,6 +1,7 @@
 // What commands refuse before any work is done: numbers without sense, names that nothing has.
 #include "caught.h"
 #include "cli/commands.h"
+#include "data/tokenizer.h"
 
 static Status call(CommandCall *command, const char *const *words) {
     char *argv[20] = {"command"};
@@ -77,11 +78,42 @@ static void config_states_the_shape_of_the_model(void **state) {
     assert_error(CALL(cmd_config, "configs/demo.toml", "--set", "model.ffn=0"), "leaves out model.ffn");
 }
 
+// A tokenizer of 300 tokens, trained with one more option; whether it has an end-of-text token.
+static bool trained_ends_text(const char *option) {
+    char directory[] = "/tmp/hearth-requests-XXXXXX";
+    assert_non_null(mkdtemp(directory));
+    char *input = path_join(directory, "text.txt"), *output = path_join(directory, "tokenizer.json");
+    assert_ok(file_write_atomic(input, "a text of some words, and some words more", 41));
+    assert_ok(CALL(cmd_data, "train-tokenizer", "--input", input, "--output", output, "--vocab-size", "270", option));
+    Tokenizer *tokenizer;
+    assert_ok(tokenizer_load(&tokenizer, output));
+    bool ends = tokenizer_end_of_text(tokenizer) >= 0;
+    tokenizer_free(tokenizer);
+    assert_ok(dir_remove(directory));
+    free(input);
+    free(output);
+    return ends;
+}
+
+static void trained_tokenizers_end_text_unless_asked_not_to(void **state) {
+    (void)state;
+    assert_true(trained_ends_text(NULL));
+    assert_false(trained_ends_text("--no-special"));
+    assert_false(trained_ends_text("--special=<pad>"));
+    assert_error(
+        CALL(cmd_data, "train-tokenizer", "--input", "x.txt", "--output", "x", "--no-special", "--special", "<pad>"),
+        "--no-special does not go with --special");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(preflight_needs_tokens_and_seconds), cmocka_unit_test(preflight_takes_tokens_with_a_suffix),
-        cmocka_unit_test(preflight_is_for_one_rank),          cmocka_unit_test(bench_step_checks_its_numbers),
-        cmocka_unit_test(config_help_knows_its_sections),     cmocka_unit_test(config_states_the_shape_of_the_model),
+        cmocka_unit_test(preflight_needs_tokens_and_seconds),
+        cmocka_unit_test(preflight_takes_tokens_with_a_suffix),
+        cmocka_unit_test(preflight_is_for_one_rank),
+        cmocka_unit_test(bench_step_checks_its_numbers),
+        cmocka_unit_test(config_help_knows_its_sections),
+        cmocka_unit_test(config_states_the_shape_of_the_model),
+        cmocka_unit_test(trained_tokenizers_end_text_unless_asked_not_to),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

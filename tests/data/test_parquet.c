@@ -329,7 +329,7 @@ static void test_skip_bad_loses_only_the_damaged_row_group(void **state) {
     const char *path = build_write(&build);
     assert_ok(texts_of(&out, &counts, path, true));
     assert_string_equal(out.data, expected.data);
-    assert_int_equal(counts.bad, 1);
+    assert_int_equal(counts.bad, WORDS); // every row of the group
     text_buffer_free(&out);
     text_buffer_free(&expected);
 }

@@ -1,9 +1,12 @@
 // prepare: exact counts, no document lost or doubled, the same bytes for any number of threads.
+#include "data/bpe_train.h"
 #include "data/dataset.h"
 #include "data/prepare.h"
 #include "data/prepare_dedup.h"
 #include "data/synth.h"
 #include "temporary.h"
+
+#include <zlib.h>
 
 #define END_OF_TEXT 256 // of the built-in byte tokenizer
 
@@ -167,6 +170,27 @@ static void test_counts_are_exact_although_copies_at_the_border_are_dropped(void
     assert_ok(prepare_run(&options));
     assert_int_equal(split_figure(options.output, "val", "tokens"), 30000);
     assert_int_equal(split_figure(options.output, "train", "tokens"), 8000000);
+}
+
+static void test_tokens_in_no_split_are_accounted_for(void **state) {
+    (void)state;
+    TextBuffer lines = {0};
+    for (int i = 0; i < 12; i++) // four copies each of three long documents
+        text_buffer_format(&lines, "{\"text\":\"document %06d %05000d\"}\n", i % 3, i % 3);
+    const char *input = temporary_file("long.jsonl", lines.data, lines.length);
+    text_buffer_free(&lines);
+    PrepareOptions options = options_for(&input, temporary_path("long"));
+    options.val_tokens = 3000;
+    options.test_tokens = 2000;
+    assert_ok(prepare_run(&options));
+    int64_t all = 0;
+    static const char *const splits[] = {"train", "val", "test"};
+    for (int i = 0; i < 3; i++)
+        all +=
+            split_figure(options.output, splits[i], "tokens") + split_figure(options.output, splits[i], "cut_tokens");
+    assert_int_equal(split_figure(options.output, "val", "cut_tokens"), 4 * 5017 - 3000);
+    assert_int_equal(split_figure(options.output, "train", "cut_tokens"), 0);
+    assert_int_equal(all, count_figure(options.output, "tokens"));
 }
 
 static void test_no_text_is_in_two_splits(void **state) {
@@ -349,6 +373,96 @@ static void test_failed_run_resumes_only_with_the_same_options(void **state) {
     free(numbers);
 }
 
+static void test_tokenizer_without_end_of_text_is_refused_with_a_way_out(void **state) {
+    (void)state;
+    const BpeTrainOptions plain = {.vocab_size = 256, .pattern = SPLIT_GPT2};
+    BpeCounts counts;
+    BpeTraining training;
+    bpe_counts_init(&counts);
+    bpe_train(&training, &counts, &plain);
+    assert_ok(bpe_training_write(&training, &plain, temporary_path("endless.json")));
+    bpe_training_free(&training);
+    bpe_counts_free(&counts);
+    const char *input = corpus("endless.jsonl", 20);
+    PrepareOptions options = options_for(&input, temporary_path("endless"));
+    options.tokenizer = temporary_path("endless.json");
+    assert_error(prepare_run(&options), "--special \"<|endoftext|>\"");
+    options.end_of_text = 0;
+    assert_ok(prepare_run(&options));
+}
+
+// --- nothing to keep
+
+static void test_dataset_without_documents_is_refused_with_the_reason(void **state) {
+    (void)state;
+    const char *input = corpus("reasons.jsonl", 20);
+    PrepareOptions options = options_for(&input, temporary_path("reasons"));
+    options.reader.field = "txt";
+    options.reader.skip_bad = true;
+    assert_error(prepare_run(&options), "no document was kept: bad 20");
+    options.reader.field = NULL;
+    options.min_chars = 1000000;
+    assert_error(prepare_run(&options), "no document was kept: outside the length limits 20");
+    const char *empty = temporary_file("empty.txt", "", 0);
+    options.inputs = &empty;
+    assert_error(prepare_run(&options), "no document was kept: the input holds none");
+    assert_false(file_exists(temporary_path("reasons/work")));
+    assert_false(file_exists(temporary_path("reasons/dataset.json")));
+}
+
+static void test_corrected_options_are_taken_when_nothing_was_done(void **state) {
+    (void)state;
+    const char *input = corpus("typo.jsonl", 20);
+    PrepareOptions options = options_for(&input, temporary_path("typo"));
+    options.reader.field = "txt";
+    assert_error(prepare_run(&options), "no field \"txt\"");
+    assert_false(file_exists(temporary_path("typo/work")));
+    assert_ok(dir_make(temporary_path("typo/work"))); // what a kill before the first unit leaves
+    temporary_file("typo/work/plan.json", "{}", 2);
+    options.reader.field = NULL;
+    assert_ok(prepare_run(&options));
+    assert_int_equal(split_figure(options.output, "train", "documents"), 20);
+}
+
+static void test_damaged_file_is_left_out_and_counted(void **state) {
+    (void)state;
+    const char *inputs[] = {corpus("sound.jsonl", 20), temporary_file("damaged.jsonl.gz", "\x1f\x8b rubbish", 10)};
+    PrepareOptions options = options_for(inputs, temporary_path("damaged"));
+    options.input_count = 2;
+    assert_error(prepare_run(&options), "damaged.jsonl.gz: damaged gzip data");
+    options.reader.skip_bad = true;
+    assert_ok(prepare_run(&options));
+    assert_int_equal(count_figure(options.output, "damaged_files"), 1);
+    assert_int_equal(count_figure(options.output, "bad"), 0);
+    assert_int_equal(split_figure(options.output, "train", "documents"), 20);
+}
+
+// A checksum stands at the end: units may hold what it then proves damaged, and are not resumed.
+static void test_work_on_a_file_found_damaged_is_not_resumed(void **state) {
+    (void)state;
+    char *text;
+    size_t size;
+    const char *inputs[] = {corpus("before.jsonl", 20), temporary_path("late.jsonl.gz")};
+    assert_ok(file_read(&text, &size, corpus("late.jsonl", 8000)));
+    gzFile out = gzopen(inputs[1], "wb");
+    assert_int_equal(gzwrite(out, text, (unsigned)size), size);
+    gzclose(out);
+    free(text);
+    assert_ok(file_read(&text, &size, inputs[1]));
+    text[size - 6] ^= 1;
+    assert_ok(file_write_atomic(inputs[1], text, size));
+    free(text);
+    PrepareOptions options = options_for(inputs, temporary_path("late"));
+    options.input_count = 2;
+    assert_error(prepare_run(&options), "incorrect data check");
+    assert_true(file_exists(temporary_path("late/work/unit-000000")));
+    options.reader.skip_bad = true;
+    assert_error(prepare_run(&options), "start again with --overwrite");
+    options.overwrite = true;
+    assert_ok(prepare_run(&options));
+    assert_int_equal(split_figure(options.output, "train", "documents"), 20);
+}
+
 // --- what else may lie in the output folder
 
 static void test_inputs_in_the_output_folder_are_refused_and_kept(void **state) {
@@ -463,6 +577,7 @@ int main(void) {
         cmocka_unit_test(test_without_targets_every_document_is_there_once),
         cmocka_unit_test(test_splits_get_exactly_the_asked_tokens),
         cmocka_unit_test(test_counts_are_exact_although_copies_at_the_border_are_dropped),
+        cmocka_unit_test(test_tokens_in_no_split_are_accounted_for),
         cmocka_unit_test(test_no_text_is_in_two_splits),
         cmocka_unit_test(test_any_number_of_threads_gives_the_same_bytes),
         cmocka_unit_test(test_order_is_shuffled_and_follows_the_seed),
@@ -472,6 +587,11 @@ int main(void) {
         cmocka_unit_test(test_special_tokens_in_the_text_stay_text),
         cmocka_unit_test(test_finished_work_is_not_done_again),
         cmocka_unit_test(test_failed_run_resumes_only_with_the_same_options),
+        cmocka_unit_test(test_tokenizer_without_end_of_text_is_refused_with_a_way_out),
+        cmocka_unit_test(test_dataset_without_documents_is_refused_with_the_reason),
+        cmocka_unit_test(test_corrected_options_are_taken_when_nothing_was_done),
+        cmocka_unit_test(test_damaged_file_is_left_out_and_counted),
+        cmocka_unit_test(test_work_on_a_file_found_damaged_is_not_resumed),
         cmocka_unit_test(test_inputs_in_the_output_folder_are_refused_and_kept),
         cmocka_unit_test(test_folders_with_other_files_are_refused_and_kept),
         cmocka_unit_test(test_overwrite_leaves_the_work_of_a_running_process_alone),

@@ -178,15 +178,15 @@ class PullTest(unittest.TestCase):
         HUB.always = None
         shutil.rmtree(self.folder)
 
-    def command(self, *more):
+    def command(self, *more, quiet=True):
         return [HEARTH, "data", "pull", REPO, "--endpoint", ENDPOINT, "--output", str(self.out), "--part-mb", "1",
-                "--retry-seconds", "0.01", "--quiet", *more]  # fmt: skip
+                "--retry-seconds", "0.01", *(["--quiet"] if quiet else []), *more]  # fmt: skip
 
-    def pull(self, *more, token=None):
+    def pull(self, *more, token=None, quiet=True):
         environment = {k: v for k, v in os.environ.items() if not k.startswith("HF_") and "proxy" not in k.lower()}
         if token:
             environment["HF_TOKEN"] = token
-        return subprocess.run(self.command(*more), capture_output=True, text=True, timeout=60, env=environment)
+        return subprocess.run(self.command(*more, quiet=quiet), capture_output=True, text=True, timeout=60, env=environment)
 
     def assert_all_there(self):
         for path, data in HUB.files.items():
@@ -251,6 +251,17 @@ class PullTest(unittest.TestCase):
         self.assertGreater(before, 2 * PART)
         self.assert_pulled()
         self.assertEqual(HUB.sent, sum(len(d) for p, d in HUB.files.items() if p.endswith(".parquet")))
+
+    def test_every_failed_try_is_said(self):
+        for quiet in (False, True):
+            HUB.list_faults = [500] * 4
+            result = self.pull("--retries", "3", quiet=quiet)
+            self.assertEqual(result.returncode, 1)
+            tries = [line for line in result.stderr.splitlines() if "status 500; try" in line]
+            self.assertEqual(len(tries), 0 if quiet else 3, result.stderr)
+            if not quiet:
+                self.assertIn("try 2 of 4, the next in 0.0 s", tries[1])
+            self.assertIn("check the network", result.stderr)
 
     def test_killed_download_goes_on(self):
         HUB.delay = 0.01

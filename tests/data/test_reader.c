@@ -171,6 +171,17 @@ static void test_bad_line_is_named_with_line_column_and_byte(void **state) {
     assert_refused(path, &options, "bad.jsonl:2:9: the field is not a string (byte 21 of the text)");
 }
 
+static void test_missing_field_names_those_that_are_there(void **state) {
+    (void)state;
+    const ReaderOptions options = {.field = "txt"};
+    const char *first = file("names.jsonl", "{\"id\":1,\"meta\":{\"txt\":2},\"text\":\"a\"}\n");
+    assert_refused(first, &options, "names.jsonl:1:1: the object has no field \"txt\"");
+    assert_refused(first, &options, "it has: id, meta, text; choose with --field");
+    assert_refused(file("names.jsonl", "{}\n"), &options, "it has: none;");
+    assert_refused(file("names.jsonl", "{\"txt\":\"a\"}\n{\"text\":\"b\"}\n"), &options,
+                   "--skip-bad"); // one odd record
+}
+
 static void test_skip_bad_counts_and_goes_on(void **state) {
     (void)state;
     const ReaderOptions options = {.skip_bad = true};
@@ -250,7 +261,10 @@ static const char *gzip_file(const char *name, const char *text, size_t size) {
 static const char *zstd_file(const char *name, const char *text, size_t size) {
     size_t bound = ZSTD_compressBound(size);
     char *data = xmalloc(bound);
-    size_t bytes = ZSTD_compress(data, bound, text, size, 3);
+    ZSTD_CCtx *context = ZSTD_createCCtx();
+    ZSTD_CCtx_setParameter(context, ZSTD_c_checksumFlag, 1); // as the program zstd does
+    size_t bytes = ZSTD_compress2(context, data, bound, text, size);
+    ZSTD_freeCCtx(context);
     const char *path = temporary_file(name, data, bytes);
     free(data);
     return path;
@@ -306,28 +320,44 @@ static void test_members_and_frames_may_follow_each_other(void **state) {
     assert_texts(zst, &options, "one|two|");
 }
 
-// Cutting or changing the file anywhere either is an error that names the file, or (a changed byte that the format does
-// not guard) gives other text; never a crash, never silence about a cut.
+// A damaged file is an error that says so, whatever rubbish it decodes to; with skip_bad nothing of it is taken.
+static void assert_damage_noticed(const char *path, size_t at) {
+    TextBuffer out = {0};
+    ReaderOptions options = {.lines = true};
+    Status status = all_texts(&out, NULL, &options, &path, 1);
+    if (!status) fail_msg("damage of %s at byte %zu went unnoticed", path, at);
+    if (!strstr(status_text(status), "damaged")) fail_msg("%s", status_text(status));
+    status_free(status);
+    ReaderCounts counts;
+    options.skip_bad = true;
+    assert_ok(all_texts(&out, &counts, &options, &path, 1));
+    assert_string_equal(out.data, "");
+    assert_int_equal(counts.damaged, 1);
+    assert_int_equal(counts.bad, 0);
+    text_buffer_free(&out);
+}
+
+// Cutting or changing the file anywhere, but for header fields that the formats do not guard.
 static void damage_table(const char *name, const char *path) {
-    const ReaderOptions options = {.lines = true};
+    enum { HEADER = 10 };
     char *data;
     size_t size;
     assert_ok(file_read(&data, &size, path));
     for (size_t cut = 1; cut < size; cut += size / 37 + 1) {
-        const char *damaged = temporary_file(name, data, cut);
-        TextBuffer out = {0};
-        Status status = all_texts(&out, NULL, &options, &damaged, 1);
-        if (!status) fail_msg("a cut of %s to %zu bytes went unnoticed", name, cut);
-        if (!strstr(status_text(status), "damaged")) fail_msg("%s", status_text(status));
-        status_free(status);
-        text_buffer_free(&out);
+        assert_damage_noticed(temporary_file(name, data, cut), cut);
     }
-    for (size_t at = 0; at < size; at += size / 41 + 1) {
+    for (size_t at = 0; at < HEADER; at++) { // never a crash
         data[at] ^= 0x55;
+        const ReaderOptions options = {.lines = true};
         const char *damaged = temporary_file(name, data, size);
         TextBuffer out = {0};
         status_free(all_texts(&out, NULL, &options, &damaged, 1));
         text_buffer_free(&out);
+        data[at] ^= 0x55;
+    }
+    for (size_t at = HEADER; at < size; at += size / 141 + 1) {
+        data[at] ^= 0x55;
+        assert_damage_noticed(temporary_file(name, data, size), at);
         data[at] ^= 0x55;
     }
     free(data);
@@ -343,11 +373,31 @@ static void test_damaged_compressed_files_are_refused(void **state) {
     text_buffer_free(&lines);
 }
 
+// Members and frames in front of the damaged one have checksums of their own.
+static void test_skip_bad_keeps_what_stands_before_the_damaged_member(void **state) {
+    (void)state;
+    const ReaderOptions options = {.skip_bad = true};
+    const char *one = "{\"text\":\"one\"}\n", *two = "{\"text\":\"two\"}\n";
+    const char *paths[] = {gzip_file("sound.jsonl.gz", one, strlen(one)),
+                           zstd_file("sound.jsonl.zst", one, strlen(one))};
+    append(paths[0], gzip_file("other.jsonl.gz", two, strlen(two)));
+    append(paths[1], zstd_file("other.jsonl.zst", two, strlen(two)));
+    for (size_t i = 0; i < 2; i++) {
+        char *data;
+        size_t size;
+        assert_ok(file_read(&data, &size, paths[i]));
+        data[size - (i ? 2 : 6)] ^= 1; // in the last checksum
+        assert_ok(file_write_atomic(paths[i], data, size));
+        assert_texts(paths[i], &options, "one|");
+        free(data);
+    }
+}
+
 static void test_file_that_is_not_compressed_is_refused(void **state) {
     (void)state;
     const ReaderOptions options = {0};
-    assert_refused(file("plain.txt.gz", "not gzip at all"), &options, "damaged gzip data at byte");
-    assert_refused(file("plain.txt.zst", "not zstd at all"), &options, "damaged zstd data at byte");
+    assert_refused(file("plain.txt.gz", "not gzip at all"), &options, "damaged gzip data at or before byte");
+    assert_refused(file("plain.txt.zst", "not zstd at all"), &options, "damaged zstd data at or before byte");
 }
 
 // --- inputs
@@ -429,6 +479,7 @@ int main(void) {
         cmocka_unit_test(test_field_is_chosen_by_name),
         cmocka_unit_test(test_missing_field_names_line_and_option),
         cmocka_unit_test(test_bad_line_is_named_with_line_column_and_byte),
+        cmocka_unit_test(test_missing_field_names_those_that_are_there),
         cmocka_unit_test(test_skip_bad_counts_and_goes_on),
         cmocka_unit_test(test_mark_and_line_ends_of_windows_are_accepted),
         cmocka_unit_test(test_text_file_is_one_document),
@@ -438,6 +489,7 @@ int main(void) {
         cmocka_unit_test(test_compressed_lines_read_like_plain_ones),
         cmocka_unit_test(test_members_and_frames_may_follow_each_other),
         cmocka_unit_test(test_damaged_compressed_files_are_refused),
+        cmocka_unit_test(test_skip_bad_keeps_what_stands_before_the_damaged_member),
         cmocka_unit_test(test_file_that_is_not_compressed_is_refused),
         cmocka_unit_test(test_folders_and_globs_come_in_sorted_order),
         cmocka_unit_test(test_unknown_inputs_are_refused_by_name),

@@ -78,7 +78,7 @@ static void stories_differ(void **state) {
 static void the_shards_decode_to_the_stories(void **state) {
     (void)state;
     char *directory = make_directory();
-    SynthRequest request = {directory, NULL, 600, 9, 300, 30};
+    SynthRequest request = {directory, NULL, 600, 9, 300, 30, false};
     SynthResult result;
     assert_ok(synth_write(&request, &result));
     Dataset train, val;
@@ -116,6 +116,67 @@ static void the_shards_decode_to_the_stories(void **state) {
     free(directory);
 }
 
+static void assert_file(const char *path, const char *text) {
+    char *data;
+    size_t size;
+    assert_ok(file_read(&data, &size, path));
+    assert_string_equal(data, text);
+    free(data);
+}
+
+static void a_dataset_is_replaced_only_when_asked(void **state) {
+    (void)state;
+    char *directory = make_directory();
+    SynthRequest request = {.directory = directory, .vocab = 300, .seed = 1, .stories = 50, .val_stories = 5};
+    SynthResult first, second;
+    assert_ok(synth_write(&request, &first));
+    request.stories = 10;
+    assert_error(synth_write(&request, &second), "--overwrite");
+    Dataset train;
+    assert_ok(dataset_open(&train, directory, "train", true));
+    assert_int_equal(train.document_count, 50);
+    dataset_close(&train);
+    request.overwrite = true;
+    request.vocab = 3; // refused: nothing may be gone by then
+    assert_error(synth_write(&request, &second), "vocab");
+    assert_ok(dataset_open(&train, directory, "train", true));
+    assert_int_equal(train.document_count, 50);
+    dataset_close(&train);
+    request.vocab = 300;
+    assert_ok(synth_write(&request, &second));
+    assert_ok(dataset_open(&train, directory, "train", true));
+    assert_int_equal(train.document_count, 10);
+    dataset_close(&train);
+    assert_ok(dir_remove(directory));
+    free(directory);
+}
+
+static void what_is_no_dataset_is_never_replaced(void **state) {
+    (void)state;
+    static const char *const names[] = {"config.toml", "train/notes.txt", "work/unit-000000"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        char *directory = make_directory();
+        char *tokenizer = path_join(directory, "tokenizer.json"), *other = path_join(directory, names[i]);
+        char *folder = path_directory(other);
+        assert_ok(dir_make(folder));
+        assert_ok(file_write_atomic(tokenizer, "mine", 4));
+        assert_ok(file_write_atomic(other, "mine", 4));
+        SynthRequest request = {.directory = directory, .vocab = 300, .stories = 10, .val_stories = 1};
+        SynthResult result;
+        for (int overwrite = 0; overwrite < 2; overwrite++) {
+            request.overwrite = overwrite;
+            assert_error(synth_write(&request, &result), overwrite ? "of a" : "is not empty");
+            assert_file(tokenizer, "mine");
+            assert_file(other, "mine");
+        }
+        assert_ok(dir_remove(directory));
+        free(folder);
+        free(tokenizer);
+        free(other);
+        free(directory);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_story_is_a_function_of_seed_and_index),
@@ -123,6 +184,8 @@ int main(void) {
         cmocka_unit_test(pronouns_agree_with_the_hero),
         cmocka_unit_test(stories_differ),
         cmocka_unit_test(the_shards_decode_to_the_stories),
+        cmocka_unit_test(a_dataset_is_replaced_only_when_asked),
+        cmocka_unit_test(what_is_no_dataset_is_never_replaced),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

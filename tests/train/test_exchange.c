@@ -135,7 +135,7 @@ static void the_byte_tokenizer_is_taken_when_the_shards_were_made_with_it(void *
 static void no_tokenizer_is_guessed_for_shards_of_another(void **state) {
     (void)state;
     char *data = path_join(directory, "learned"), *config = text_format("[data]\ntrain = [\"%s\"]\n", data);
-    SynthRequest request = {data, NULL, 300, 7, 20, 2};
+    SynthRequest request = {data, NULL, 300, 7, 20, 2, false};
     SynthResult result;
     assert_ok(synth_write(&request, &result));
     assert_null(tokenizer_with(config));

@@ -17,7 +17,7 @@ static inline char *tiny_directory(void) { // a fresh directory with data in it;
     char *directory = text_copy("/tmp/hearth-test-XXXXXX");
     assert_non_null(mkdtemp(directory));
     char *data = path_join(directory, "data");
-    SynthRequest request = {data, "bytes", 0, 7, 200, 20};
+    SynthRequest request = {data, "bytes", 0, 7, 200, 20, false};
     SynthResult result;
     assert_ok(synth_write(&request, &result));
     free(data);
