@@ -473,7 +473,9 @@ static Status splits_fill(Prepare *prepare, json_t **splits) {
         uint64_t missing = tokens_missing(*splits);
         if (missing == 0) return NULL;
         if (prepare->complete == UNIT_END) {
-            log_warn("the input gave %llu tokens less than were asked for", (unsigned long long)missing);
+            bool left = json_integer_value(json_object_get(json_object_get(*splits, "train"), "tokens")) > 0;
+            log_warn("the input gave %llu tokens less than were asked for%s", (unsigned long long)missing,
+                     left ? "" : ", and the other splits have left none to train on");
             return NULL;
         }
         json_decref(*splits);

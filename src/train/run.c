@@ -13,6 +13,7 @@
 #include "train/trainer.h"
 #include "watch/progress.h"
 
+#include <errno.h>
 #include <math.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -164,7 +165,8 @@ static Status loop(Run *run) {
         poll_writer(run, true);
         progress_say(&run->progress, "stopped by signal %d after step %lld", (int)stop_signal,
                      (long long)run->trainer.step);
-        progress_say(&run->progress, "resume with: hearth train --resume --run %s", run->directory);
+        progress_say(&run->progress, "resume with: %s train --resume --run %s", program_invocation_name,
+                     run->directory);
     } else {
         if (run->config->checkpoint.at_end) TRY(save(run));
         if (run->config->eval.at_end) TRY(validate(run, true));
