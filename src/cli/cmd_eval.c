@@ -9,6 +9,7 @@
 #include "train/setup.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 typedef struct EvalRequest {
     LoadedRequest model;
@@ -54,10 +55,11 @@ static Status open_samples(EvalRequest *request, const Config *run, Samples *sam
     if (run) request->mask |= run->data.mask_documents;
     SamplesRequest given = {.paths = request->paths.items,
                             .path_count = request->paths.count,
-                            .split = request->split,
+                            .split = request->split ? request->split : "val",
                             .seq = (int)request->seq,
                             .mask_documents = request->mask};
     if (given.path_count) return samples_open(samples, &given);
+    if (request->split) return status_usage("--split is of a directory of --data, which is not given");
     if (!file_is_directory(request->model.path)) return status_usage("there is no directory %s", request->model.path);
     if (!run) return status_usage("%s is not a run, so hearth eval needs --data PATH", request->model.path);
     Config own = *run;
@@ -74,6 +76,8 @@ static Status evaluate(EvalRequest *request) {
     TRY(loaded_run_config(request->model.path, &run, &of_run));
     Status status = open_samples(request, of_run ? &run : NULL, &samples);
     if (!status) {
+        if (of_run && !request->model.precision)
+            request->model.precision = strcmp(run.train.precision, "fp32") == 0 ? "fp32" : "bf16";
         request->model.seq = (int)request->seq;
         request->model.documents = request->mask;
         status = measure(request, &samples);
@@ -84,7 +88,7 @@ static Status evaluate(EvalRequest *request) {
 }
 
 Status cmd_eval(int argc, char **argv) {
-    EvalRequest request = {.model = {.device = "auto"}, .split = "val"};
+    EvalRequest request = {.model = {.device = "auto"}};
     ArgList words;
     int64_t micro_batch = 8;
     bool helped;
@@ -101,7 +105,7 @@ Status cmd_eval(int argc, char **argv) {
         {"--tokenizer", ARG_TEXT, &request.model.tokenizer, "PATH", "default: the one beside the model"},
         {"--device", ARG_TEXT, &request.model.device, "NAME", "auto (default), cpu, cuda"},
         {"--precision", ARG_TEXT, &request.model.precision, "NAME",
-         "fp32 or bf16 (default: fp32 on a CPU, bf16 on a GPU)"},
+         "fp32 or bf16 (default: the run's; of others fp32 on a CPU, bf16 on a GPU)"},
     };
     const ArgCommand command = {"hearth eval RUN | hearth eval HF_DIR --data PATH [options]",
                                 "Measures the loss of a model on token shards, with perplexity and bits per byte. Of a "

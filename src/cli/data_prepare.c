@@ -72,8 +72,10 @@ static Status result_print(const char *output) {
         char tokens[32];
         int64_t cut = json_integer_value(json_object_get(split, "cut_tokens"));
         if (cut > 0)
-            printf("  cut off: %s tokens of the last document of %s, to give the exact count; they are in no split\n",
-                   text_grouped(tokens, cut), name);
+            printf(
+                "  cut off: %s tokens of the last document of %s and its copies, to give the exact count; they are in "
+                "no split\n",
+                text_grouped(tokens, cut), name);
     }
     json_decref(root);
     return NULL;

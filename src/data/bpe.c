@@ -49,8 +49,7 @@ static void add_pair(Bpe *bpe, const BpeMerge *merge, uint32_t rank) {
     bpe->filter[bit >> 6] |= (uint64_t)1 << (bit & 63);
 }
 
-// --- one word
-// ----------------------------------------------------------------------------------------------------------
+// --- one word -------------------------------------------------------------------------------------------------------
 
 static void reserve_symbols(BpeState *state, size_t count) {
     if (count <= state->capacity) return;
@@ -237,8 +236,7 @@ void bpe_encode_long(BpeState *state, const uint8_t *word, size_t length, TokenI
     if (length <= BPE_LONG_WORD) bpe_words_add(&state->cache, key, word, length, ids, count);
 }
 
-// --- building
-// ----------------------------------------------------------------------------------------------------------
+// --- building -------------------------------------------------------------------------------------------------------
 
 // Words that are one token: all of the vocabulary with ignore_merges, else the tokens that merging makes of their
 // bytes.

@@ -46,8 +46,7 @@ typedef struct Trainer {
     Vocab spelled; // bytes of each token, to see when a merge makes one that exists
 } Trainer;
 
-// --- heap: highest count first, then the lowest ids
-// --------------------------------------------------------------------
+// --- heap: highest count first, then the lowest ids -----------------------------------------------------------------
 
 static bool comes_before(const HeapEntry *a, const HeapEntry *b) {
     if (a->count != b->count) return a->count > b->count;
@@ -80,8 +79,7 @@ static HeapEntry heap_pop(Trainer *trainer) {
     return top;
 }
 
-// --- pairs
-// -------------------------------------------------------------------------------------------------------------
+// --- pairs ----------------------------------------------------------------------------------------------------------
 
 static size_t pair_slot(const Trainer *trainer, uint32_t left, uint32_t right) {
     uint64_t key = (uint64_t)left << 32 | right;
@@ -152,8 +150,7 @@ static void push_touched(Trainer *trainer) {
     trainer->touched_count = 0;
 }
 
-// --- words
-// -------------------------------------------------------------------------------------------------------------
+// --- words ----------------------------------------------------------------------------------------------------------
 
 static int compare_words(const void *a, const void *b) {
     const Word *left = a, *right = b;
@@ -211,8 +208,7 @@ static void merge_in_word(Trainer *trainer, uint32_t index, uint32_t left, uint3
     word->length = kept;
 }
 
-// --- the loop
-// ----------------------------------------------------------------------------------------------------------
+// --- the loop -------------------------------------------------------------------------------------------------------
 
 static uint32_t token_add(BpeTraining *training, Trainer *trainer, uint32_t left, uint32_t right, const char *text,
                           size_t length) {

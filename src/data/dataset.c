@@ -12,8 +12,7 @@
 
 #define DATASET_FORMAT "hearth-dataset"
 
-// --- dataset.json
-// ------------------------------------------------------------------------------------------------------
+// --- dataset.json ---------------------------------------------------------------------------------------------------
 
 // The hash covers the text of the document without its "hash" member, keys in order of writing.
 static uint64_t json_hash(const json_t *root) {
@@ -65,8 +64,7 @@ Status dataset_read_json(json_t **root, const char *directory) {
     return status;
 }
 
-// --- opening
-// -----------------------------------------------------------------------------------------------------------
+// --- opening --------------------------------------------------------------------------------------------------------
 
 static Status shard_append(Dataset *dataset, const char *path, bool deep) {
     dataset->shards = xrealloc(dataset->shards, (dataset->shard_count + 1) * sizeof *dataset->shards);

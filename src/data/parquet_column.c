@@ -125,8 +125,7 @@ int64_t parquet_column_offset(const ParquetColumn *column) {
     return column->offset;
 }
 
-// --- the window
-// --------------------------------------------------------------------------------------------------------
+// --- the window -----------------------------------------------------------------------------------------------------
 
 // Makes bytes [offset, offset + bytes) available; the caller has checked that they lie inside the chunk.
 static Status window_need(ParquetColumn *column, int64_t offset, size_t bytes, const uint8_t **data) {
@@ -154,8 +153,7 @@ static Status window_need(ParquetColumn *column, int64_t offset, size_t bytes, c
     return NULL;
 }
 
-// --- page headers
-// ------------------------------------------------------------------------------------------------------
+// --- page headers ---------------------------------------------------------------------------------------------------
 
 static void details_read(Thrift *thrift, PageHeader *header, int kind) {
     ThriftField field = {0};
@@ -232,8 +230,7 @@ static Status header_read(ParquetColumn *column, PageHeader *header, int64_t *bo
     return NULL;
 }
 
-// --- page bodies
-// -------------------------------------------------------------------------------------------------------
+// --- page bodies ----------------------------------------------------------------------------------------------------
 
 static Status crc_check(const ParquetColumn *column, const PageHeader *header, const uint8_t *data) {
 #if HEARTH_HAVE_ZLIB
@@ -442,8 +439,7 @@ static Status page_next(ParquetColumn *column) {
     return NULL;
 }
 
-// --- values
-// ------------------------------------------------------------------------------------------------------------
+// --- values ---------------------------------------------------------------------------------------------------------
 
 static bool dictionary_value(ParquetColumn *column, ParquetValue *value) {
     uint32_t index;

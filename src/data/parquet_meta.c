@@ -43,8 +43,7 @@ Status parquet_read(const ParquetFile *file, int64_t offset, void *data, size_t 
     return NULL;
 }
 
-// --- schema
-// ------------------------------------------------------------------------------------------------------------
+// --- schema ---------------------------------------------------------------------------------------------------------
 
 typedef struct SchemaElement {
     int type, repetition; // -1 when absent
@@ -131,8 +130,7 @@ static Status schema_read(ParquetFile *file, Thrift *thrift, ThriftType type, co
     return status;
 }
 
-// --- row groups
-// --------------------------------------------------------------------------------------------------------
+// --- row groups -----------------------------------------------------------------------------------------------------
 
 typedef struct ChunkMeta {
     ParquetChunk chunk;
@@ -275,8 +273,7 @@ static Status groups_read(ParquetFile *file, Thrift *thrift, ThriftType type, in
     return NULL;
 }
 
-// --- file
-// --------------------------------------------------------------------------------------------------------------
+// --- file -----------------------------------------------------------------------------------------------------------
 
 static Status footer_parse(ParquetFile *file, Thrift *thrift, const bool *numeric, int64_t footer_start) {
     ThriftField field = {0};

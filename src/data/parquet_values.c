@@ -40,8 +40,7 @@ static uint64_t bits_at(const uint8_t *start, const uint8_t *end, uint64_t bit, 
     return width == 64 ? low : low & (((uint64_t)1 << width) - 1);
 }
 
-// --- RLE / bit-packed hybrid
-// -------------------------------------------------------------------------------------------
+// --- RLE / bit-packed hybrid ----------------------------------------------------------------------------------------
 
 bool rle_start(RleDecoder *rle, ByteSpan bytes, unsigned width) {
     *rle = (RleDecoder){.bytes = bytes, .width = width};
@@ -85,8 +84,7 @@ bool rle_next(RleDecoder *rle, uint32_t *value) {
     return true;
 }
 
-// --- DELTA_BINARY_PACKED
-// -----------------------------------------------------------------------------------------------
+// --- DELTA_BINARY_PACKED --------------------------------------------------------------------------------------------
 
 bool delta_start(DeltaDecoder *delta, ByteSpan bytes) {
     *delta = (DeltaDecoder){.bytes = bytes, .first = true};

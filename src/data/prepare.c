@@ -50,8 +50,7 @@ int prepare_threads(int asked) {
     return count < 1 ? 1 : (int)count;
 }
 
-// --- the plan: what decides the result
-// ---------------------------------------------------------------------------------
+// --- the plan: what decides the result ------------------------------------------------------------------------------
 
 typedef struct Prepare {
     const PrepareOptions *options;
@@ -123,8 +122,7 @@ static void plan_hash(const Prepare *prepare, char out[24]) {
     free(text);
 }
 
-// --- finding out what is done already
-// ----------------------------------------------------------------------------------
+// --- finding out what is done already -------------------------------------------------------------------------------
 
 // *done: the output holds the finished dataset of this very plan.
 static Status finished_check(const Prepare *prepare, bool *done) {
@@ -191,8 +189,7 @@ static Status units_find(Prepare *prepare) {
     return NULL;
 }
 
-// --- scatter
-// -----------------------------------------------------------------------------------------------------------
+// --- scatter --------------------------------------------------------------------------------------------------------
 
 // The hashes of documents in units that exist already.
 static Status dedup_restore(const Prepare *prepare, DedupSet *dedup) {
@@ -356,8 +353,7 @@ done:
     return status;
 }
 
-// --- all of it
-// ---------------------------------------------------------------------------------------------------------
+// --- all of it ------------------------------------------------------------------------------------------------------
 
 static Status options_check(const Prepare *prepare) {
     const PrepareOptions *options = prepare->options;
@@ -471,11 +467,10 @@ static Status splits_fill(Prepare *prepare, json_t **splits) {
         TRY(gather_run(prepare->options, prepare->tokenizer, prepare->work, prepare->unit_count, &prepare->counts,
                        splits));
         uint64_t missing = tokens_missing(*splits);
-        if (missing == 0) return NULL;
-        if (prepare->complete == UNIT_END) {
-            bool left = json_integer_value(json_object_get(json_object_get(*splits, "train"), "tokens")) > 0;
-            log_warn("the input gave %llu tokens less than were asked for%s", (unsigned long long)missing,
-                     left ? "" : ", and the other splits have left none to train on");
+        if (missing == 0 || prepare->complete == UNIT_END) {
+            if (missing) log_warn("the input gave %llu tokens less than were asked for", (unsigned long long)missing);
+            if (json_integer_value(json_object_get(json_object_get(*splits, "train"), "tokens")) == 0)
+                log_warn("the other splits have left no tokens to train on");
             return NULL;
         }
         json_decref(*splits);

@@ -89,8 +89,7 @@ static void slots_grow(DedupSet *set) {
     free(old.slots);
 }
 
-// --- runs
-// --------------------------------------------------------------------------------------------------------------
+// --- runs -----------------------------------------------------------------------------------------------------------
 
 static uint64_t bloom_bit(const Run *run, DocumentHash hash, unsigned probe) {
     return (hash.high + probe * (hash.low | 1)) % run->bloom_bits;

@@ -51,8 +51,7 @@ typedef struct Gather {
     uint64_t merged_documents, merged_tokens, merged_bytes, all_tokens;
 } Gather;
 
-// --- shards
-// ------------------------------------------------------------------------------------------------------------
+// --- shards ---------------------------------------------------------------------------------------------------------
 
 static Status shard_start(Gather *gather, Split *split) {
     char *path = text_format("%s/%s/%05zu.shard", gather->options->output, split->name, split->shard_index);
@@ -92,8 +91,7 @@ static Status document_write(Gather *gather, Split *split, const uint32_t *ids, 
     return shard_writer_add(split->writer, ids, count, text_bytes);
 }
 
-// --- the window: keeps copies of one text apart
-// ------------------------------------------------------------------------
+// --- the window: keeps copies of one text apart ---------------------------------------------------------------------
 
 static int window_order(const void *a, const void *b) {
     const WindowEntry *x = a, *y = b;
@@ -134,8 +132,7 @@ static Status window_add(Gather *gather, Split *split, const UnitRecord *record,
     return NULL;
 }
 
-// --- documents
-// ---------------------------------------------------------------------------------------------------------
+// --- documents ------------------------------------------------------------------------------------------------------
 
 static uint64_t kept_text_bytes(const Gather *gather, const uint32_t *ids, size_t count) {
     uint64_t bytes = 0;
@@ -215,8 +212,7 @@ static Status documents_merge(Gather *gather, UnitMerge *merge) {
     return NULL;
 }
 
-// --- the record of it
-// --------------------------------------------------------------------------------------------------
+// --- the record of it -----------------------------------------------------------------------------------------------
 
 static uint64_t split_median(const Split *split) {
     uint64_t seen = 0;

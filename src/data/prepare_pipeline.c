@@ -49,8 +49,7 @@ static void pipeline_fail(Pipeline *pipeline, Status status, bool stop) {
     pthread_mutex_unlock(&pipeline->lock);
 }
 
-// --- reading
-// -----------------------------------------------------------------------------------------------------------
+// --- reading --------------------------------------------------------------------------------------------------------
 
 static void batch_add(Batch *batch, const Document *document, DocumentHash hash) {
     if (batch->count == batch->capacity) {
@@ -152,8 +151,7 @@ static void *reading_main(void *argument) {
     return NULL;
 }
 
-// --- tokenizing
-// --------------------------------------------------------------------------------------------------------
+// --- tokenizing -----------------------------------------------------------------------------------------------------
 
 static void token_append(TokenIds *tokens, uint32_t id) {
     if (tokens->count == tokens->capacity) {
@@ -205,8 +203,7 @@ static void *tokenizing_main(void *argument) {
     return NULL;
 }
 
-// --- the caller's side
-// -------------------------------------------------------------------------------------------------
+// --- the caller's side ----------------------------------------------------------------------------------------------
 
 static Status threads_start(Pipeline *pipeline, int threads) {
     if (pthread_create(&pipeline->reading, NULL, reading_main, pipeline) != 0) {

@@ -36,8 +36,9 @@ Status unit_open(const char *path, UnitHeader *header, int *fd) {
     if (*fd < 0) return status_errno("cannot open %s", path);
     struct stat info;
     bool sound = fstat(*fd, &info) == 0 && pread(*fd, header, sizeof *header, 0) == (ssize_t)sizeof *header &&
-                 memcmp(header->magic, UNIT_MAGIC, 8) == 0 && header->version == UNIT_VERSION &&
-                 header->checksum == header_checksum(header);
+                 memcmp(header->magic, UNIT_MAGIC, 8) == 0;
+    bool other = sound && header->version != UNIT_VERSION;
+    sound = sound && !other && header->checksum == header_checksum(header);
     if (sound) {
         uint64_t bytes =
             sizeof *header + header->record_count * sizeof(UnitRecord) + header->token_count * header->token_bytes;
@@ -46,11 +47,12 @@ Status unit_open(const char *path, UnitHeader *header, int *fd) {
     if (sound) return NULL;
     close(*fd);
     *fd = -1;
-    return status_hint(status_usage("%s is damaged", path), "start again with --overwrite");
+    return status_hint(other ? status_usage("%s was written by another version of hearth", path)
+                             : status_usage("%s is damaged", path),
+                       "start again with --overwrite");
 }
 
-// --- writing
-// -----------------------------------------------------------------------------------------------------------
+// --- writing --------------------------------------------------------------------------------------------------------
 
 typedef struct Entry {
     UnitRecord record;
@@ -162,8 +164,7 @@ Status unit_buffer_write(UnitBuffer *buffer, const char *directory, size_t index
     return status;
 }
 
-// --- merging
-// -----------------------------------------------------------------------------------------------------------
+// --- merging --------------------------------------------------------------------------------------------------------
 
 typedef struct Stream { // a part of a unit file, read through a buffer
     uint64_t offset, end;

@@ -40,8 +40,7 @@ static long response_code(const Http *http) {
     return code;
 }
 
-// --- headers and bodies
-// ------------------------------------------------------------------------------------------------
+// --- headers and bodies ---------------------------------------------------------------------------------------------
 
 static bool header_value(const char *line, size_t length, const char *name, const char **value) {
     size_t name_length = strlen(name);
@@ -143,8 +142,7 @@ static size_t on_range(char *data, size_t size, size_t count, void *context) {
     return http->at == http->end && http->asked >= 0 && response_code(http) == 200 ? 0 : length;
 }
 
-// --- tries
-// -------------------------------------------------------------------------------------------------------------
+// --- tries ----------------------------------------------------------------------------------------------------------
 
 static bool status_is_transient(long code) {
     return code == 408 || code == 425 || code == 429 || code >= 500;

@@ -45,8 +45,7 @@ static SourceOpen *source_for(const char *path) {
     return NULL;
 }
 
-// --- inputs
-// ------------------------------------------------------------------------------------------------------------
+// --- inputs ---------------------------------------------------------------------------------------------------------
 
 static Status file_append(Reader *reader, const char *path) {
     int64_t bytes;
@@ -123,8 +122,7 @@ void reader_close(Reader *reader) {
     free(reader);
 }
 
-// --- records
-// -----------------------------------------------------------------------------------------------------------
+// --- records --------------------------------------------------------------------------------------------------------
 
 static void file_leave(Reader *reader) {
     if (reader->source) reader->source->close(reader->source);

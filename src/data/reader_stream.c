@@ -288,8 +288,8 @@ Status stream_next(ByteStream *stream, const char **data, size_t *size) {
 
 Status stream_drain(ByteStream *stream) {
     const char *data;
-    size_t size = stream->threaded;
-    while (size > 0)
+    size_t size = 1;
+    while (stream->threaded && size > 0) // only compressed files have a thread, and something to verify
         TRY(stream_next(stream, &data, &size));
     return NULL;
 }

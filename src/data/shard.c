@@ -27,8 +27,7 @@ static uint64_t padded(uint64_t bytes) {
     return (bytes + 7) & ~(uint64_t)7;
 }
 
-// --- reading
-// -----------------------------------------------------------------------------------------------------------
+// --- reading --------------------------------------------------------------------------------------------------------
 
 static Status header_check(const ShardHeader *header, uint64_t file_bytes) {
     if (memcmp(header->magic, SHARD_MAGIC, 8) != 0) {
@@ -121,8 +120,7 @@ void shard_close(Shard *shard) {
     *shard = (Shard){0};
 }
 
-// --- writing
-// -----------------------------------------------------------------------------------------------------------
+// --- writing --------------------------------------------------------------------------------------------------------
 
 struct ShardWriter {
     char *path, *partial; // the file is written as `partial` and renamed when it is whole

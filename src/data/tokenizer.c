@@ -47,8 +47,7 @@ void tokenizer_state_free(TokenizerState *state) {
     free(state);
 }
 
-// --- added tokens inside the text
-// -------------------------------------------------------------------------------------
+// --- added tokens inside the text -----------------------------------------------------------------------------------
 
 typedef Status EncodePart(TokenizerState *state, const uint8_t *begin, const uint8_t *end, unsigned flags);
 
@@ -95,8 +94,7 @@ static Status encode_around(TokenizerState *state, const AddedMatcher *matcher, 
     return done < end ? part(state, done, end, flags) : NULL;
 }
 
-// --- encoding
-// ----------------------------------------------------------------------------------------------------------
+// --- encoding -------------------------------------------------------------------------------------------------------
 
 static Status encode_split(TokenizerState *state, const uint8_t *begin, const uint8_t *end, unsigned flags) {
     (void)flags;
@@ -162,8 +160,7 @@ Status tokenizer_encode(TokenizerState *state, const char *text, size_t length, 
     return status;
 }
 
-// --- decoding
-// ----------------------------------------------------------------------------------------------------------
+// --- decoding -------------------------------------------------------------------------------------------------------
 
 static bool is_special(const Tokenizer *tokenizer, uint32_t id) {
     for (size_t i = 0; i < tokenizer->added_count; i++) {

@@ -7,8 +7,7 @@
 #include "data/tokenizer.h"
 #include "data/unicode.h"
 
-// --- pre-tokenizers: each stage cuts or rewrites the pieces of the one before
-// -----------------------------------------
+// --- pre-tokenizers: each stage cuts or rewrites the pieces of the one before ---------------------------------------
 
 typedef enum SplitBehavior {
     SPLIT_ISOLATED,
@@ -39,8 +38,7 @@ typedef struct Stage {
 
 #define STAGES_MOST 32
 
-// --- added tokens
-// ------------------------------------------------------------------------------------------------------
+// --- added tokens ---------------------------------------------------------------------------------------------------
 
 typedef struct AddedToken {
     char *content;
@@ -69,8 +67,7 @@ void added_matcher_free(AddedMatcher *matcher);
 bool added_matcher_find(const AddedMatcher *matcher, const uint8_t *at, const uint8_t *end, const uint8_t **begin,
                         const uint8_t **stop, int32_t *token);
 
-// --- the tokenizer
-// -----------------------------------------------------------------------------------------------------
+// --- the tokenizer --------------------------------------------------------------------------------------------------
 
 #define FORMS_MOST 8
 

@@ -19,8 +19,7 @@ static const char *type_of(const json_t *object) {
     return type ? type : "without a type";
 }
 
-// --- the model
-// ---------------------------------------------------------------------------------------------------------
+// --- the model ------------------------------------------------------------------------------------------------------
 
 // The strings as the file spells them, to resolve merges and added tokens by; bpe.vocab has the bytes they stand for.
 static Status load_vocab(Tokenizer *tokenizer, Vocab *spelled, const json_t *model, const char *where) {
@@ -155,8 +154,7 @@ static Status load_model(Tokenizer *tokenizer, Vocab *spelled, const json_t *mod
     return load_merges(tokenizer, spelled, model, where);
 }
 
-// --- normaliser, added tokens, template
-// -------------------------------------------------------------------------------
+// --- normaliser, added tokens, template -----------------------------------------------------------------------------
 
 static Status load_normalizer(Tokenizer *tokenizer, const json_t *object, int depth, const char *where) {
     static const char *const names[] = {
@@ -355,8 +353,7 @@ static Status check_decoder(const json_t *object, int depth, const char *where) 
     return bad(where, status_hint(status_usage("the decoder \"%s\" is not supported", type), "supported is ByteLevel"));
 }
 
-// --- the whole file
-// ----------------------------------------------------------------------------------------------------
+// --- the whole file -------------------------------------------------------------------------------------------------
 
 static int64_t find_end_of_text(const Tokenizer *tokenizer) {
     static const char *const names[] = {TOKENIZER_END_OF_TEXT,   "<|end_of_text|>", "</s>",      "<eos>", "<|eos|>",

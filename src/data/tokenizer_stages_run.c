@@ -7,8 +7,7 @@
 
 #include <stdlib.h>
 
-// --- the last stage: one loop per known pattern, with scanner and cache lookup inlined
-// ---------------------------------
+// --- the last stage: one loop per known pattern, with scanner and cache lookup inlined ------------------------------
 
 static inline __attribute__((always_inline)) void encode_words(TokenizerState *state, SplitKind kind, const uint8_t *at,
                                                                const uint8_t *end) {
@@ -51,8 +50,7 @@ static void encode_piece(TokenizerState *state, const uint8_t *begin, const uint
     bpe_encode(&state->bpe, word, length, word + length, state->out);
 }
 
-// --- stages that cut by matches
-// ----------------------------------------------------------------------------------------
+// --- stages that cut by matches -------------------------------------------------------------------------------------
 
 typedef struct Cutter { // puts matches and what lies between them together as the behavior says
     TokenizerState *state;
@@ -157,8 +155,7 @@ static Status run_cutting(TokenizerState *state, int index, const uint8_t *begin
     return cutter_flush(&cutter);
 }
 
-// --- stages that rewrite
-// -----------------------------------------------------------------------------------------------
+// --- stages that rewrite --------------------------------------------------------------------------------------------
 
 static Status run_rewritten(TokenizerState *state, int next_stage, const TextBuffer *text) {
     const uint8_t *limit = state->limit, *begin = (const uint8_t *)text->data;

@@ -78,8 +78,9 @@ static Status check_divides(int whole, int parts, const char *whole_name, const 
     return status_usage("%s %d does not divide by %s %d", whole_name, whole, parts_name, parts);
 }
 
-static Status check_cuda(const LayoutRequest *request) {
+Status layout_check_kernels(const LayoutRequest *request) {
     const ModelConfig *config = &request->config;
+    if (request->device != LAYOUT_CUDA) return NULL;
     if (config->head_dim > OPS_CUDA_HEAD_DIM_MAX)
         return status_usage("attention on a GPU has heads of at most %d columns, and head_dim is %d",
                             OPS_CUDA_HEAD_DIM_MAX, config->head_dim);
@@ -120,7 +121,7 @@ static Status check_request(const LayoutRequest *request) {
         return status_usage("%d layers cannot fill %d pipeline stages", config->layers, mesh->pp);
     if (request->stage < 0 || request->stage >= mesh->pp)
         return status_usage("pipeline stage %d of %d does not exist", request->stage, mesh->pp);
-    return request->device == LAYOUT_CUDA ? check_cuda(request) : NULL;
+    return NULL;
 }
 
 // ---- parameters -----------------------------------------------------------------------------------------------------

@@ -219,6 +219,8 @@ typedef struct Layout {
 } Layout;
 
 Status layout_build(Layout *layout, const LayoutRequest *request);
+// Whether hearth's kernels for the device have room for the model.
+Status layout_check_kernels(const LayoutRequest *request);
 void layout_free(Layout *layout);
 
 const LayoutParam *layout_param(const Layout *layout, ParamId id, int layer); // NULL: not in this model

@@ -27,6 +27,7 @@ Status model_create(Model **out, Ops *ops, const LayoutRequest *request) {
     const Mesh *mesh = &request->mesh;
     if (mesh->dp * mesh->tp * mesh->pp * mesh->ep * mesh->cp * mesh->etp != 1)
         return status_usage("this build trains on one rank; the parallel degrees must be 1 (hearth plan accepts any)");
+    TRY(layout_check_kernels(request));
     Model *model = xcalloc(1, sizeof *model);
     model->ops = ops;
     Status status = layout_build(&model->layout, request);

@@ -8,8 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// --- units
-// ---------------------------------------------------------------------------------------------------------------
+// --- units ----------------------------------------------------------------------------------------------------------
 
 typedef struct Unit {
     const char *name;
@@ -47,8 +46,7 @@ static Unit unit_of(const char *name) {
     return (Unit){name, 1, 1, false}; // tokens, params, steps, USD, ...: what is counted is the unit
 }
 
-// --- looking up
-// ----------------------------------------------------------------------------------------------------------
+// --- looking up -----------------------------------------------------------------------------------------------------
 
 const CalcQuantity *calc_find(const char *name) {
     for (int s = 0; s < calc_subject_count; s++)
@@ -115,8 +113,7 @@ static Status unknown_input(const CalcQuantity *quantity, const char *name, size
     return status;
 }
 
-// --- reading values
-// ------------------------------------------------------------------------------------------------------
+// --- reading values -------------------------------------------------------------------------------------------------
 
 // A number, with K, M, B or T for counts. The suffix is read as an exponent, so that 15.6T is the double nearest
 // to 15.6e12.
@@ -233,8 +230,7 @@ static Status read_words(const CalcQuantity *quantity, const char *const *words,
     return status;
 }
 
-// --- rules between inputs
-// ------------------------------------------------------------------------------------------------
+// --- rules between inputs -------------------------------------------------------------------------------------------
 
 // The value of "tp" or "tp*pp*cp".
 static double product(const CalcQuantity *quantity, const CalcArgs *args, const char *names) {
@@ -279,8 +275,7 @@ static Status check_rule(const CalcQuantity *quantity, const CalcRule *rule, con
     return status;
 }
 
-// --- the formula
-// ---------------------------------------------------------------------------------------------------------
+// --- the formula ----------------------------------------------------------------------------------------------------
 
 static const CalcChoice *choice_of(const CalcInput *input, double value) {
     for (const CalcChoice *choice = input->choices; choice->name; choice++)
@@ -316,8 +311,7 @@ static void fill_template(TextBuffer *out, const char *pattern, const CalcQuanti
     }
 }
 
-// --- evaluation
-// ----------------------------------------------------------------------------------------------------------
+// --- evaluation -----------------------------------------------------------------------------------------------------
 
 static double call_function(CalcFunction function, const CalcArgs *args) {
     const double *x = args->base;

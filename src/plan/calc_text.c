@@ -61,8 +61,7 @@ char *calc_inputs_text(const CalcQuantity *quantity) {
     return out.data;
 }
 
-// --- one result
-// ----------------------------------------------------------------------------------------------------------
+// --- one result -----------------------------------------------------------------------------------------------------
 
 static char *value_text(const CalcResult *result) {
     if (result->text) return text_copy(result->text);
@@ -106,8 +105,7 @@ char *calc_json_text(const json_t *root) {
     return json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION((size_t)digits));
 }
 
-// --- lists
-// ---------------------------------------------------------------------------------------------------------------
+// --- lists ----------------------------------------------------------------------------------------------------------
 
 static bool matches(const CalcSubject *subject, const CalcQuantity *quantity, const char *word) {
     return !word || strcasestr(quantity->name, word) || strcasestr(subject->name, word) ||

@@ -89,12 +89,20 @@ Status loaded_source(const char *path, const char *checkpoint, char **source) {
     return status;
 }
 
+static bool is_run(const char *directory) {
+    return holds(directory, "config.toml") && holds(directory, "model.json");
+}
+
 // The run directory that path is, or is a checkpoint of (RUN/checkpoints/step-N); malloc'd, NULL: none.
 static char *run_of(const char *path) {
-    if (holds(path, "config.toml")) return text_copy(path);
-    char *above = path_directory(path), *run = path_directory(above);
+    if (is_run(path)) return text_copy(path);
+    char *whole = realpath(path, NULL); // without "." and slashes at the end
+    if (!whole) return NULL;
+    char *above = path_directory(whole), *run = path_directory(above);
+    bool found = text_ends_with(above, "/checkpoints") && is_run(run);
+    free(whole);
     free(above);
-    if (holds(run, "config.toml")) return run;
+    if (found) return run;
     free(run);
     return NULL;
 }

@@ -120,9 +120,9 @@ static Status search(Ops *ops, const LayoutRequest *base, double patience, Prefl
             char duration[32];
             printf("  about %s to measure: not tried\n", text_duration(duration, expected));
             if (!*failure)
-                *failure =
-                    status_hint(status_runtime("this device is too slow to try the model on"),
-                                "preflight on the GPU that will train it, or be patient: --seconds %.0f", expected);
+                *failure = status_hint(status_runtime("this device is too slow to try the model on"),
+                                       "preflight on the GPU that will train it, or be patient: --seconds %.0f",
+                                       ceil(expected));
             continue;
         }
         Status status = time_try(ops, &request, attempt);

@@ -31,7 +31,8 @@ typedef struct Run {
     bool metrics_failed;                // said once
     double speed_tokens, speed_seconds; // after the warm-up steps
     Outcome outcome;
-    int lock; // of the run directory: two processes must not write one run
+    int stopped_by; // the signal that ended it before its end
+    int lock;       // of the run directory: two processes must not write one run
 } Run;
 
 static volatile sig_atomic_t stop_signal;
@@ -160,7 +161,8 @@ static Status loop(Run *run) {
         TRY(trainer_step(&run->trainer, &metrics, &stop_signal, &stopped));
         if (!stopped) TRY(after_step(run, &metrics));
     }
-    if (stop_signal) {
+    if (stop_signal && !finished(run)) {
+        run->stopped_by = (int)stop_signal;
         TRY(save(run));
         poll_writer(run, true);
         progress_say(&run->progress, "stopped by signal %d after step %lld", (int)stop_signal,
@@ -274,7 +276,7 @@ static void warn_changes(const Run *run, const char *checkpoint) {
         config_free(&before);
     }
     log_warn("%s was written with other settings%s%s; the run goes on with the new ones", checkpoint,
-             changes.length ? ": " : "", changes.length ? changes.data : "");
+             changes.length ? ": " : " than config.toml has now", changes.length ? changes.data : "");
     status_free(status);
     text_buffer_free(&changes);
     free(path);
@@ -322,6 +324,17 @@ static Status run_open(Run *run, const RunOptions *options, const char *checkpoi
     if (kept) log_warn("the settings of this --resume are not kept for the next one: %s", status_text(kept));
     status_free(kept);
     return NULL;
+}
+
+// All steps are done, and so is what comes after the last one.
+static bool has_ended(const Run *run) {
+    const Trainer *trainer = &run->trainer;
+    if (!trainer->total_steps || trainer->step < trainer->total_steps) return false;
+    if (!run->config->eval.at_end || !trainer->val.windows) return true;
+    char *path = path_join(run->directory, "metrics.jsonl");
+    bool evaluated = metrics_has_full_eval(path, trainer->step);
+    free(path);
+    return evaluated;
 }
 
 static Status run_config(Config *config, const char *directory, char **checkpoint, const RunOptions *options) {
@@ -393,13 +406,13 @@ Status run_train(const RunOptions *options, int *stopped_by) {
     if (run.progress.mode != PROGRESS_OFF) show_banner(&run);
     progress_begin(&run.progress);
     catch_signals();
-    if (options->resume && run.trainer.total_steps && run.trainer.step >= run.trainer.total_steps) {
+    if (options->resume && has_ended(&run)) {
         progress_say(&run.progress, "this run has ended: all of its %lld steps are done",
                      (long long)run.trainer.total_steps);
         progress_say(&run.progress, "train it further with a larger train.steps or train.tokens: --set train.steps=N");
     } else {
         status = loop(&run);
-        *stopped_by = (int)stop_signal;
+        *stopped_by = run.stopped_by;
     }
 done:
     checkpoint_writer_close(run.writer);

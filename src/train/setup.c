@@ -231,8 +231,7 @@ Status setup_data(const Config *config, Samples *train, Samples *val) {
                               .seed = (uint64_t)(config->data.seed >= 0 ? config->data.seed : config->train.seed)};
     TRY(config_blame(config, "data.train",
                      status_hint(status_context(samples_open(train, &request), "data.train"),
-                                 "`hearth data prepare` makes it from text, `hearth data synth` "
-                                 "from nothing")));
+                                 "`hearth data prepare` makes datasets from text, `hearth data synth` from nothing")));
     Status status = setup_validation(config, val);
     if (!status && val->windows && train->mix.datasets[0].tokenizer_hash != val->mix.datasets[0].tokenizer_hash)
         status = config_blame(config, config->data.val.count ? "data.val" : "data.train",
@@ -252,16 +251,12 @@ Status setup_data(const Config *config, Samples *train, Samples *val) {
 }
 
 int64_t setup_data_vocab(const Config *config) {
-    Samples train, val;
+    Mix mix;
     if (config->model.vocab || config->model.preset[0] || !config->data.train.count) return 0;
-    Status status = setup_data(config, &train, &val);
-    if (status) { // not prepared yet
-        status_free(status);
-        return 0;
-    }
-    int64_t vocab = (int64_t)samples_vocab(&train);
-    samples_close(&train);
-    samples_close(&val);
+    Status status = mix_open(&mix, config->data.train.items[0], "train", false);
+    int64_t vocab = status || !mix.count ? 0 : (int64_t)mix.datasets[0].vocab_size;
+    if (!status) mix_close(&mix);
+    status_free(status); // not prepared yet
     return vocab;
 }
 

@@ -301,7 +301,7 @@ json_t *trainer_state(const Trainer *trainer) {
     json_t *root =
         json_pack("{s:I,s:I,s:I,s:I,s:I,s:s,s:o,s:{s:s,s:f,s:f,s:I,s:I,s:I}}", "step", (json_int_t)trainer->step,
                   "tokens", (json_int_t)trainer->tokens, "applied", (json_int_t)trainer->applied, "sample",
-                  (json_int_t)trainer->sample, "seed", (json_int_t)trainer->config->train.seed, "config_hash", hash,
+                  (json_int_t)trainer->sample, "seed", (json_int_t)trainer->config->train.seed, "settings_hash", hash,
                   "guard", guard_json(&trainer->guard), "schedule", "kind", trainer->config->schedule.kind, "lr",
                   schedule->lr, "min_lr", schedule->min_lr, "warmup_steps", (json_int_t)schedule->warmup_steps,
                   "decay_steps", (json_int_t)schedule->decay_steps, "total_steps", (json_int_t)schedule->total_steps);
@@ -313,18 +313,18 @@ json_t *trainer_state(const Trainer *trainer) {
 
 static Status restore_position(Trainer *trainer, const json_t *state, const char *where, bool *same_config) {
     int64_t sample = 0;
-    const char *hash = "";
+    const char *hash = NULL;
     TRY(json_get_int(state, "step", &trainer->step, where));
     TRY(json_get_int(state, "tokens", &trainer->tokens, where));
     TRY(json_get_int(state, "applied", &trainer->applied, where));
     TRY(json_get_int(state, "sample", &sample, where));
-    TRY(json_get_text(state, "config_hash", &hash, where));
+    hash = json_string_value(json_object_get(state, "settings_hash")); // checkpoints from before it have none
     if (trainer->step < 0 || trainer->tokens < 0 || sample < 0)
         return status_at(status_usage("state.json holds a negative position"), where, 0, 0);
     trainer->sample = (uint64_t)sample;
     char own[24];
     settings_hash(own, trainer);
-    *same_config = strcmp(hash, own) == 0;
+    *same_config = !hash || strcmp(hash, own) == 0;
     trainer->total_steps =
         run_steps_from(trainer->config, &trainer->batch, trainer->parameters.total, trainer->step, trainer->tokens);
     TRY(schedule_make(&trainer->schedule, trainer->config, &trainer->batch, trainer->total_steps));

@@ -136,11 +136,10 @@ Status metrics_eval(Metrics *metrics, const MetricsEval *eval) {
     return write_line(metrics, &line);
 }
 
-Status metrics_read_losses(const char *path, double **losses, int64_t *count) {
+// Calls take(root, context) for every whole line.
+static Status lines_read(const char *path, void (*take)(const json_t *root, void *context), void *context) {
     char *text;
-    size_t size, capacity = 0;
-    *losses = NULL;
-    *count = 0;
+    size_t size;
     TRY(file_read(&text, &size, path));
     for (size_t at = 0; at < size;) {
         const char *end = memchr(text + at, '\n', size - at);
@@ -148,18 +147,52 @@ Status metrics_read_losses(const char *path, double **losses, int64_t *count) {
         size_t length = (size_t)(end - text) - at;
         json_t *root = NULL;
         Status status = json_read_text(&root, text + at, length, path);
-        const json_t *loss = status ? NULL : json_object_get(root, "loss");
-        if (json_is_number(loss)) {
-            if ((size_t)*count == capacity) {
-                capacity = capacity ? capacity * 2 : 1024;
-                *losses = xrealloc(*losses, capacity * sizeof **losses);
-            }
-            (*losses)[(*count)++] = json_number_value(loss);
-        }
+        if (!status) take(root, context);
         status_free(status);
         json_decref(root);
         at += length + 1;
     }
     free(text);
     return NULL;
+}
+
+typedef struct Losses {
+    double **losses;
+    int64_t *count;
+    size_t capacity;
+} Losses;
+
+static void loss_take(const json_t *root, void *context) {
+    Losses *into = context;
+    const json_t *loss = json_object_get(root, "loss");
+    if (!json_is_number(loss)) return;
+    if ((size_t)*into->count == into->capacity) {
+        into->capacity = into->capacity ? into->capacity * 2 : 1024;
+        *into->losses = xrealloc(*into->losses, into->capacity * sizeof **into->losses);
+    }
+    (*into->losses)[(*into->count)++] = json_number_value(loss);
+}
+
+Status metrics_read_losses(const char *path, double **losses, int64_t *count) {
+    *losses = NULL;
+    *count = 0;
+    return lines_read(path, loss_take, &(Losses){losses, count, 0});
+}
+
+typedef struct FullEval {
+    int64_t step;
+    bool found;
+} FullEval;
+
+static void full_eval_take(const json_t *root, void *context) {
+    FullEval *wanted = context;
+    const char *kind = json_string_value(json_object_get(root, "eval"));
+    if (kind && strcmp(kind, "full") == 0 && json_integer_value(json_object_get(root, "step")) == wanted->step)
+        wanted->found = true;
+}
+
+bool metrics_has_full_eval(const char *path, int64_t step) {
+    FullEval wanted = {.step = step};
+    status_free(lines_read(path, full_eval_take, &wanted));
+    return wanted.found;
 }

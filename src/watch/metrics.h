@@ -46,4 +46,6 @@ Status metrics_eval(Metrics *metrics, const MetricsEval *eval);
 void metrics_close(Metrics *metrics);
 
 // Losses of all step lines of a file, in order (malloc'd); for the curve at the end of a run.
+// Whether all validation data was evaluated after this step; false also when the file cannot be read.
+bool metrics_has_full_eval(const char *path, int64_t step);
 Status metrics_read_losses(const char *path, double **losses, int64_t *count);

@@ -78,7 +78,7 @@ static void config_states_the_shape_of_the_model(void **state) {
     assert_error(CALL(cmd_config, "configs/demo.toml", "--set", "model.ffn=0"), "leaves out model.ffn");
 }
 
-// A tokenizer of 300 tokens, trained with one more option; whether it has an end-of-text token.
+// A tokenizer of 270 tokens, trained with one more option; whether it has an end-of-text token.
 static bool trained_ends_text(const char *option) {
     char directory[] = "/tmp/hearth-requests-XXXXXX";
     assert_non_null(mkdtemp(directory));

@@ -26,8 +26,7 @@ typedef struct Build {
     size_t group_count;
 } Build;
 
-// --- Thrift
-// ------------------------------------------------------------------------------------------------------------
+// --- Thrift ---------------------------------------------------------------------------------------------------------
 
 static inline void put_byte(TextBuffer *out, unsigned byte) {
     char c = (char)byte;
@@ -59,8 +58,7 @@ static inline void put_text(TextBuffer *out, const char *text) {
     text_buffer_add(out, text, strlen(text));
 }
 
-// --- values
-// ------------------------------------------------------------------------------------------------------------
+// --- values ---------------------------------------------------------------------------------------------------------
 
 static inline void put_le32(TextBuffer *out, uint32_t value) {
     for (int i = 0; i < 4; i++)
@@ -151,8 +149,7 @@ static inline void put_delta_strings(TextBuffer *out, const char *const *texts, 
     free(rest);
 }
 
-// --- pages
-// -------------------------------------------------------------------------------------------------------------
+// --- pages ----------------------------------------------------------------------------------------------------------
 
 static inline void compress_add(TextBuffer *out, int codec, const char *data, size_t size) {
     char *to = xmalloc(2 * size + 1024);
@@ -262,8 +259,7 @@ static inline void build_page(Build *build, int version, int encoding, const cha
     text_buffer_free(&levels);
 }
 
-// --- footer
-// ------------------------------------------------------------------------------------------------------------
+// --- footer ---------------------------------------------------------------------------------------------------------
 
 static inline void put_schema_element(TextBuffer *out, int type, int repetition, const char *name, int children) {
     int last = 0;

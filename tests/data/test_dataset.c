@@ -103,8 +103,7 @@ static void test_lengths_and_packing_of_a_known_split(void **state) {
     dataset_close(&dataset);
 }
 
-// --- mixes
-// -------------------------------------------------------------------------------------------------------------
+// --- mixes ----------------------------------------------------------------------------------------------------------
 
 static void mix_make(Mix *mix, const double *weights, size_t count) {
     const char *paths[8];

@@ -59,8 +59,7 @@ static void assert_refused(Build *build, const char *part) {
     text_buffer_free(&out);
 }
 
-// --- what must be read
-// -------------------------------------------------------------------------------------------------
+// --- what must be read ----------------------------------------------------------------------------------------------
 
 static void test_all_codecs_versions_and_encodings_give_the_same_rows(void **state) {
     (void)state;
@@ -208,8 +207,7 @@ static void test_checksums_of_pages_are_kept(void **state) {
     assert_refused(&build, "checksum does not match");
 }
 
-// --- what must be refused
-// ----------------------------------------------------------------------------------------------
+// --- what must be refused -------------------------------------------------------------------------------------------
 
 static void test_unknown_codec_is_refused_by_its_name(void **state) {
     (void)state;
@@ -406,8 +404,7 @@ static void test_hostile_page_sizes_allocate_nothing(void **state) {
     }
 }
 
-// --- the published files
-// -----------------------------------------------------------------------------------------------
+// --- the published files --------------------------------------------------------------------------------------------
 
 static void file_compare(const char *row) {
     char name[128], stated[65], actual[65], path[256];

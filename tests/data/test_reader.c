@@ -45,8 +45,7 @@ static const char *file(const char *name, const char *text) {
     return temporary_file(name, text, strlen(text));
 }
 
-// --- JSON lines
-// --------------------------------------------------------------------------------------------------------
+// --- JSON lines -----------------------------------------------------------------------------------------------------
 
 static void test_json_strings_decode(void **state) {
     (void)state;
@@ -202,8 +201,7 @@ static void test_mark_and_line_ends_of_windows_are_accepted(void **state) {
     assert_texts(file("windows.jsonl", "\xef\xbb\xbf{\"text\":\"a\"}\r\n{\"text\":\"b\"}\r\n"), &options, "a|b|");
 }
 
-// --- text files
-// --------------------------------------------------------------------------------------------------------
+// --- text files -----------------------------------------------------------------------------------------------------
 
 static void test_text_file_is_one_document(void **state) {
     (void)state;
@@ -248,8 +246,7 @@ static void test_utf8_is_checked_to_the_last_rule(void **state) {
         assert_int_equal(utf8_first_invalid(cases[i].text, strlen(cases[i].text)), cases[i].invalid);
 }
 
-// --- compressed files
-// --------------------------------------------------------------------------------------------------
+// --- compressed files -----------------------------------------------------------------------------------------------
 
 static const char *gzip_file(const char *name, const char *text, size_t size) {
     gzFile out = gzopen(temporary_path(name), "wb");
@@ -400,8 +397,7 @@ static void test_file_that_is_not_compressed_is_refused(void **state) {
     assert_refused(file("plain.txt.zst", "not zstd at all"), &options, "damaged zstd data at or before byte");
 }
 
-// --- inputs
-// ------------------------------------------------------------------------------------------------------------
+// --- inputs ---------------------------------------------------------------------------------------------------------
 
 static void test_folders_and_globs_come_in_sorted_order(void **state) {
     (void)state;

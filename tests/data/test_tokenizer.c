@@ -10,8 +10,7 @@
 #include "data/vocab.h"
 #include "sha256.h"
 
-// --- helpers
-// -----------------------------------------------------------------------------------------------------------
+// --- helpers --------------------------------------------------------------------------------------------------------
 
 // A tokenizer.json with the 256 bytes as ids 0..255 and "ab" = 256, "abc" = 257, "Ġab" = 258.
 static json_t *small_json(void) {
@@ -90,8 +89,7 @@ static Tokenizer *load_shared(const char *name) {
     return tokenizer;
 }
 
-// --- against HF tokenizers
-// -----------------------------------------------------------------------------------------------
+// --- against HF tokenizers ------------------------------------------------------------------------------------------
 
 static bool vocabulary_has_all_bytes(const Tokenizer *tokenizer) {
     bool has[256] = {0};
@@ -178,8 +176,7 @@ static void rare_text_has_the_ids_of_hf_tokenizers(void **unused) {
     tokenizer_free(tokenizer);
 }
 
-// --- special tokens
-// ------------------------------------------------------------------------------------------------------
+// --- special tokens -------------------------------------------------------------------------------------------------
 
 static void special_tokens_in_text_are_matched_only_when_asked(void **unused) {
     (void)unused;
@@ -255,8 +252,7 @@ static void decoding_can_leave_special_tokens_out(void **unused) {
     tokenizer_free(tokenizer);
 }
 
-// --- text and vocabulary at their limits
-// ---------------------------------------------------------------------------------
+// --- text and vocabulary at their limits ----------------------------------------------------------------------------
 
 static void malformed_utf8_becomes_replacement_characters(void **unused) {
     (void)unused;
@@ -346,8 +342,7 @@ static void the_byte_tokenizer_gives_back_any_bytes(void **unused) {
     tokenizer_free(tokenizer);
 }
 
-// --- parts of a tokenizer.json
-// -------------------------------------------------------------------------------------------
+// --- parts of a tokenizer.json --------------------------------------------------------------------------------------
 
 static void split_behaviors_cut_as_hf_tokenizers_cuts(void **unused) {
     (void)unused;

@@ -7,8 +7,7 @@
 
 #include <ctype.h>
 
-// --- a small evaluator: + - * / ^, parentheses, functions, pi
-// ------------------------------------------------------------
+// --- a small evaluator: + - * / ^, parentheses, functions, pi -------------------------------------------------------
 
 typedef struct Parser {
     const char *at;

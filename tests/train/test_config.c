@@ -139,6 +139,9 @@ static void the_hash_changes_with_what_changes_the_numbers(void **state) {
     uint64_t before = config_hash(&config, 4096);
     assert_ok(config_set(&config, "train.steps=99"));
     assert_true(config_hash(&config, 4096) == before);
+    assert_ok(config_set(&config, "train.micro_batch=2"));
+    assert_true(config_hash(&config, 4096) == before); // cut otherwise, the same batch
+    assert_true(config_hash(&config, 8192) != before);
     assert_ok(config_set(&config, "optimizer.lr=0.5"));
     assert_true(config_hash(&config, 4096) != before);
     config_free(&config);

@@ -105,10 +105,12 @@ static void a_checkpoint_can_be_named(void **state) {
 // The tokenizer found for a checkpoint of a run that has only this configuration; malloc'd or NULL.
 static char *tokenizer_with(const char *config) {
     char *run = path_join(directory, "bare"), *source = path_join(run, "checkpoints/step-8");
-    char *file = path_join(run, "config.toml");
-    assert_ok(dir_make(run));
+    char *file = path_join(run, "config.toml"), *model = path_join(run, "model.json");
+    assert_ok(dir_make(source));
     assert_ok(file_write_atomic(file, config, strlen(config)));
+    assert_ok(file_write_atomic(model, "{}", 2));
     char *found = loaded_tokenizer_path(run, source);
+    free(model);
     free(file);
     free(source);
     free(run);
@@ -130,6 +132,26 @@ static void the_byte_tokenizer_is_taken_when_the_shards_were_made_with_it(void *
     assert_string_equal(found, "bytes");
     free(found);
     free(config);
+}
+
+static void only_a_run_or_its_checkpoint_has_a_run_config(void **state) {
+    (void)state;
+    char *beside = path_join(directory, "config.toml"), *hf = path_join(directory, "models/hf");
+    char *step = path_join(directory, "run/checkpoints/step-8/"), *run = path_join(directory, "run");
+    const struct {
+        const char *path;
+        bool found;
+    } table[] = {{run, true}, {step, true}, {hf, false}, {directory, false}};
+    assert_ok(dir_make(hf));
+    assert_ok(file_write_atomic(beside, "[package]\n", 10)); // of something else
+    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
+        Config config;
+        bool found;
+        assert_ok(loaded_run_config(table[i].path, &config, &found));
+        assert_true(found == table[i].found);
+        if (found) config_free(&config);
+    }
+    free(beside), free(hf), free(step), free(run);
 }
 
 static void no_tokenizer_is_guessed_for_shards_of_another(void **state) {
@@ -154,6 +176,7 @@ int main(void) {
         cmocka_unit_test(a_bf16_export_is_close),
         cmocka_unit_test(training_goes_on_from_an_imported_model),
         cmocka_unit_test(a_checkpoint_can_be_named),
+        cmocka_unit_test(only_a_run_or_its_checkpoint_has_a_run_config),
         cmocka_unit_test(the_byte_tokenizer_is_taken_when_the_run_names_it),
         cmocka_unit_test(the_byte_tokenizer_is_taken_when_the_shards_were_made_with_it),
         cmocka_unit_test(no_tokenizer_is_guessed_for_shards_of_another),

@@ -314,6 +314,25 @@ static void a_finished_run_is_not_trained_again_and_evaluates_to_its_validation_
     free(metrics), free(log), free(run);
 }
 
+// Killed between the checkpoint of the last step and the end of the evaluation: that is made up for.
+static void a_run_killed_in_its_last_evaluation_makes_up_for_it(void **state) {
+    (void)state;
+    char *run = path_join(directory, "unevaluated"), *log = log_path(), *metrics = path_join(run, "metrics.jsonl");
+    const char *fresh[] = {"train", config, "--run", run, "--set", "eval.at_end=true", NULL};
+    assert_int_equal(hearth_run(fresh, log), 0);
+    char *whole = read_text(metrics), *last = strstr(whole, "\"eval\":\"full\"");
+    assert_non_null(last);
+    while (last[-1] != '\n')
+        last--;
+    assert_int_equal(truncate(metrics, last - whole), 0);
+    assert_int_equal(hearth_wait(start_run(run, true)), 0);
+    char *again = read_text(metrics);
+    assert_non_null(strstr(again, "\"eval\":\"full\""));
+    assert_int_equal(steps_logged(run), 40);
+    free(again), free(whole);
+    free(metrics), free(log), free(run);
+}
+
 // A limit on the size of files stands in for a full disk.
 static void a_run_goes_on_when_its_metrics_cannot_be_written(void **state) {
     (void)state;
@@ -391,6 +410,7 @@ int main(void) {
         cmocka_unit_test(a_run_whose_checkpoints_are_all_damaged_is_refused_and_left_alone),
         cmocka_unit_test(the_settings_of_a_resume_hold_for_the_next_one),
         cmocka_unit_test(a_finished_run_is_not_trained_again_and_evaluates_to_its_validation_loss),
+        cmocka_unit_test(a_run_killed_in_its_last_evaluation_makes_up_for_it),
         cmocka_unit_test(a_run_goes_on_when_its_metrics_cannot_be_written),
         cmocka_unit_test(a_ruined_run_stops_and_names_the_last_good_checkpoint),
         cmocka_unit_test(the_number_of_threads_changes_nothing),
