@@ -4,6 +4,7 @@
 #include "base/text.h"
 #include "model/safetensors.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -169,8 +170,12 @@ static Status write_piece(SafetensorsWriter *writer, const Layout *layout, const
             TRY(safetensors_writer_add(writer, wide, (size_t)count * sizeof(float)));
             continue;
         }
-        for (int64_t i = 0; i < count; i++)
+        for (int64_t i = 0; i < count; i++) {
             narrow[i] = dtype == DTYPE_BF16 ? bf16_from_f32(wide[i]) : f16_from_f32(wide[i]);
+            if (dtype == DTYPE_F16 && (narrow[i] & 0x7fff) == 0x7c00 && isfinite(wide[i]))
+                return status_hint(status_usage("%s holds %g, which is beyond fp16", piece->part.name, wide[i]),
+                                   "export as bf16 or fp32");
+        }
         TRY(safetensors_writer_add(writer, narrow, (size_t)count * 2));
     }
     return NULL;

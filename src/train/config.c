@@ -456,6 +456,11 @@ Status config_check(const Config *config) {
         return config_blame(config, "schedule.warmup_steps",
                             status_usage("schedule.warmup_steps = %lld is longer than the run of %lld steps",
                                          (long long)config->schedule.warmup_steps, (long long)config->train.steps));
+    if (config->train.spike_factor > 0 && config->train.spike_factor <= 1)
+        return config_blame(
+            config, "train.spike_factor",
+            status_usage("train.spike_factor = %g would skip ordinary steps; it is above 1, or 0 for none",
+                         config->train.spike_factor));
     const char *device = config->train.device;
     if (strcmp(device, "auto") != 0 && strcmp(device, "cpu") != 0 && strcmp(device, "cuda") != 0 &&
         !text_starts_with(device, "cuda:"))

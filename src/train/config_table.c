@@ -1,6 +1,8 @@
 // The table of all configuration keys. To add one: a field in Config, a row here; nothing else.
 #include "train/config.h"
 
+#include "model/config.h"
+
 #include <math.h>
 
 #define AT(field) offsetof(Config, field)
@@ -33,7 +35,8 @@ const ConfigKey config_keys[] = {
      "architecture, when the sizes are written out"},
     {"model", "hidden", "hidden_size dim", CONFIG_INT, AT(model.hidden), "0", 0, 1 << 20, "", NULL,
      "width of the residual stream; 0 here and below: as the preset or config.json says"},
-    {"model", "layers", "num_hidden_layers n_layers", CONFIG_INT, AT(model.layers), "0", 0, 4096, "", NULL, "layers"},
+    {"model", "layers", "num_hidden_layers n_layers", CONFIG_INT, AT(model.layers), "0", 0, MODEL_LAYERS_MAX, "", NULL,
+     "layers"},
     {"model", "heads", "num_attention_heads n_heads", CONFIG_INT, AT(model.heads), "0", 0, 4096, "", NULL,
      "query heads"},
     {"model", "kv_heads", "num_key_value_heads n_kv_heads", CONFIG_INT, AT(model.kv_heads), "0", 0, 4096, "", NULL,

@@ -83,6 +83,13 @@ static const char *run_kind(const PlanRun *run) {
     return run->layout.config.experts ? "moe" : "dense";
 }
 
+// What holds back a step of a millisecond says nothing about one of a second.
+static bool same_length(const json_t *line, double step_seconds) {
+    const double most = 10;
+    double ratio = json_number_value(json_object_get(line, "predicted_step_seconds")) / step_seconds;
+    return ratio > 1 / most && ratio < most;
+}
+
 static bool same_kind(const json_t *line, const PlanMachine *machine, const PlanRun *run) {
     const char *device = json_string_value(json_object_get(line, "device"));
     const char *kind = json_string_value(json_object_get(line, "kind"));
@@ -93,13 +100,14 @@ static bool same_kind(const json_t *line, const PlanMachine *machine, const Plan
 }
 
 // A line that a crash tore, or that something else wrote, is passed over: the history is a help, not a record.
-static PlanCalibration calibrate_from(const char *text, const PlanMachine *machine, const PlanRun *run) {
+static PlanCalibration calibrate_from(const char *text, const PlanMachine *machine, const PlanRun *run,
+                                      double step_seconds) {
     PlanOutcome *steps = NULL;
     int count = 0;
     while (*text) {
         size_t length = strcspn(text, "\n");
         json_t *line = json_loadb(text, length, 0, NULL);
-        if (line && same_kind(line, machine, run)) {
+        if (line && same_kind(line, machine, run) && same_length(line, step_seconds)) {
             steps = xrealloc(steps, (size_t)(count + 1) * sizeof *steps);
             steps[count++] = (PlanOutcome){json_number_value(json_object_get(line, "predicted_step_seconds")),
                                            json_number_value(json_object_get(line, "measured_step_seconds"))};
@@ -124,7 +132,14 @@ Status prediction_calibration(PlanCalibration *calibration, const PlanMachine *m
     size_t size;
     Status status = NULL;
     if (path && file_exists(path)) status = file_read(&text, &size, path);
-    if (!status && text) *calibration = calibrate_from(text, machine, run);
+    if (!status && text) {
+        PlanRun plain = *run;
+        PlanPrediction *plan = xmalloc(sizeof *plan);
+        plain.calibration = 1;
+        status = plan_predict(plan, machine, &plain);
+        if (!status) *calibration = calibrate_from(text, machine, run, plan->step.seconds);
+        free(plan);
+    }
     free(text);
     free(path);
     return status;

@@ -220,6 +220,8 @@ Status preflight_run(const Config *config, const PreflightOptions *options) {
     PreflightTry tries[TRIES_MAX];
     BatchPlan batch = batch_plan(config, 1);
     int64_t micro_batch = config->train.micro_batch, grad_accum = batch.grad_accum;
+    if (options->save && file_exists(options->save)) // before anything takes time
+        return status_hint(status_usage("%s exists already", options->save), "write to another file");
     TRY(trainer_check_single_rank(config)); // else every try would time a part of the model
     // The search needs the model's shape only; the data is opened by the short run.
     Samples train, val;

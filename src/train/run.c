@@ -91,8 +91,11 @@ static Status too_many_skips(Run *run) {
     if (good < 0)
         return status_hint(status,
                            "there is no checkpoint from before; lower optimizer.lr or lengthen schedule.warmup_steps");
-    return status_hint(status, "last good checkpoint: %s/step-%lld; lower optimizer.lr and --resume goes on from it",
-                       run->checkpoints, (long long)good);
+    return status_hint(
+        status,
+        "last good checkpoint: %s/step-%lld (later ones are set aside as damaged-step-N); lower optimizer.lr and "
+        "--resume goes on from it",
+        run->checkpoints, (long long)good);
 }
 
 // ---- the loop ------------------------------------------------------------------------------------------------------
@@ -176,6 +179,9 @@ static Status loop(Run *run) {
     }
     Status status = run->save_failure;
     run->save_failure = NULL;
+    if (!status && run->trainer.step > 0 && run->trainer.applied == 0)
+        return status_hint(status_runtime("every step was skipped: no loss or gradient norm was finite"),
+                           "look at the weights it started from, and at optimizer.lr");
     return status;
 }
 
@@ -288,9 +294,12 @@ static Status resume(Run *run, const char *checkpoint) {
         log_warn("%s holds no checkpoint yet: starting from the first step", run->directory);
         return NULL;
     }
-    bool same = true;
-    TRY(trainer_restore(&run->trainer, checkpoint, &same));
-    if (!same) warn_changes(run, checkpoint);
+    bool same_config, same_data;
+    TRY(trainer_restore(&run->trainer, checkpoint, &same_config, &same_data));
+    if (!same_config) warn_changes(run, checkpoint);
+    if (!same_data && same_config)
+        log_warn("the training data has changed since %s: the run goes on at the same place of the new data",
+                 checkpoint);
     run->saved_step = run->trainer.step;
     return checkpoint_set_aside(run->checkpoints, run->trainer.step);
 }

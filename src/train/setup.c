@@ -22,6 +22,7 @@ static Status base_shape(const Config *config, ModelConfig *model) {
                            .rope_theta = 10000.0,
                            .rope_type = ROPE_DEFAULT,
                            .sparse_step = 1,
+                           .aux_coef = 0.01f, // without it written-out experts collapse
                            .bos = -1,
                            .eos = -1};
     const char *missing = !config->model.hidden   ? "hidden"
@@ -88,12 +89,16 @@ static Status check_widths(const Config *config, const ModelConfig *model) {
         missing = "model.top_k";
     else if (model_sparse_layers(model) && model->moe_ffn < 1)
         missing = "model.expert_ffn";
-    return missing ? config_blame(config, missing, status_usage("[model] leaves out %s", missing)) : NULL;
+    if (missing) return config_blame(config, missing, status_usage("[model] leaves out %s", missing));
+    if (config->model.experts && !model_sparse_layers(model))
+        return config_blame(config, "model.experts",
+                            status_hint(status_usage("model.experts = %lld, and the model has no sparse layers",
+                                                     (long long)config->model.experts),
+                                        "a mixture of experts has model.arch = \"qwen3_moe\""));
+    return NULL;
 }
 
 Status setup_model(const Config *config, int64_t fallback_vocab, ModelConfig *model) {
-    if (config->model.layers > MODEL_LAYERS_MAX)
-        return config_blame(config, "model.layers", status_usage("model.layers must be at most %d", MODEL_LAYERS_MAX));
     TRY(base_shape(config, model));
     int layers_before = model->layers;
     overlay(config, model);
@@ -181,6 +186,14 @@ Status setup_layout(const Config *config, const ModelConfig *model, LayoutDevice
 // ---- data ----------------------------------------------------------------------------------------------------------
 
 static bool has_split(const char *path, const char *split) {
+    if (mix_is_file(path)) {
+        Mix mix;
+        Status status = mix_open(&mix, path, split, false);
+        bool opened = !status;
+        if (opened) mix_close(&mix);
+        status_free(status);
+        return opened;
+    }
     if (!file_is_directory(path)) return false;
     char *index = path_join(path, DATASET_FILE);
     json_t *root = NULL;
@@ -258,6 +271,18 @@ int64_t setup_data_vocab(const Config *config) {
     if (!status) mix_close(&mix);
     status_free(status); // not prepared yet
     return vocab;
+}
+
+Status setup_check_init(const Config *config, const Samples *samples) {
+    if (!config->model.init[0]) return NULL;
+    char *path = path_join(config->model.init, "tokenizer.json");
+    Tokenizer *tokenizer = NULL;
+    Status status = file_exists(path) ? tokenizer_load(&tokenizer, path) : NULL;
+    if (tokenizer && tokenizer_hash(tokenizer) != samples->mix.datasets[0].tokenizer_hash)
+        log_warn("the data was made with another tokenizer than %s: tokens mean something else to the model", path);
+    tokenizer_free(tokenizer);
+    free(path);
+    return config_blame(config, "model.init", status);
 }
 
 Status setup_check_vocab(const Config *config, const ModelConfig *model, const Samples *samples) {

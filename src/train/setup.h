@@ -17,6 +17,8 @@ Status setup_data(const Config *config, Samples *train, Samples *val);
 Status setup_validation(const Config *config, Samples *val); // the second of the two alone
 // The vocabulary of the data where the config leaves it to the data and the data is there; 0: not known here.
 int64_t setup_data_vocab(const Config *config);
+// A model to start from whose tokenizer is not the data's is worth a warning.
+Status setup_check_init(const Config *config, const Samples *samples);
 // Vocabulary and special tokens must fit: blames data.train.
 Status setup_check_vocab(const Config *config, const ModelConfig *model, const Samples *samples);
 

@@ -16,6 +16,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 // ---- opening -------------------------------------------------------------------------------------------------------
 
@@ -52,6 +53,7 @@ static Status open_data(Trainer *trainer) {
     TRY(setup_data(config, &trainer->train, &trainer->val));
     TRY(setup_tokenizer(config, &trainer->train, &trainer->tokenizer));
     TRY(setup_model(config, (int64_t)samples_vocab(&trainer->train), &trainer->model_config));
+    TRY(setup_check_init(config, &trainer->train));
     return setup_check_vocab(config, &trainer->model_config, &trainer->train);
 }
 
@@ -280,14 +282,23 @@ Status trainer_step(Trainer *trainer, MetricsStep *metrics, const volatile sig_a
 }
 
 int64_t trainer_total_tokens(const Trainer *trainer) {
-    int64_t budget = run_tokens(trainer->config, trainer->parameters.total);
-    int64_t batch_tokens = trainer->batch.micro_tokens * trainer->batch.grad_accum;
-    if (!trainer->total_steps) return 0;
-    return budget && trainer->total_steps != trainer->config->train.steps ? budget
-                                                                          : trainer->total_steps * batch_tokens;
+    return (int64_t)batch_tokens(&trainer->batch, trainer->total_steps);
 }
 
 // ---- state ---------------------------------------------------------------------------------------------------------
+
+// Of what the position in the data counts on: the tokens themselves, by the checksums of their shards, and the weights.
+static void data_hash(char hash[24], const Samples *samples) {
+    TextBuffer text = {0};
+    for (size_t i = 0; i < samples->mix.count; i++) {
+        const Dataset *dataset = &samples->mix.datasets[i];
+        text_buffer_format(&text, "weight %.17g\n", samples->weighted ? samples->mix.weights[i] : 0.0);
+        for (size_t k = 0; k < dataset->shard_count; k++)
+            text_buffer_format(&text, "%016llx\n", (unsigned long long)dataset->shards[k].header->tokens_checksum);
+    }
+    snprintf(hash, 24, "%016llx", (unsigned long long)XXH64(text.data, text.length, 0));
+    text_buffer_free(&text);
+}
 
 static void settings_hash(char hash[24], const Trainer *trainer) {
     int64_t batch_tokens = trainer->batch.micro_tokens * trainer->batch.grad_accum;
@@ -296,22 +307,24 @@ static void settings_hash(char hash[24], const Trainer *trainer) {
 
 json_t *trainer_state(const Trainer *trainer) {
     const Schedule *schedule = &trainer->schedule;
-    char hash[24];
+    char hash[24], data[24];
     settings_hash(hash, trainer);
-    json_t *root =
-        json_pack("{s:I,s:I,s:I,s:I,s:I,s:s,s:o,s:{s:s,s:f,s:f,s:I,s:I,s:I}}", "step", (json_int_t)trainer->step,
-                  "tokens", (json_int_t)trainer->tokens, "applied", (json_int_t)trainer->applied, "sample",
-                  (json_int_t)trainer->sample, "seed", (json_int_t)trainer->config->train.seed, "settings_hash", hash,
-                  "guard", guard_json(&trainer->guard), "schedule", "kind", trainer->config->schedule.kind, "lr",
-                  schedule->lr, "min_lr", schedule->min_lr, "warmup_steps", (json_int_t)schedule->warmup_steps,
-                  "decay_steps", (json_int_t)schedule->decay_steps, "total_steps", (json_int_t)schedule->total_steps);
+    data_hash(data, &trainer->train);
+    json_t *root = json_pack(
+        "{s:I,s:I,s:I,s:I,s:I,s:s,s:s,s:o,s:{s:s,s:f,s:f,s:I,s:I,s:I}}", "step", (json_int_t)trainer->step, "tokens",
+        (json_int_t)trainer->tokens, "applied", (json_int_t)trainer->applied, "sample", (json_int_t)trainer->sample,
+        "seed", (json_int_t)trainer->config->train.seed, "settings_hash", hash, "data_hash", data, "guard",
+        guard_json(&trainer->guard), "schedule", "kind", trainer->config->schedule.kind, "lr", schedule->lr, "min_lr",
+        schedule->min_lr, "warmup_steps", (json_int_t)schedule->warmup_steps, "decay_steps",
+        (json_int_t)schedule->decay_steps, "total_steps", (json_int_t)schedule->total_steps);
     bool fresh = trainer->val_step == trainer->step && isfinite(trainer->val_loss);
     if (trainer->model->router_bias) json_object_set_new(root, "router_bias", router_bias_json(trainer->model));
     json_object_set_new(root, "val_loss", fresh ? json_real(trainer->val_loss) : json_null());
     return root;
 }
 
-static Status restore_position(Trainer *trainer, const json_t *state, const char *where, bool *same_config) {
+static Status restore_position(Trainer *trainer, const json_t *state, const char *where, bool *same_config,
+                               bool *same_data) {
     int64_t sample = 0;
     const char *hash = NULL;
     TRY(json_get_int(state, "step", &trainer->step, where));
@@ -325,16 +338,19 @@ static Status restore_position(Trainer *trainer, const json_t *state, const char
     char own[24];
     settings_hash(own, trainer);
     *same_config = !hash || strcmp(hash, own) == 0;
+    hash = json_string_value(json_object_get(state, "data_hash"));
+    data_hash(own, &trainer->train);
+    *same_data = !hash || strcmp(hash, own) == 0;
     trainer->total_steps =
         run_steps_from(trainer->config, &trainer->batch, trainer->parameters.total, trainer->step, trainer->tokens);
     TRY(schedule_make(&trainer->schedule, trainer->config, &trainer->batch, trainer->total_steps));
     return guard_restore(&trainer->guard, json_object_get(state, "guard"), where);
 }
 
-Status trainer_restore(Trainer *trainer, const char *checkpoint, bool *same_config) {
+Status trainer_restore(Trainer *trainer, const char *checkpoint, bool *same_config, bool *same_data) {
     json_t *state = NULL;
     Status status = checkpoint_load(trainer->model, checkpoint, true, &state);
-    if (!status) status = restore_position(trainer, state, checkpoint, same_config);
+    if (!status) status = restore_position(trainer, state, checkpoint, same_config, same_data);
     if (!status) status = router_bias_restore(trainer->model, state, checkpoint);
     json_decref(state);
     return status;

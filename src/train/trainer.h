@@ -50,5 +50,6 @@ Status trainer_check_single_rank(const Config *config); // no parallelism degree
 Status trainer_step(Trainer *trainer, MetricsStep *metrics, const volatile sig_atomic_t *stop, bool *stopped);
 int64_t trainer_total_tokens(const Trainer *trainer); // of all steps; 0: not known
 
-json_t *trainer_state(const Trainer *trainer);                                       // for state.json
-Status trainer_restore(Trainer *trainer, const char *checkpoint, bool *same_config); // weights, moments and position
+json_t *trainer_state(const Trainer *trainer); // for state.json
+// Weights, moments and position. *same_config, *same_data: as they were when it was written.
+Status trainer_restore(Trainer *trainer, const char *checkpoint, bool *same_config, bool *same_data);

@@ -226,7 +226,9 @@ static void earlier_runs_calibrate_the_next_prediction(void **state) {
     assert_true(fabs(second.plan.step.seconds / first.plan.step.seconds - 1.5) < 1e-9);
     assert_true(fabs(second.raw_step_seconds / first.raw_step_seconds - 1) < 1e-9);
     assert_true(second.plan.memory.total == first.plan.memory.total);
-    layout.precision = PRECISION_BF16; // another kind of run: nothing to learn from
+    assert_ok(prediction_make(&second, &layout, 200, "cpu", 0, 1)); // steps of another length: nothing to learn from
+    assert_int_equal(second.calibration.runs, 0);
+    layout.precision = PRECISION_BF16; // another kind of run: likewise
     assert_ok(prediction_make(&second, &layout, 2, "cpu", 0, 1));
     assert_int_equal(second.calibration.runs, 0);
     layout.precision = PRECISION_FP32;

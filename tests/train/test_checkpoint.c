@@ -80,7 +80,7 @@ static void count_damaged(void *context, const char *message) {
 static void restore_and_compare(const char *name, const char *const *sets, int set_count) {
     Fixture fixture;
     MetricsStep straight, again;
-    bool stopped, same;
+    bool stopped, same, same_data;
     fixture_open_with(&fixture, name, (CheckpointPolicy){2, 0, true, true}, sets, set_count);
     train_and_save(&fixture, 4);
     for (int i = 0; i < 3; i++)
@@ -91,8 +91,8 @@ static void restore_and_compare(const char *name, const char *const *sets, int s
     assert_ok(checkpoint_poll(fixture.writer, true, &done));
     assert_int_equal(done, 4);
     char *path = path_join(fixture.folder, "step-4");
-    assert_ok(trainer_restore(&other, path, &same));
-    assert_true(same);
+    assert_ok(trainer_restore(&other, path, &same, &same_data));
+    assert_true(same && same_data);
     for (int i = 0; i < 3; i++)
         assert_ok(trainer_step(&other, &again, NULL, &stopped));
     assert_true(again.loss == straight.loss && again.grad_norm == straight.grad_norm &&
@@ -131,7 +131,7 @@ static void the_routers_bias_is_part_of_the_state(void **state) {
     restore_and_compare("bias", sets, 8);
     Fixture fixture;
     MetricsStep step;
-    bool stopped, same;
+    bool stopped, same, same_data;
     fixture_open_with(&fixture, "bias-state", (CheckpointPolicy){2, 0, true, false}, sets, 8);
     train_and_save(&fixture, 5);
     char *path = path_join(fixture.folder, "step-5");
@@ -140,7 +140,7 @@ static void the_routers_bias_is_part_of_the_state(void **state) {
     assert_ok(config_copy(&fixed, &fixture.config));
     fixed.model.router_bias_rate = 0;
     assert_ok(trainer_open(&other, &fixed));
-    assert_ok(trainer_restore(&other, path, &same));
+    assert_ok(trainer_restore(&other, path, &same, &same_data));
     assert_true(other.model->router_bias); // experts are still chosen with it, though it no longer moves
     assert_same_bias(fixture.trainer.model, other.model);
     assert_ok(trainer_step(&other, &step, NULL, &stopped));
@@ -238,13 +238,13 @@ static void another_batch_changes_only_the_steps_that_are_left(void **state) {
     static const char *const small[] = {"train.tokens=2560"}, *const large[] = {"train.tokens=2560",
                                                                                 "train.grad_accum=4"};
     Fixture fixture, other;
-    bool same;
+    bool same, same_data;
     fixture_open_with(&fixture, "small-batch", (CheckpointPolicy){1, 0, false, false}, small, 1);
     assert_int_equal(fixture.trainer.total_steps, 20); // of 128 tokens
     train_and_save(&fixture, 4);
     fixture_open_with(&other, "large-batch", (CheckpointPolicy){1, 0, false, false}, large, 2);
     char *path = path_join(fixture.folder, "step-4");
-    assert_ok(trainer_restore(&other.trainer, path, &same));
+    assert_ok(trainer_restore(&other.trainer, path, &same, &same_data));
     assert_int_equal(other.trainer.total_steps, 4 + (2560 - 4 * 128) / 256);
     assert_int_equal(other.trainer.schedule.total_steps, other.trainer.total_steps);
     free(path);

@@ -88,6 +88,7 @@ static const Mistake mistakes[] = {
     {"an option without a value", MODEL DATA TRAIN, "train.seq", "--set", "section.key=value"},
     {"an option that is unknown", MODEL DATA TRAIN, "train.sequence=4", "--set train.sequence=4", "unknown key"},
     {"an option out of range", MODEL DATA TRAIN, "train.seq=0", "--set train.seq=0", "at least 2"},
+    {"experts of a dense model", MODEL DATA TRAIN, "model.experts=8", "--set model.experts=8", "no sparse layers"},
     {"an option of the wrong type", MODEL DATA TRAIN, "train.graph=maybe", "--set train.graph=maybe", "true or false"},
 };
 

@@ -55,6 +55,22 @@ static void an_exported_model_has_the_same_loss(void **state) {
     free(out);
 }
 
+static void what_fp16_cannot_hold_is_refused(void **state) {
+    (void)state;
+    char *run = path_join(directory, "run"), *wide = path_join(directory, "hf-wide"),
+         *out = path_join(directory, "hf-f16");
+    char *weights = path_join(wide, "model.safetensors");
+    assert_ok(export_hf(run, NULL, wide, DTYPE_F32, NULL));
+    const float large = 1e6f;
+    FILE *file = fopen(weights, "r+");
+    assert_non_null(file);
+    assert_int_equal(fseek(file, -4, SEEK_END), 0);
+    assert_int_equal(fwrite(&large, 4, 1, file), 1);
+    fclose(file);
+    assert_error(export_hf(wide, NULL, out, DTYPE_F16, NULL), "beyond fp16");
+    free(weights), free(out), free(wide), free(run);
+}
+
 static void a_bf16_export_is_close(void **state) {
     (void)state;
     char *run = path_join(directory, "run"), *out = path_join(directory, "hf16");
@@ -173,6 +189,7 @@ static void no_tokenizer_is_guessed_when_the_data_is_gone(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_exported_model_has_the_same_loss),
+        cmocka_unit_test(what_fp16_cannot_hold_is_refused),
         cmocka_unit_test(a_bf16_export_is_close),
         cmocka_unit_test(training_goes_on_from_an_imported_model),
         cmocka_unit_test(a_checkpoint_can_be_named),

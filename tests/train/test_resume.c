@@ -314,6 +314,27 @@ static void a_finished_run_is_not_trained_again_and_evaluates_to_its_validation_
     free(metrics), free(log), free(run);
 }
 
+static void data_that_has_changed_is_named(void **state) {
+    (void)state;
+    char *run = path_join(directory, "other-data"), *log = log_path(), *data = path_join(directory, "changing");
+    char *set = text_format("data.train=[\"%s\"]", data);
+    SynthRequest request = {data, "bytes", 0, 7, 200, 20, false};
+    SynthResult result;
+    assert_ok(synth_write(&request, &result));
+    assert_int_equal(hearth_run((const char *[]){"train", config, "--run", run, "--set", set, NULL}, log), 0);
+    const char *longer[] = {"train", "--resume", "--run", run, "--set", "train.steps=41", NULL};
+    assert_int_equal(hearth_run(longer, log), 0);
+    char *text = read_text(log);
+    assert_null(strstr(text, "has changed"));
+    request.seed = 8, request.overwrite = true;
+    assert_ok(synth_write(&request, &result));
+    longer[5] = "train.steps=42";
+    assert_int_equal(hearth_run(longer, log), 0);
+    free(text), text = read_text(log);
+    assert_non_null(strstr(text, "the training data has changed since "));
+    free(text), free(set), free(data), free(log), free(run);
+}
+
 // Killed between the checkpoint of the last step and the end of the evaluation: that is made up for.
 static void a_run_killed_in_its_last_evaluation_makes_up_for_it(void **state) {
     (void)state;
@@ -411,6 +432,7 @@ int main(void) {
         cmocka_unit_test(the_settings_of_a_resume_hold_for_the_next_one),
         cmocka_unit_test(a_finished_run_is_not_trained_again_and_evaluates_to_its_validation_loss),
         cmocka_unit_test(a_run_killed_in_its_last_evaluation_makes_up_for_it),
+        cmocka_unit_test(data_that_has_changed_is_named),
         cmocka_unit_test(a_run_goes_on_when_its_metrics_cannot_be_written),
         cmocka_unit_test(a_ruined_run_stops_and_names_the_last_good_checkpoint),
         cmocka_unit_test(the_number_of_threads_changes_nothing),
