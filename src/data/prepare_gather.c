@@ -34,6 +34,7 @@ typedef struct WindowEntry {
 
 typedef struct Gather {
     const PrepareOptions *options;
+    const char *work;
     const Tokenizer *tokenizer;
     uint32_t end_of_text;
     Split splits[3]; // val, test, train: in order of the merge
@@ -54,7 +55,7 @@ typedef struct Gather {
 // --- shards ---------------------------------------------------------------------------------------------------------
 
 static Status shard_start(Gather *gather, Split *split) {
-    char *path = text_format("%s/%s/%05zu.shard", gather->options->output, split->name, split->shard_index);
+    char *path = text_format("%s/%s/%05zu.shard", gather->work, split->name, split->shard_index);
     Status status = shard_writer_open(&split->writer, path, (uint64_t)tokenizer_vocab_size(gather->tokenizer),
                                       tokenizer_hash(gather->tokenizer));
     free(path);
@@ -261,7 +262,7 @@ static void gather_free(Gather *gather) {
 // What an interrupted gather left behind goes; then the folders are made anew.
 static Status folders_make(const Gather *gather) {
     for (size_t i = 0; i < gather->split_count; i++) {
-        char *path = path_join(gather->options->output, gather->splits[i].name);
+        char *path = path_join(gather->work, gather->splits[i].name);
         Status status = dir_remove(path);
         if (!status) status = dir_make(path);
         free(path);
@@ -272,7 +273,7 @@ static Status folders_make(const Gather *gather) {
 
 Status gather_run(const PrepareOptions *options, const Tokenizer *tokenizer, const char *work, size_t unit_count,
                   const PrepareCounts *counts, json_t **splits) {
-    Gather gather = {.options = options, .tokenizer = tokenizer, .all_tokens = counts->tokens};
+    Gather gather = {.options = options, .work = work, .tokenizer = tokenizer, .all_tokens = counts->tokens};
     gather.end_of_text =
         (uint32_t)(options->end_of_text >= 0 ? options->end_of_text : tokenizer_end_of_text(tokenizer));
     gather.progress = progress_start("write shards", options->quiet, 0, 0, 0);
