@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# kill -9 at random times, at least ten of them: resuming must give the same bytes as a run that was left alone. Then the
-# same with --overwrite: after each kill there must be a whole dataset, the old or the new one, or work to resume.
+# kill -9 at random times, at least ten of them: resuming must give the same bytes as a run that was left alone.
+# Then with --overwrite: after each kill there must also be a whole dataset, the old or the new one, or work to resume.
 # usage: prepare_kill.sh HEARTH
 set -u
 hearth=$1
@@ -54,8 +54,8 @@ for round in $(seq 40); do
 done
 
 head -n 500 "$folder/corpus.jsonl" >"$folder/small.jsonl"
-"$hearth" data prepare --tokenizer bytes --val-tokens 10K --quiet --output "$folder/old" "$folder/small.jsonl" >"$folder/log" 2>&1 ||
-    { cat "$folder/log"; exit 1; }
+"$hearth" data prepare --tokenizer bytes --val-tokens 10K --quiet --output "$folder/old" "$folder/small.jsonl" \
+    >"$folder/log" 2>&1 || { cat "$folder/log"; exit 1; }
 for round in $(seq 10); do
     out=$folder/over$round
     cp -r "$folder/old" "$out"

@@ -1,6 +1,7 @@
 // prepare: exact counts, no document lost or doubled, the same bytes for any number of threads.
 #include "data/bpe_train.h"
 #include "data/dataset.h"
+#include "data/inspect.h"
 #include "data/prepare.h"
 #include "data/prepare_dedup.h"
 #include "data/synth.h"
@@ -397,6 +398,25 @@ static void test_tokenizer_without_end_of_text_is_refused_with_a_way_out(void **
     assert_ok(prepare_run(&options));
 }
 
+static void test_median_is_exact_for_long_documents(void **state) {
+    (void)state;
+    TextBuffer lines = {0};
+    static const int lengths[] = {1300000, 2000000, 10, 1200000}; // three of them beyond 2^20
+    for (int i = 0; i < 4; i++)
+        text_buffer_format(&lines, "{\"text\":\"%0*d\"}\n", lengths[i], i);
+    const char *input = temporary_file("median.jsonl", lines.data, lines.length);
+    text_buffer_free(&lines);
+    PrepareOptions options = options_for(&input, temporary_path("median"));
+    assert_ok(prepare_run(&options));
+    assert_int_equal(split_figure(options.output, "train", "median_tokens"), 1200001); // with end of text
+    Dataset dataset;
+    DatasetLengths found;
+    assert_ok(dataset_open(&dataset, options.output, "train", false));
+    dataset_lengths(&dataset, &found);
+    assert_int_equal(found.median, 1200001);
+    dataset_close(&dataset);
+}
+
 // --- replacing a dataset
 
 // A tokenizer of 300 entries in a folder of its own; returns the path.
@@ -650,6 +670,7 @@ int main(void) {
         cmocka_unit_test(test_special_tokens_in_the_text_stay_text),
         cmocka_unit_test(test_finished_work_is_not_done_again),
         cmocka_unit_test(test_failed_run_resumes_only_with_the_same_options),
+        cmocka_unit_test(test_median_is_exact_for_long_documents),
         cmocka_unit_test(test_overwrite_that_fails_keeps_the_dataset_and_resumes),
         cmocka_unit_test(test_kill_while_shards_move_is_resumed),
         cmocka_unit_test(test_tokenizer_without_end_of_text_is_refused_with_a_way_out),
