@@ -119,8 +119,31 @@ static Status check_numbers(PlanArgs *args) {
         else if (rows[i].min > 0)
             *rows[i].number = 0;
     }
+    return NULL;
+}
+
+// Options that say nothing without another one, or beside it. After check_numbers: 0 is what was not given.
+static Status check_together(const PlanArgs *args) {
+    const struct {
+        const char *option;
+        bool given;
+    } of_one_plan[] = {
+        {"--hours", args->hours > 0},   {"--target-hours", args->target_hours > 0},
+        {"--vocab", args->vocab > 0},   {"--mfu", args->mfu > 0},
+        {"--tok-s", args->rate > 0},    {"--mtbf-hours", args->mtbf_hours > 0},
+        {"--schedule", args->schedule},
+    };
+    for (size_t i = 0; args->search && i < sizeof of_one_plan / sizeof of_one_plan[0]; i++)
+        if (of_one_plan[i].given)
+            return status_hint(status_usage("%s does not go with --search", of_one_plan[i].option),
+                               "search first, then plan the way that it finds with %s", of_one_plan[i].option);
     if (args->svg && !args->schedule)
         return status_hint(status_usage("--svg needs --schedule"), "it draws the simulated step: --schedule 1f1b");
+    SimulateSchedule schedule = SIMULATE_1F1B;
+    if (args->schedule) TRY(simulate_schedule_parse(&schedule, args->schedule));
+    if (schedule == SIMULATE_INTERLEAVED && args->virtual_stages < 2)
+        return status_hint(status_usage("--schedule interleaved needs --virtual-stages of 2 or more"),
+                           "--virtual-stages 2; one chunk of layers per stage is --schedule 1f1b");
     return NULL;
 }
 
@@ -342,6 +365,7 @@ static Status run_plan(const char *name, PlanArgs *args) {
     PlanMachine machine;
     PlanRun run;
     TRY(check_numbers(args));
+    TRY(check_together(args));
     TRY(read_config(&config, args, name));
     Status status = prediction_hardware(&hardware, args->hardware, !args->no_machine);
     if (!status) {

@@ -33,12 +33,16 @@ static void estimate_print(const Estimate *estimate, int64_t target, int threads
                needed > estimate->documents ? " (more than there is)" : "");
         if (share > 1) share = 1;
     }
-    if (!estimate->vocab_size || estimate->bytes_per_second <= 0) return;
-    double bytes = estimate->vocab_size <= 65536 ? 2 : 4, tokens = estimate->tokens * share;
-    double seconds = estimate->text_bytes * share / estimate->bytes_per_second;
-    printf("prepare: about %s on %d threads (%.1f MB/s of text on one), shards of %s, twice that while it runs\n",
-           text_duration(a, seconds / (threads > 1 ? threads * THREAD_EFFICIENCY : 1)), threads,
-           estimate->bytes_per_second / 1e6, text_gib(b, tokens * bytes));
+    if (!estimate->vocab_size) return; // two bytes a token or four
+    printf("prepare: ");
+    if (estimate->bytes_per_second > 0) { // the clock may be too coarse for a few words
+        double seconds = estimate->text_bytes * share / estimate->bytes_per_second;
+        printf("about %s on %d threads (%.1f MB/s of text on one), ",
+               text_duration(a, seconds / (threads > 1 ? threads * THREAD_EFFICIENCY : 1)), threads,
+               estimate->bytes_per_second / 1e6);
+    }
+    double bytes = estimate->vocab_size <= 65536 ? 2 : 4;
+    printf("shards of %s, twice that while it runs\n", text_gib(b, estimate->tokens * share * bytes));
 }
 
 Status data_estimate(int argc, char **argv) {
@@ -58,8 +62,8 @@ Status data_estimate(int argc, char **argv) {
     };
     const ArgCommand command = {
         "hearth data estimate [options] INPUT...",
-        "Mean and median tokens a document, documents needed for a token target, time and disk that\n"
-        "prepare will take: from a sample spread over the files, without tokenizing everything.",
+        "Mean and median tokens a document, documents needed for a token target and, with --tokenizer, time\n"
+        "and disk that prepare will take: from a sample spread over the files, without tokenizing everything.",
         args,
         ARG_COUNT(args),
         1,

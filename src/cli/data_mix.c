@@ -39,13 +39,19 @@ static Status word_read(const char *word, char **path, double *weight) {
     return status;
 }
 
-static Status mix_make(const ArgList *words, const char *output) {
+// Writes the file only when all of its datasets can be opened together.
+static Status mix_make(Mix *mix, const ArgList *words, const char *split, const char *output) {
     char **paths = xcalloc((size_t)words->count, sizeof *paths);
     double *weights = xcalloc((size_t)words->count, sizeof *weights);
     Status status = NULL;
     for (int i = 0; i < words->count && !status; i++)
         status = word_read(words->items[i], &paths[i], &weights[i]);
-    if (!status) status = mix_write(output, (const char *const *)paths, weights, (size_t)words->count);
+    size_t count = (size_t)words->count;
+    if (!status) status = mix_join(mix, (const char *const *)paths, weights, count, split);
+    if (!status) {
+        status = mix_write(output, (const char *const *)paths, weights, count);
+        if (status) mix_close(mix);
+    }
     for (int i = 0; i < words->count; i++)
         free(paths[i]);
     free(paths);
@@ -76,9 +82,8 @@ Status data_mix(int argc, char **argv) {
         const char *shown = output ? output : words.items[0];
         if (tokens) status = data_parse_count("--tokens", tokens, &target);
         if (!status && output && !text_ends_with(output, ".json")) status = status_usage("--output must end in .json");
-        if (!status && output) status = mix_make(&words, output);
         Mix mix;
-        if (!status) status = mix_open(&mix, shown, split, false);
+        if (!status) status = output ? mix_make(&mix, &words, split, output) : mix_open(&mix, shown, split, false);
         if (!status) {
             printf("%s\n", shown);
             mix_print(&mix, target);

@@ -105,7 +105,8 @@ Status data_prepare(int argc, char **argv) {
         {"--unit-mb", ARG_INT, &words.unit_mb, "MB", "work that a kill can cost (default: 64)"},
         {"--skip-bad", ARG_FLAG, &options.reader.skip_bad, "",
          "count and skip bad records; checks .gz and .zst first and skips what is damaged"},
-        {"--overwrite", ARG_FLAG, &options.overwrite, "", "discard the dataset that FOLDER holds"},
+        {"--overwrite", ARG_FLAG, &options.overwrite, "",
+         "replace the dataset that FOLDER holds, when the new one is whole"},
         {"--quiet", ARG_FLAG, &options.quiet, "", "no progress"},
     };
     const ArgCommand command = {"hearth data prepare --tokenizer PATH --output FOLDER [options] INPUT...",

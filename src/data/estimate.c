@@ -11,12 +11,16 @@
 #define BYTES_PER_TOKEN 4.4 // English web text with vocabularies of 32k to 150k; used without a tokenizer
 #define EXTRA_SHARE     0.02
 
+typedef struct Timed {
+    double bytes, seconds; // of text; of tokenizing it
+} Timed;
+
 typedef struct Sample {
     TokenizerState *state; // NULL: guess
     TokenIds ids;
     double *lengths; // tokens of each document
-    size_t count, capacity, planned;
-    double timed_bytes, timed_seconds;
+    Timed *timed;    // up to the end of each document
+    size_t count, capacity;
     double squares;
     double consumed; // bytes of the sampled files that the sample stands for
     bool whole;
@@ -25,20 +29,21 @@ typedef struct Sample {
 
 static Status document_count(Sample *sample, const Document *document) {
     double tokens = (double)document->length / BYTES_PER_TOKEN + 1;
+    Timed timed = sample->count ? sample->timed[sample->count - 1] : (Timed){0};
     if (sample->state) {
         double start = clock_seconds();
         sample->ids.count = 0;
         TRY(tokenizer_encode(sample->state, document->text, document->length, 0, &sample->ids));
-        if (sample->count * 2 >= sample->planned) {
-            sample->timed_seconds += clock_seconds() - start;
-            sample->timed_bytes += (double)document->length;
-        }
+        timed.seconds += clock_seconds() - start;
+        timed.bytes += (double)document->length;
         tokens = (double)sample->ids.count + 1; // end of text
     }
     if (sample->count == sample->capacity) {
         sample->capacity = sample->capacity ? sample->capacity * 2 : 1024;
         sample->lengths = xrealloc(sample->lengths, sample->capacity * sizeof *sample->lengths);
+        sample->timed = xrealloc(sample->timed, sample->capacity * sizeof *sample->timed);
     }
+    sample->timed[sample->count] = timed;
     sample->lengths[sample->count++] = tokens;
     sample->squares += tokens * tokens;
     sample->estimate->sample_tokens += (uint64_t)tokens;
@@ -70,6 +75,14 @@ static int double_order(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
+// Of the second half of what was found, when caches are warm; 0 when nothing was tokenized.
+static double sample_speed(const Sample *sample) {
+    size_t half = sample->count / 2;
+    Timed all = sample->timed[sample->count - 1], before = half ? sample->timed[half - 1] : (Timed){0};
+    double seconds = all.seconds - before.seconds;
+    return seconds > 0 ? (all.bytes - before.bytes) / seconds : 0;
+}
+
 static void sample_conclude(Sample *sample, Estimate *estimate) {
     double count = (double)sample->count;
     estimate->sample_documents = sample->count;
@@ -81,7 +94,7 @@ static void sample_conclude(Sample *sample, Estimate *estimate) {
     double scale = sample->consumed > 0 ? (double)estimate->input_bytes / sample->consumed : 1;
     if (scale < 1) scale = 1;
     estimate->whole = sample->whole;
-    estimate->bytes_per_second = sample->timed_seconds > 0 ? sample->timed_bytes / sample->timed_seconds : 0;
+    estimate->bytes_per_second = sample_speed(sample);
     estimate->documents = count * scale;
     estimate->tokens = (double)estimate->sample_tokens * scale;
     estimate->text_bytes = (double)estimate->sample_bytes * scale;
@@ -90,7 +103,6 @@ static void sample_conclude(Sample *sample, Estimate *estimate) {
 static Status files_sample(Sample *sample, const ReaderOptions *options, const Reader *files, size_t documents) {
     Estimate *estimate = sample->estimate;
     size_t count = reader_file_count(files);
-    sample->planned = documents;
     estimate->files = count;
     estimate->input_bytes = reader_total_bytes(files);
     estimate->sampled_files = count < FILES_SAMPLED ? count : FILES_SAMPLED;
@@ -125,6 +137,7 @@ Status estimate_run(Estimate *estimate, const ReaderOptions *options, const char
     tokenizer_free(tokenizer);
     free(sample.ids.ids);
     free(sample.lengths);
+    free(sample.timed);
     return status;
 }
 

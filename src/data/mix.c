@@ -50,12 +50,23 @@ static Status mix_append(Mix *mix, const char *path, const char *split, double w
     return NULL;
 }
 
+// From weights as they were given to weights of sum 1 and their shares.
+static Status weights_finish(Mix *mix) {
+    double sum = 0;
+    for (size_t i = 0; i < mix->count; i++)
+        sum += mix->weights[i];
+    if (!isfinite(sum)) return status_usage("the weights of the mix are too large to add up");
+    for (size_t i = 0; i < mix->count; i++)
+        mix->weights[i] /= sum;
+    mix_set_shares(mix);
+    return NULL;
+}
+
 static Status entries_open(Mix *mix, const json_t *root, const char *path, const char *split, bool deep) {
     const json_t *entries = json_object_get(root, "datasets");
     if (json_array_size(entries) == 0) return status_usage("the mix names no \"datasets\"");
     char *directory = path_directory(path);
     Status status = NULL;
-    double sum = 0;
     for (size_t i = 0; i < json_array_size(entries) && !status; i++) {
         const char *name = NULL;
         double weight = NAN;
@@ -68,11 +79,8 @@ static Status entries_open(Mix *mix, const json_t *root, const char *path, const
         char *full = path_join(directory, name);
         status = mix_append(mix, full, split, weight, deep);
         free(full);
-        sum += weight;
     }
-    if (!status && !isfinite(sum)) status = status_usage("the weights of the mix are too large to add up");
-    for (size_t i = 0; i < mix->count; i++)
-        mix->weights[i] /= sum;
+    if (!status) status = weights_finish(mix);
 done:
     free(directory);
     return status;
@@ -91,7 +99,10 @@ bool mix_is_file(const char *path) {
 }
 
 static Status mix_fill(Mix *mix, const char *path, const char *split, bool deep) {
-    if (!mix_is_file(path)) return mix_append(mix, path, split, 1, deep);
+    if (!mix_is_file(path)) {
+        TRY(mix_append(mix, path, split, 1, deep));
+        return weights_finish(mix);
+    }
     json_t *root;
     TRY(json_read_file(&root, path));
     Status status = status_at(entries_open(mix, root, path, split, deep), path, 0, 0);
@@ -102,12 +113,18 @@ static Status mix_fill(Mix *mix, const char *path, const char *split, bool deep)
 Status mix_open(Mix *mix, const char *path, const char *split, bool deep) {
     *mix = (Mix){0};
     Status status = mix_fill(mix, path, split, deep);
-    if (status) {
-        mix_close(mix);
-        return status;
-    }
-    mix_set_shares(mix);
-    return NULL;
+    if (status) mix_close(mix);
+    return status;
+}
+
+Status mix_join(Mix *mix, const char *const *datasets, const double *weights, size_t count, const char *split) {
+    *mix = (Mix){0};
+    Status status = NULL;
+    for (size_t i = 0; i < count && !status; i++)
+        status = mix_append(mix, datasets[i], split, weights[i], false);
+    if (!status) status = weights_finish(mix);
+    if (status) mix_close(mix);
+    return status;
 }
 
 void mix_close(Mix *mix) {

@@ -17,6 +17,8 @@ typedef struct Mix {
 
 // path: a mix file, or anything that dataset_open takes (a mix of one).
 Status mix_open(Mix *mix, const char *path, const char *split, bool deep);
+// The mix that mix_write with the same datasets and weights would write: to check it first.
+Status mix_join(Mix *mix, const char *const *datasets, const double *weights, size_t count, const char *split);
 void mix_close(Mix *mix);
 void mix_set_shares(Mix *mix);      // from the weights, for a mix that was put together by hand
 bool mix_is_file(const char *path); // a .json file with the mix format

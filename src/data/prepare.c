@@ -124,10 +124,11 @@ static void plan_hash(const Prepare *prepare, char out[24]) {
 
 // --- finding out what is done already -------------------------------------------------------------------------------
 
-// *done: the output holds the finished dataset of this very plan.
+// *done: the output holds the finished dataset of this very plan, and it is not to be replaced.
 static Status finished_check(const Prepare *prepare, bool *done) {
-    char *path = path_join(prepare->options->output, DATASET_FILE), hash[24];
     *done = false;
+    if (prepare->options->overwrite || output_is_replaced(prepare->options->output)) return NULL;
+    char *path = path_join(prepare->options->output, DATASET_FILE), hash[24];
     bool exists = file_exists(path);
     free(path);
     if (!exists) return NULL;
@@ -146,21 +147,24 @@ static Status finished_check(const Prepare *prepare, bool *done) {
 }
 
 static Status plan_compare(Prepare *prepare) {
+    const char *output = prepare->options->output;
     char *path = path_join(prepare->work, "plan.json");
     Status status = NULL;
     char *unit = unit_path(prepare->work, 0);
-    bool begun = file_exists(path) && file_exists(unit);
+    bool begun =
+        file_exists(path) && (file_exists(unit) || output_is_replaced(output)); // the mark is for its plan only
     free(unit);
     if (!begun) { // units without a plan: of a killed --overwrite; a plan without units: nothing that could go on
-        status = output_clear_work(prepare->options->output);
+        status = output_clear_work(output);
         if (!status) status = json_write_file(prepare->work_plan, path);
+        if (!status && prepare->options->overwrite) status = output_mark_replaced(output);
     } else {
         json_t *before = NULL;
         status = json_read_file(&before, path);
         if (!status && !json_equal(before, prepare->work_plan)) {
-            status = status_hint(status_usage("%s holds unfinished work with other options or changed input files",
-                                              prepare->options->output),
-                                 "give the same options to resume it, or --overwrite to start again");
+            status =
+                status_hint(status_usage("%s holds unfinished work with other options or changed input files", output),
+                            "give the same options to resume it, or --overwrite to start again");
         }
         json_decref(before);
     }
@@ -483,7 +487,7 @@ static Status dataset_make(Prepare *prepare) {
     json_t *splits;
     TRY(disk_check(prepare));
     TRY(splits_fill(prepare, &splits));
-    Status status = output_keep_tokenizer(prepare->options, prepare->tokenizer);
+    Status status = output_publish(prepare->options, prepare->tokenizer);
     if (!status) status = dataset_write(prepare, splits);
     json_decref(splits);
     return status;
@@ -518,10 +522,8 @@ static Status prepare_all(Prepare *prepare) {
     TRY(reader_open(&prepare->reader, &options->reader, options->inputs, options->input_count));
     plan_make(prepare);
     TRY(dir_make(options->output));
-    if (!options->overwrite) {
-        TRY(finished_check(prepare, &done));
-        if (done && !file_exists(prepare->work)) return NULL;
-    }
+    TRY(finished_check(prepare, &done));
+    if (done && !file_exists(prepare->work)) return NULL;
     TRY(output_check(options, prepare->reader, prepare->tokenizer));
     TRY(work_lock(prepare));
     static const char *const written[] = {"dataset.json", "tokenizer.json"};
@@ -530,10 +532,7 @@ static Status prepare_all(Prepare *prepare) {
         file_remove_leftovers(path);
         free(path);
     }
-    if (options->overwrite) {
-        TRY(output_clear(options->output, prepare->tokenizer));
-        TRY(output_clear_work(options->output));
-    }
+    if (options->overwrite) TRY(output_clear_work(options->output));
     TRY(finished_check(prepare, &done)); // another process may have finished it in the meantime
     if (!done) TRY(prepare_work(prepare));
     return work_remove(prepare); // also what a kill between the last two steps left
@@ -541,8 +540,10 @@ static Status prepare_all(Prepare *prepare) {
 
 Status prepare_run(const PrepareOptions *options) {
     Prepare prepare = {.options = options, .lock = -1, .work = path_join(options->output, OUTPUT_WORK)};
+    bool there = file_exists(options->output);
     Status status = prepare_all(&prepare);
     file_unlock(&prepare.lock);
+    if (status && !there) rmdir(options->output); // unless it holds work to resume
     reader_close(prepare.reader);
     tokenizer_free(prepare.tokenizer);
     json_decref(prepare.plan);

@@ -8,7 +8,9 @@
 //    its hash. A split with a target gets exactly that many tokens: its last document is cut, and ends with
 //    end-of-text; the rest of it is in no split, and counted.
 //
-// A killed run resumes with the last whole unit, or with the merge; the result is the same to the byte.
+// Both work below output/work. Last, the shards move up into the place of a former dataset, and dataset.json is
+// written: until then that one can be used. A killed run resumes with the last whole unit, or with the merge; the
+// result is the same to the byte.
 #pragma once
 
 #include "base/status.h"
@@ -33,7 +35,7 @@ typedef struct PrepareOptions {
     int64_t unit_bytes; // how much work a kill can cost; memory for as much is needed
     int threads;        // 0: by cores and free memory
     uint64_t seed;
-    bool overwrite; // discard the dataset that the output directory holds
+    bool overwrite; // replace the dataset that the output directory holds, when the new one is whole
     bool quiet;     // no progress
 } PrepareOptions;
 

@@ -10,7 +10,7 @@
 
 #include <xxhash.h>
 
-#define LENGTHS_MAX  ((size_t)1 << 20)  // documents with more tokens count as this long in the median
+#define LENGTHS_MAX  ((size_t)1 << 20)  // documents up to this long are counted by length, longer ones listed
 #define WINDOW_BYTES ((size_t)32 << 20) // see window_add
 
 typedef struct Split {
@@ -18,6 +18,8 @@ typedef struct Split {
     int64_t target; // -1: all
     uint64_t tokens, documents, text_bytes;
     uint64_t *lengths; // [LENGTHS_MAX + 1]: documents of so many tokens
+    uint64_t *longer;  // [longer_count]: tokens of each document that is longer
+    size_t longer_count;
     bool cut;
     uint64_t cut_tokens; // of its last document, and of copies of it, that are in no split
     ShardWriter *writer;
@@ -34,6 +36,7 @@ typedef struct WindowEntry {
 
 typedef struct Gather {
     const PrepareOptions *options;
+    const char *work;
     const Tokenizer *tokenizer;
     uint32_t end_of_text;
     Split splits[3]; // val, test, train: in order of the merge
@@ -54,7 +57,7 @@ typedef struct Gather {
 // --- shards ---------------------------------------------------------------------------------------------------------
 
 static Status shard_start(Gather *gather, Split *split) {
-    char *path = text_format("%s/%s/%05zu.shard", gather->options->output, split->name, split->shard_index);
+    char *path = text_format("%s/%s/%05zu.shard", gather->work, split->name, split->shard_index);
     Status status = shard_writer_open(&split->writer, path, (uint64_t)tokenizer_vocab_size(gather->tokenizer),
                                       tokenizer_hash(gather->tokenizer));
     free(path);
@@ -78,6 +81,15 @@ static Status shard_finish(Split *split) {
     return NULL;
 }
 
+static void length_count(Split *split, size_t tokens) {
+    if (tokens <= LENGTHS_MAX) {
+        split->lengths[tokens]++;
+        return;
+    }
+    split->longer = xrealloc(split->longer, (split->longer_count + 1) * sizeof *split->longer); // they are few
+    split->longer[split->longer_count++] = tokens;
+}
+
 // A shard holds whole documents; it ends before the one that would take it over its size.
 static Status document_write(Gather *gather, Split *split, const uint32_t *ids, size_t count, uint64_t text_bytes) {
     if (split->writer && split->shard_tokens + count > (uint64_t)gather->options->shard_tokens)
@@ -87,7 +99,7 @@ static Status document_write(Gather *gather, Split *split, const uint32_t *ids, 
     split->tokens += count;
     split->documents++;
     split->text_bytes += text_bytes;
-    split->lengths[count < LENGTHS_MAX ? count : LENGTHS_MAX]++;
+    length_count(split, count);
     return shard_writer_add(split->writer, ids, count, text_bytes);
 }
 
@@ -214,13 +226,21 @@ static Status documents_merge(Gather *gather, UnitMerge *merge) {
 
 // --- the record of it -----------------------------------------------------------------------------------------------
 
+static int length_order(const void *a, const void *b) {
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+// The least length that at least half of the documents do not exceed, as dataset_lengths finds it.
 static uint64_t split_median(const Split *split) {
-    uint64_t seen = 0;
+    if (split->documents == 0) return 0;
+    uint64_t half = (split->documents + 1) / 2, seen = 0;
     for (size_t length = 0; length <= LENGTHS_MAX; length++) {
         seen += split->lengths[length];
-        if (seen > 0 && 2 * seen >= split->documents) return length;
+        if (seen >= half) return length;
     }
-    return 0;
+    qsort(split->longer, split->longer_count, sizeof *split->longer, length_order);
+    return split->longer[half - seen - 1];
 }
 
 static json_t *split_json(const Split *split) {
@@ -253,6 +273,7 @@ static void gather_free(Gather *gather) {
         shard_writer_abort(gather->splits[i].writer);
         json_decref(gather->splits[i].shards);
         free(gather->splits[i].lengths);
+        free(gather->splits[i].longer);
     }
     free(gather->window);
     free(gather->window_ids);
@@ -261,7 +282,7 @@ static void gather_free(Gather *gather) {
 // What an interrupted gather left behind goes; then the folders are made anew.
 static Status folders_make(const Gather *gather) {
     for (size_t i = 0; i < gather->split_count; i++) {
-        char *path = path_join(gather->options->output, gather->splits[i].name);
+        char *path = path_join(gather->work, gather->splits[i].name);
         Status status = dir_remove(path);
         if (!status) status = dir_make(path);
         free(path);
@@ -272,7 +293,7 @@ static Status folders_make(const Gather *gather) {
 
 Status gather_run(const PrepareOptions *options, const Tokenizer *tokenizer, const char *work, size_t unit_count,
                   const PrepareCounts *counts, json_t **splits) {
-    Gather gather = {.options = options, .tokenizer = tokenizer, .all_tokens = counts->tokens};
+    Gather gather = {.options = options, .work = work, .tokenizer = tokenizer, .all_tokens = counts->tokens};
     gather.end_of_text =
         (uint32_t)(options->end_of_text >= 0 ? options->end_of_text : tokenizer_end_of_text(tokenizer));
     gather.progress = progress_start("write shards", options->quiet, 0, 0, 0);

@@ -6,6 +6,7 @@
 
 #include <jansson.h>
 
-// Merges the units of `work` into options->output/<split>/NNNNN.shard and returns the "splits" object of dataset.json.
+// Merges the units of `work` into work/<split>/NNNNN.shard, for output_publish, and returns the "splits" object of
+// dataset.json.
 Status gather_run(const PrepareOptions *options, const Tokenizer *tokenizer, const char *work, size_t unit_count,
                   const PrepareCounts *counts, json_t **splits);

@@ -6,19 +6,28 @@
 #include "base/text.h"
 #include "data/dataset.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #define TOKENIZER_FILE "tokenizer.json"
+#define REPLACES_FILE  "replaces" // the mark of output_mark_replaced
 
-static const char *const folders[] = {"train", "val", "test", OUTPUT_WORK};
+enum { SPLITS = 3 };
+static const char *const folders[] = {"train", "val", "test", OUTPUT_WORK}; // the splits first
+
+static bool name_is_split(const char *name) {
+    for (size_t i = 0; i < SPLITS; i++)
+        if (strcmp(name, folders[i]) == 0) return true;
+    return false;
+}
 
 static bool name_is_own(const char *folder, const char *name) {
     if (strcmp(folder, OUTPUT_WORK) != 0)
         return text_ends_with(name, ".shard") || text_ends_with(name, ".shard.partial");
-    return strcmp(name, OUTPUT_LOCK) == 0 || text_starts_with(name, "plan.json") || text_starts_with(name, "unit-") ||
-           text_starts_with(name, "dedup-");
+    return strcmp(name, OUTPUT_LOCK) == 0 || text_starts_with(name, REPLACES_FILE) ||
+           text_starts_with(name, "plan.json") || text_starts_with(name, "unit-") || text_starts_with(name, "dedup-");
 }
 
 static Status folder_check(const char *path, const char *folder) {
@@ -31,7 +40,9 @@ static Status folder_check(const char *path, const char *folder) {
     Status status = NULL;
     for (size_t i = 0; i < count && !status; i++) {
         char *file = path_join(path, names[i]);
-        if (!name_is_own(folder, names[i]) || file_is_directory(file))
+        if (strcmp(folder, OUTPUT_WORK) == 0 && name_is_split(names[i]))
+            status = folder_check(file, names[i]);
+        else if (!name_is_own(folder, names[i]) || file_is_directory(file))
             status = status_hint(status_usage("%s is no file of a dataset, and its folder would be replaced", file),
                                  "choose another output folder");
         free(file);
@@ -82,7 +93,7 @@ static Status tokenizer_check(const PrepareOptions *options, const Tokenizer *to
     char *path = path_join(options->output, TOKENIZER_FILE);
     Status status = NULL;
     if (file_exists(path) && !kept_is(path, tokenizer_hash(tokenizer)) &&
-        !(options->overwrite && kept_is_of_dataset(path, options->output)))
+        !((options->overwrite || output_is_replaced(options->output)) && kept_is_of_dataset(path, options->output)))
         status = status_hint(status_usage("%s is another tokenizer than %s", path, tokenizer_name(tokenizer)),
                              "choose another --output, or move it away");
     free(path);
@@ -166,9 +177,51 @@ Status output_clear(const char *output, const Tokenizer *tokenizer) {
     return NULL;
 }
 
-Status output_keep_tokenizer(const PrepareOptions *options, const Tokenizer *tokenizer) {
-    char *kept = path_join(options->output, TOKENIZER_FILE);
+static char *replaces_path(const char *output) {
+    return text_format("%s/%s/%s", output, OUTPUT_WORK, REPLACES_FILE);
+}
+
+Status output_mark_replaced(const char *output) {
+    char *path = replaces_path(output);
+    Status status = file_write_atomic(path, "", 0);
+    free(path);
+    return status;
+}
+
+bool output_is_replaced(const char *output) {
+    char *path = replaces_path(output);
+    bool replaced = file_exists(path);
+    free(path);
+    return replaced;
+}
+
+static Status shards_move(const char *output, const char *split) {
+    char *from = text_format("%s/%s/%s", output, OUTPUT_WORK, split), *to = path_join(output, split);
+    Status status = NULL;
+    if (file_exists(from)) {
+        status = dir_remove(to); // of a kill between here and dataset.json
+        if (!status && rename(from, to) != 0) status = status_errno("cannot rename %s to %s", from, to);
+    }
+    free(from);
+    free(to);
+    return status;
+}
+
+static Status tokenizer_keep(const char *output, const Tokenizer *tokenizer) {
+    char *kept = path_join(output, TOKENIZER_FILE);
     bool there = file_exists(kept); // the same one: output_check
     free(kept);
-    return there ? NULL : tokenizer_copy_file(tokenizer_name(tokenizer), options->output);
+    return there ? NULL : tokenizer_copy_file(tokenizer_name(tokenizer), output);
+}
+
+Status output_publish(const PrepareOptions *options, const Tokenizer *tokenizer) {
+    const char *output = options->output;
+    if (output_is_replaced(output)) TRY(output_clear(output, tokenizer));
+    for (size_t i = 0; i < SPLITS; i++)
+        TRY(shards_move(output, folders[i]));
+    TRY(tokenizer_keep(output, tokenizer));
+    char *mark = replaces_path(output);
+    Status status = dir_remove(mark); // the dataset.json that follows is the new one
+    free(mark);
+    return status;
 }

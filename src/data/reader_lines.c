@@ -86,7 +86,8 @@ static Status line_next(LineSource *lines, Line *line) {
 }
 
 static Status line_error_bare(const LineSource *lines, uint64_t offset, size_t column, const char *reason) {
-    Status status = status_usage("%s (byte %llu of the text)", reason, (unsigned long long)(offset + column));
+    Status status = status_usage("%s (byte %llu of the %sfile)", reason, (unsigned long long)(offset + column),
+                                 stream_is_compressed(lines->stream) ? "decompressed " : "");
     return status_at(status, lines->path, (int)lines->line, (int)column + 1);
 }
 
@@ -136,6 +137,7 @@ static Status jsonl_next(Source *source, Document *document, RecordKind *kind, b
         if (line.offset == 0 && line.length >= 3 && memcmp(line.data, "\xef\xbb\xbf", 3) == 0) {
             line.data += 3; // a byte-order mark
             line.length -= 3;
+            line.offset += 3;
         }
     } while (!line.too_long && line_blank(&line));
     *resumable = true;

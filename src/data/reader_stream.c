@@ -294,6 +294,10 @@ Status stream_drain(ByteStream *stream) {
     return NULL;
 }
 
+bool stream_is_compressed(const ByteStream *stream) {
+    return stream->codec != CODEC_PLAIN;
+}
+
 int64_t stream_consumed(const ByteStream *stream) {
     return stream->consumed;
 }

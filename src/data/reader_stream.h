@@ -16,6 +16,7 @@ typedef struct ByteStream ByteStream;
 Status stream_open(ByteStream **stream, const char *path, bool verify);
 // The next chunk, valid until the next call; *size is 0 at the end.
 Status stream_next(ByteStream *stream, const char **data, size_t *size);
+bool stream_is_compressed(const ByteStream *stream);
 Status stream_drain(ByteStream *stream); // passes over the rest of a compressed file: whether it is damaged
 int64_t
 stream_consumed(const ByteStream *stream); // bytes of the file itself behind the chunks handed out, for progress

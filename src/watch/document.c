@@ -198,14 +198,16 @@ static void section_html(const Section *section, TextBuffer *out) {
 void document_html(const Document *document, TextBuffer *out) {
     text_buffer_format(out, "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n<title>");
     escaped(out, document->title, strlen(document->title));
-    text_buffer_format(out, "</title>\n<style>\n"
-                            "body{font:15px/1.45 system-ui,sans-serif;max-width:62rem;margin:2rem auto;padding:0 1rem;"
-                            "color:#222;background:#fff}\n"
-                            "h1{font-size:1.5rem}h2{font-size:1.1rem;margin:1.8rem 0 .4rem}\n"
-                            "table{border-collapse:collapse;font-variant-numeric:tabular-nums}\n"
-                            "td,th{padding:.15rem .9rem .15rem 0;border-bottom:1px solid #ddd;text-align:left}\n"
-                            ".r{text-align:right}p{margin:.3rem 0;color:#444}svg{max-width:100%%;height:auto}\n"
-                            "</style></head><body>\n<h1>");
+    text_buffer_format(
+        out,
+        "</title>\n<style>\n"
+        "body{font:15px/1.45 system-ui,sans-serif;max-width:62rem;margin:2rem auto;padding:0 1rem;"
+        "color:#222;background:#fff}\n"
+        "h1{font-size:1.5rem}h2{font-size:1.1rem;margin:1.8rem 0 .4rem}\n"
+        "table{border-collapse:collapse;font-variant-numeric:tabular-nums}\n"
+        "td,th{padding:.15rem .9rem .15rem 0;border-bottom:1px solid #ddd;text-align:left}\n"
+        ".r{text-align:right}td.r{white-space:nowrap}p{margin:.3rem 0;color:#444}svg{max-width:100%%;height:auto}\n"
+        "</style></head><body>\n<h1>");
     escaped(out, document->title, strlen(document->title));
     text_buffer_format(out, "</h1>\n");
     for (int i = 0; i < document->count; i++)

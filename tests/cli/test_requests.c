@@ -105,6 +105,40 @@ static void trained_tokenizers_end_text_unless_asked_not_to(void **state) {
         "--no-special does not go with --special");
 }
 
+static void mix_writes_only_what_can_be_opened(void **state) {
+    (void)state;
+    char directory[] = "/tmp/hearth-requests-XXXXXX", *text;
+    assert_non_null(mkdtemp(directory));
+    char *mix = path_join(directory, "mix.json"), *words[2];
+    for (int i = 0; i < 2; i++) { // of two tokenizers
+        char *dataset = text_format("%s/set-%d", directory, i), *seed = text_format("%d", i);
+        assert_ok(CAUGHT(&text, cmd_data, "synth", dataset, "--seed", seed, "--stories", "40", "--vocab", "300"));
+        free(text);
+        words[i] = text_format("%s:1", dataset);
+        free(dataset);
+        free(seed);
+    }
+    char *nested = text_format("%s:1", mix), *kept, *after;
+    size_t kept_size, after_size;
+    assert_error(CALL(cmd_data, "mix", "--output", mix, words[0], words[1]), "different tokenizers");
+    assert_error(CALL(cmd_data, "mix", "--output", mix, words[0], "--split", "test"), "test");
+    assert_false(file_exists(mix));
+    assert_ok(CAUGHT(&text, cmd_data, "mix", "--output", mix, words[0]));
+    free(text);
+    assert_ok(file_read(&kept, &kept_size, mix));
+    assert_error(CALL(cmd_data, "mix", "--output", mix, words[0], words[1]), "different tokenizers");
+    assert_error(CALL(cmd_data, "mix", "--output", mix, nested), "mix.json");
+    assert_ok(file_read(&after, &after_size, mix));
+    assert_string_equal(kept, after);
+    assert_ok(dir_remove(directory));
+    free(kept);
+    free(after);
+    free(nested);
+    free(words[0]);
+    free(words[1]);
+    free(mix);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(preflight_needs_tokens_and_seconds),
@@ -114,6 +148,7 @@ int main(void) {
         cmocka_unit_test(config_help_knows_its_sections),
         cmocka_unit_test(config_states_the_shape_of_the_model),
         cmocka_unit_test(trained_tokenizers_end_text_unless_asked_not_to),
+        cmocka_unit_test(mix_writes_only_what_can_be_opened),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -24,6 +24,7 @@ static void test_sample_of_everything_is_exact(void **state) {
     assert_int_equal(estimate.sample_bytes, 201 * 200);
     assert_true(estimate.mean_tokens == 201 && estimate.median_tokens == 201);
     assert_true(estimate.documents == 201 && estimate.tokens == 201 * 201);
+    assert_true(estimate.bytes_per_second > 0); // although the input has less than half of the documents asked for
 }
 
 static void test_small_sample_comes_near(void **state) {

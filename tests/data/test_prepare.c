@@ -1,6 +1,7 @@
 // prepare: exact counts, no document lost or doubled, the same bytes for any number of threads.
 #include "data/bpe_train.h"
 #include "data/dataset.h"
+#include "data/inspect.h"
 #include "data/prepare.h"
 #include "data/prepare_dedup.h"
 #include "data/synth.h"
@@ -348,14 +349,20 @@ static void test_finished_work_is_not_done_again(void **state) {
     assert_ok(prepare_run(&options));
 }
 
-static void test_failed_run_resumes_only_with_the_same_options(void **state) {
-    (void)state;
+// 5000 texts of "document NNNNNN", then a bad line, then one more text.
+static const char *corpus_failing(const char *name) {
     TextBuffer lines = {0};
     for (int i = 0; i < 5000; i++)
         text_buffer_format(&lines, "{\"text\":\"document %06d %0400d\"}\n", i, i);
     text_buffer_format(&lines, "broken\n{\"text\":\"document 005000 the last\"}\n");
-    const char *input = temporary_file("fails.jsonl", lines.data, lines.length);
+    const char *input = temporary_file(name, lines.data, lines.length);
     text_buffer_free(&lines);
+    return input;
+}
+
+static void test_failed_run_resumes_only_with_the_same_options(void **state) {
+    (void)state;
+    const char *input = corpus_failing("fails.jsonl");
     PrepareOptions options = options_for(&input, temporary_path("fails"));
     assert_error(prepare_run(&options), "fails.jsonl:5001");
     assert_true(file_exists(temporary_path("fails/work/unit-000000")));
@@ -391,6 +398,90 @@ static void test_tokenizer_without_end_of_text_is_refused_with_a_way_out(void **
     assert_ok(prepare_run(&options));
 }
 
+static void test_median_is_exact_for_long_documents(void **state) {
+    (void)state;
+    TextBuffer lines = {0};
+    static const int lengths[] = {1300000, 2000000, 10, 1200000}; // three of them beyond 2^20
+    for (int i = 0; i < 4; i++)
+        text_buffer_format(&lines, "{\"text\":\"%0*d\"}\n", lengths[i], i);
+    const char *input = temporary_file("median.jsonl", lines.data, lines.length);
+    text_buffer_free(&lines);
+    PrepareOptions options = options_for(&input, temporary_path("median"));
+    assert_ok(prepare_run(&options));
+    assert_int_equal(split_figure(options.output, "train", "median_tokens"), 1200001); // with end of text
+    Dataset dataset;
+    DatasetLengths found;
+    assert_ok(dataset_open(&dataset, options.output, "train", false));
+    dataset_lengths(&dataset, &found);
+    assert_int_equal(found.median, 1200001);
+    dataset_close(&dataset);
+}
+
+// --- replacing a dataset
+
+// A tokenizer of 300 entries in a folder of its own; returns the path.
+static const char *tokenizer_learned(const char *folder, uint64_t seed) {
+    SynthRequest request = {.directory = temporary_path(folder), .vocab = 300, .seed = seed, .stories = 20};
+    request.val_stories = 1;
+    SynthResult result;
+    assert_ok(synth_write(&request, &result));
+    char name[64];
+    snprintf(name, sizeof name, "%s/tokenizer.json", folder);
+    return temporary_path(name);
+}
+
+static void assert_documents(const char *output, uint64_t documents) {
+    Dataset dataset;
+    assert_ok(dataset_open(&dataset, output, "train", true));
+    assert_int_equal(dataset.document_count, documents);
+    dataset_close(&dataset);
+}
+
+static void test_overwrite_that_fails_keeps_the_dataset_and_resumes(void **state) {
+    (void)state;
+    const char *good = corpus("former.jsonl", 100), *failing = corpus_failing("failing.jsonl");
+    PrepareOptions options = options_for(&good, temporary_path("replaced"));
+    options.tokenizer = tokenizer_learned("former-tokenizer", 3);
+    options.test_tokens = 500;
+    assert_ok(prepare_run(&options));
+    uint64_t before = (uint64_t)split_figure(options.output, "train", "documents");
+    options.inputs = &failing;
+    options.tokenizer = "bytes";
+    options.test_tokens = 0;
+    options.overwrite = true;
+    assert_error(prepare_run(&options), "failing.jsonl:5001");
+    assert_true(file_exists(temporary_path("replaced/work/unit-000000")));
+    assert_true(file_exists(temporary_path("replaced/tokenizer.json")));
+    assert_documents(options.output, before);
+    options.overwrite = false; // it was asked for once
+    options.seed = 9;
+    assert_error(prepare_run(&options), "unfinished work with other options");
+    assert_documents(options.output, before);
+    options.seed = 0;
+    options.reader.skip_bad = true;
+    assert_ok(prepare_run(&options));
+    assert_documents(options.output, 5001);
+    static const char *const gone[] = {"replaced/work", "replaced/test", "replaced/tokenizer.json"};
+    for (size_t i = 0; i < sizeof gone / sizeof gone[0]; i++)
+        assert_false(file_exists(temporary_path(gone[i])));
+}
+
+// What a kill between the shards' move and dataset.json leaves: units, and shards in their places.
+static void test_kill_while_shards_move_is_resumed(void **state) {
+    (void)state;
+    const char *failing = corpus_failing("moving.jsonl");
+    PrepareOptions options = options_for(&failing, temporary_path("moving"));
+    assert_error(prepare_run(&options), "moving.jsonl:5001");
+    assert_ok(dir_make(temporary_path("moving/train")));
+    temporary_file("moving/train/00099.shard", "old", 3);
+    assert_ok(dir_make(temporary_path("moving/work/train")));
+    temporary_file("moving/work/train/00000.shard.partial", "part", 4);
+    options.reader.skip_bad = true;
+    assert_ok(prepare_run(&options));
+    assert_documents(options.output, 5001);
+    assert_false(file_exists(temporary_path("moving/train/00099.shard")));
+}
+
 // --- nothing to keep
 
 static void test_dataset_without_documents_is_refused_with_the_reason(void **state) {
@@ -406,8 +497,11 @@ static void test_dataset_without_documents_is_refused_with_the_reason(void **sta
     const char *empty = temporary_file("empty.txt", "", 0);
     options.inputs = &empty;
     assert_error(prepare_run(&options), "no document was kept: the input holds none");
+    assert_false(file_exists(temporary_path("reasons"))); // made by the run that failed
+    assert_ok(dir_make(temporary_path("reasons")));
+    assert_error(prepare_run(&options), "no document was kept");
+    assert_true(file_exists(temporary_path("reasons")));
     assert_false(file_exists(temporary_path("reasons/work")));
-    assert_false(file_exists(temporary_path("reasons/dataset.json")));
 }
 
 static void test_corrected_options_are_taken_when_nothing_was_done(void **state) {
@@ -514,17 +608,6 @@ static void test_overwrite_leaves_the_work_of_a_running_process_alone(void **sta
     assert_false(file_exists(temporary_path("busy/work")));
 }
 
-// A tokenizer of 300 entries in a folder of its own; returns the path.
-static const char *tokenizer_learned(const char *folder, uint64_t seed) {
-    SynthRequest request = {.directory = temporary_path(folder), .vocab = 300, .seed = seed, .stories = 20};
-    request.val_stories = 1;
-    SynthResult result;
-    assert_ok(synth_write(&request, &result));
-    char name[64];
-    snprintf(name, sizeof name, "%s/tokenizer.json", folder);
-    return temporary_path(name);
-}
-
 static void test_tokenizer_is_kept_beside_the_dataset(void **state) {
     (void)state;
     const char *input = corpus("kept.jsonl", 50), *tokenizer = tokenizer_learned("learned", 1);
@@ -587,6 +670,9 @@ int main(void) {
         cmocka_unit_test(test_special_tokens_in_the_text_stay_text),
         cmocka_unit_test(test_finished_work_is_not_done_again),
         cmocka_unit_test(test_failed_run_resumes_only_with_the_same_options),
+        cmocka_unit_test(test_median_is_exact_for_long_documents),
+        cmocka_unit_test(test_overwrite_that_fails_keeps_the_dataset_and_resumes),
+        cmocka_unit_test(test_kill_while_shards_move_is_resumed),
         cmocka_unit_test(test_tokenizer_without_end_of_text_is_refused_with_a_way_out),
         cmocka_unit_test(test_dataset_without_documents_is_refused_with_the_reason),
         cmocka_unit_test(test_corrected_options_are_taken_when_nothing_was_done),

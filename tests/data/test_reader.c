@@ -167,7 +167,9 @@ static void test_bad_line_is_named_with_line_column_and_byte(void **state) {
     (void)state;
     const ReaderOptions options = {0};
     const char *path = file("bad.jsonl", "{\"text\":\"a\"}\n{\"text\":oops}\n");
-    assert_refused(path, &options, "bad.jsonl:2:9: the field is not a string (byte 21 of the text)");
+    assert_refused(path, &options, "bad.jsonl:2:9: the field is not a string (byte 21 of the file)");
+    path = file("bad.jsonl", "\xef\xbb\xbf{\"text\":oops}\n"); // a byte-order mark is part of the file
+    assert_refused(path, &options, "bad.jsonl:1:9: the field is not a string (byte 11 of the file)");
 }
 
 static void test_missing_field_names_those_that_are_there(void **state) {
@@ -253,6 +255,14 @@ static const char *gzip_file(const char *name, const char *text, size_t size) {
     assert_int_equal(gzwrite(out, text, (unsigned)size), size);
     gzclose(out);
     return temporary_path(name);
+}
+
+static void test_bytes_of_a_compressed_file_are_those_inside(void **state) {
+    (void)state;
+    const char text[] = "{\"text\":\"a\"}\n{\"text\":oops}\n";
+    const ReaderOptions options = {0};
+    assert_refused(gzip_file("bad.jsonl.gz", text, strlen(text)), &options,
+                   "bad.jsonl.gz:2:9: the field is not a string (byte 21 of the decompressed file)");
 }
 
 static const char *zstd_file(const char *name, const char *text, size_t size) {
@@ -475,6 +485,7 @@ int main(void) {
         cmocka_unit_test(test_field_is_chosen_by_name),
         cmocka_unit_test(test_missing_field_names_line_and_option),
         cmocka_unit_test(test_bad_line_is_named_with_line_column_and_byte),
+        cmocka_unit_test(test_bytes_of_a_compressed_file_are_those_inside),
         cmocka_unit_test(test_missing_field_names_those_that_are_there),
         cmocka_unit_test(test_skip_bad_counts_and_goes_on),
         cmocka_unit_test(test_mark_and_line_ends_of_windows_are_accepted),

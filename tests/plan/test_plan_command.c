@@ -167,6 +167,18 @@ static void a_plan_has_one_bubble(void **state) { // stages of unequal work: the
     free(text);
 }
 
+static void figures_of_the_page_stay_on_one_line(void **state) {
+    char *page = path_join(directory, "search.html"), *text;
+    size_t size;
+    (void)state;
+    assert_ok(PLAN("smollm-360m", "--search", "--html", page));
+    assert_ok(file_read(&text, &size, page));
+    assert_non_null(strstr(text, "td.r{white-space:nowrap}"));
+    assert_non_null(strstr(text, " %</td><td class=\"r\">")); // figures with blanks are in such cells
+    free(text);
+    free(page);
+}
+
 static void the_frontiers_last_column_is_memory(void **state) {
     char *text;
     (void)state;
@@ -203,6 +215,9 @@ static void wrong_requests_are_usage_errors(void **state) {
     assert_error(PLAN("smollm-360m", "--schedule", "zigzag"), "the schedule must be");
     assert_error(PLAN("smollm-360m", "--hardware", "/nowhere.toml"), "/nowhere.toml");
     assert_error(PLAN("smollm-360m", "--search", "--seqs", "4096,,"), "--seqs takes");
+    assert_error(PLAN("smollm-360m", "--search", "--target-hours", "12"), "--target-hours does not go with --search");
+    assert_error(PLAN("smollm-360m", "--search", "--schedule", "1f1b"), "--schedule does not go with --search");
+    assert_error(PLAN("smollm-360m", "--schedule", "interleaved"), "needs --virtual-stages of 2 or more");
     assert_error(PLAN("smollm-360m", "--pp", "64", "--gpus", "64"), "cannot fill 64 pipeline stages");
 }
 
@@ -279,6 +294,7 @@ int main(void) {
         cmocka_unit_test(shipped_configs_fit_where_they_are_meant_to_run),
         cmocka_unit_test(a_run_is_as_long_as_the_trainer_makes_it),
         cmocka_unit_test(a_plan_has_one_bubble),
+        cmocka_unit_test(figures_of_the_page_stay_on_one_line),
         cmocka_unit_test(the_frontiers_last_column_is_memory),
         cmocka_unit_test(wrong_requests_are_usage_errors),
         cmocka_unit_test(earlier_runs_calibrate_the_next_prediction),
