@@ -41,17 +41,13 @@ Status export_hf(const char *path, const char *checkpoint, const char *directory
         log_warn("the router's bias (model.router_bias_rate) has no place in the Hugging Face format and is left out: "
                  "some tokens will choose other experts");
     // What a run was trained on ends documents with its own tokenizer's token, whatever the model it started from had.
-    bool of_run;
-    Config run;
-    status = loaded_run_config(loaded.source, &run, &of_run);
-    if (of_run) config_free(&run);
     int64_t end = loaded.tokenizer ? tokenizer_end_of_text(loaded.tokenizer) : -1;
-    if (end >= 0 && (of_run || loaded.model->layout.request.config.eos < 0))
+    if (end >= 0 && (loaded.checkpoint || loaded.model->layout.request.config.eos < 0))
         loaded.model->layout.request.config.eos = (int)end;
     if (!loaded.tokenizer || strcmp(loaded.tokenizer_path, "bytes") == 0)
         log_warn("no tokenizer is written beside the model: %s",
                  loaded.tokenizer ? "bytes have no tokenizer.json" : "none was found");
-    if (!status) status = dir_make(directory);
+    status = dir_make(directory);
     if (!status) status = model_snapshot(loaded.model, &snapshot, false);
     if (!status) status = hf_save(&loaded.model->layout, &snapshot, directory, dtype, 0);
     if (!status) status = write_tokenizer(&loaded, directory);

@@ -201,11 +201,11 @@ static Status open_all(Loaded *loaded, const LoadedRequest *request) {
     TRY(precision_parse(&layout.precision, request->precision ? request->precision : cuda ? "bf16" : "fp32"));
     TRY(model_create(&loaded->model, loaded->ops, &layout));
     // A checkpoint names its weights as an HF directory does.
-    bool checkpoint = holds(loaded->source, "manifest.json");
+    loaded->checkpoint = holds(loaded->source, "manifest.json");
     char *weights = path_join(loaded->source, "model.safetensors");
-    Status status = hf_load_weights(loaded->model, checkpoint ? weights : loaded->source);
+    Status status = hf_load_weights(loaded->model, loaded->checkpoint ? weights : loaded->source);
     free(weights);
-    return status || !checkpoint ? status : restore_router_bias(loaded);
+    return status || !loaded->checkpoint ? status : restore_router_bias(loaded);
 }
 
 Status loaded_open(Loaded *loaded, const LoadedRequest *request) {

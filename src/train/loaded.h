@@ -22,6 +22,7 @@ typedef struct Loaded {
     Tokenizer *tokenizer; // NULL when none was found
     char *tokenizer_path; // "bytes" for the built-in one
     char *source;         // the directory the weights came from
+    bool checkpoint;      // which is a run's
 } Loaded;
 
 Status loaded_open(Loaded *loaded, const LoadedRequest *request);

@@ -297,7 +297,7 @@ static Status resume(Run *run, const char *checkpoint) {
     bool same_config, same_data;
     TRY(trainer_restore(&run->trainer, checkpoint, &same_config, &same_data));
     if (!same_config) warn_changes(run, checkpoint);
-    if (!same_data && same_config)
+    if (!same_data)
         log_warn("the training data has changed since %s: the run goes on at the same place of the new data",
                  checkpoint);
     run->saved_step = run->trainer.step;

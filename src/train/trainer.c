@@ -326,12 +326,12 @@ json_t *trainer_state(const Trainer *trainer) {
 static Status restore_position(Trainer *trainer, const json_t *state, const char *where, bool *same_config,
                                bool *same_data) {
     int64_t sample = 0;
-    const char *hash = NULL;
     TRY(json_get_int(state, "step", &trainer->step, where));
     TRY(json_get_int(state, "tokens", &trainer->tokens, where));
     TRY(json_get_int(state, "applied", &trainer->applied, where));
     TRY(json_get_int(state, "sample", &sample, where));
-    hash = json_string_value(json_object_get(state, "settings_hash")); // checkpoints from before it have none
+    const char *hash =
+        json_string_value(json_object_get(state, "settings_hash")); // checkpoints from before it have none
     if (trainer->step < 0 || trainer->tokens < 0 || sample < 0)
         return status_at(status_usage("state.json holds a negative position"), where, 0, 0);
     trainer->sample = (uint64_t)sample;
