@@ -114,7 +114,55 @@ static __device__ __forceinline__ void rows_store(uint8_t *tile, int row0, const
     }
 }
 
+// Keys after their query, or of documents before its own, do not count. row, key: the first of the warp's block.
+template <int MT, int COUNT>
+static __device__ __forceinline__ void scores_mask(float (&s)[MT][COUNT][4], int row, int key,
+                                                   const int (&first)[MT][2]) {
+    const int lane = threadIdx.x & 31;
+#pragma unroll
+    for (int t = 0; t < MT; t++)
+#pragma unroll
+        for (int j = 0; j < COUNT; j++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                int query = row + t * 16 + lane / 4 + (e / 2) * 8, other = key + j * 8 + (lane & 3) * 2 + (e & 1);
+                if (other > query || other < first[t][e / 2]) s[t][j][e] = -CUDART_INF_F;
+            }
+}
+
 // ---- forward ------------------------------------------------------------------------------------------------------
+
+// Scores become powers under the maximum so far; what was summed under an older one is scaled down.
+template <int MT, int COUNT, int COLUMNS>
+static __device__ __forceinline__ void softmax_step(float (&acc)[MT][COLUMNS][4], float (&s)[MT][COUNT][4],
+                                                    float (&maximum)[MT][2], float (&sum)[MT][2], float scale2) {
+#pragma unroll
+    for (int t = 0; t < MT; t++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            float top = maximum[t][half];
+#pragma unroll
+            for (int j = 0; j < COUNT; j++)
+                top = fmaxf(top, fmaxf(s[t][j][2 * half], s[t][j][2 * half + 1]));
+            top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
+            top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
+            const float base = top == -CUDART_INF_F ? 0.0f : top * scale2; // nothing seen yet: keep zeros zero
+            const float shrink = exp2_fast(maximum[t][half] * scale2 - base);
+            float added = 0;
+#pragma unroll
+            for (int j = 0; j < COUNT; j++)
+#pragma unroll
+                for (int e = 2 * half; e < 2 * half + 2; e++) {
+                    s[t][j][e] = exp2_fast(fmaf(s[t][j][e], scale2, -base));
+                    added += s[t][j][e];
+                }
+            sum[t][half] = sum[t][half] * shrink + added;
+            maximum[t][half] = top;
+#pragma unroll
+            for (int i = 0; i < COLUMNS; i++)
+                acc[t][i][2 * half] *= shrink, acc[t][i][2 * half + 1] *= shrink;
+        }
+}
 
 // WARPS warps of 16 * MT queries each against tiles of BN keys; BLOCKS: blocks that should fit a multiprocessor.
 template <int D, int WARPS, int MT, int BN, int BLOCKS>
@@ -201,44 +249,8 @@ static __global__ void __launch_bounds__(WARPS * 32, BLOCKS) forward_kernel(cons
                 }
             }
         }
-        if (n0 + BN - 1 > m0 + row0 || doc_start) {
-#pragma unroll
-            for (int t = 0; t < MT; t++)
-#pragma unroll
-                for (int j = 0; j < BN / 8; j++)
-#pragma unroll
-                    for (int e = 0; e < 4; e++) {
-                        int row = m0 + row0 + t * 16 + lane / 4 + (e / 2) * 8,
-                            key = n0 + j * 8 + (lane & 3) * 2 + (e & 1);
-                        if (key > row || key < first[t][e / 2]) s[t][j][e] = -CUDART_INF_F;
-                    }
-        }
-#pragma unroll
-        for (int t = 0; t < MT; t++)
-#pragma unroll
-            for (int half = 0; half < 2; half++) {
-                float top = maximum[t][half];
-#pragma unroll
-                for (int j = 0; j < BN / 8; j++)
-                    top = fmaxf(top, fmaxf(s[t][j][2 * half], s[t][j][2 * half + 1]));
-                top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
-                top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
-                const float base = top == -CUDART_INF_F ? 0.0f : top * scale2; // nothing seen yet: keep zeros zero
-                const float shrink = exp2_fast(maximum[t][half] * scale2 - base);
-                float added = 0;
-#pragma unroll
-                for (int j = 0; j < BN / 8; j++)
-#pragma unroll
-                    for (int e = 2 * half; e < 2 * half + 2; e++) {
-                        s[t][j][e] = exp2_fast(fmaf(s[t][j][e], scale2, -base));
-                        added += s[t][j][e];
-                    }
-                sum[t][half] = sum[t][half] * shrink + added;
-                maximum[t][half] = top;
-#pragma unroll
-                for (int i = 0; i < D / 8; i++)
-                    acc[t][i][2 * half] *= shrink, acc[t][i][2 * half + 1] *= shrink;
-            }
+        if (n0 + BN - 1 > m0 + row0 || doc_start) scores_mask(s, m0 + row0, n0, first);
+        softmax_step(acc, s, maximum, sum, scale2);
         rows_multiply<D>(acc, s, v_now);
     }
 
@@ -383,18 +395,7 @@ static __global__ void __launch_bounds__(WARPS * 32, BLOCKS) backward_q_kernel(c
                 }
             }
         }
-        if (n0 + BN - 1 > m0 + row0 || doc_start) {
-#pragma unroll
-            for (int t = 0; t < MT; t++)
-#pragma unroll
-                for (int j = 0; j < BN / 8; j++)
-#pragma unroll
-                    for (int e = 0; e < 4; e++) {
-                        int row = m0 + row0 + t * 16 + lane / 4 + (e / 2) * 8,
-                            key = n0 + j * 8 + (lane & 3) * 2 + (e & 1);
-                        if (key > row || key < first[t][e / 2]) s[t][j][e] = -CUDART_INF_F;
-                    }
-        }
+        if (n0 + BN - 1 > m0 + row0 || doc_start) scores_mask(s, m0 + row0, n0, first);
 #pragma unroll
         for (int t = 0; t < MT; t++)
 #pragma unroll
@@ -413,6 +414,49 @@ static __global__ void __launch_bounds__(WARPS * 32, BLOCKS) backward_q_kernel(c
 }
 
 // ---- backward: dK and dV ------------------------------------------------------------------------------------------
+
+// s becomes P, dp becomes dS.
+template <int COUNT>
+static __device__ __forceinline__ void keys_differences(float (&s)[COUNT][4], float (&dp)[COUNT][4], const float *lse2,
+                                                        const float *row_sum, float scale2) {
+    const int lane = threadIdx.x & 31;
+#pragma unroll
+    for (int j = 0; j < COUNT; j++) {
+        const int column = j * 8 + (lane & 3) * 2;
+        const float2 shift = *(const float2 *)&lse2[column];
+        const float2 centre = *(const float2 *)&row_sum[column];
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            s[j][e] = exp2_fast(fmaf(s[j][e], scale2, -(e & 1 ? shift.y : shift.x)));
+            dp[j][e] = s[j][e] * (dp[j][e] - (e & 1 ? centre.y : centre.x));
+        }
+    }
+}
+
+// dv += P dO, dk += dS Q.
+template <int D, int COUNT>
+static __device__ __forceinline__ void keys_accumulate(float (&dk)[D / 8][4], float (&dv)[D / 8][4],
+                                                       const float (&s)[COUNT][4], const float (&dp)[COUNT][4],
+                                                       uint32_t q_now, uint32_t do_now) {
+#pragma unroll
+    for (int j = 0; j < COUNT / 2; j++) {
+        uint32_t p[4], ds[4];
+        p[0] = pack_bf16(s[2 * j][0], s[2 * j][1]), p[1] = pack_bf16(s[2 * j][2], s[2 * j][3]);
+        p[2] = pack_bf16(s[2 * j + 1][0], s[2 * j + 1][1]), p[3] = pack_bf16(s[2 * j + 1][2], s[2 * j + 1][3]);
+        ds[0] = pack_bf16(dp[2 * j][0], dp[2 * j][1]), ds[1] = pack_bf16(dp[2 * j][2], dp[2 * j][3]);
+        ds[2] = pack_bf16(dp[2 * j + 1][0], dp[2 * j + 1][1]), ds[3] = pack_bf16(dp[2 * j + 1][2], dp[2 * j + 1][3]);
+#pragma unroll
+        for (int step = 0; step < D / 16; step++) {
+            uint32_t r[4], w[4];
+            right_columns<D>(r, do_now, j, step);
+            right_columns<D>(w, q_now, j, step);
+            mma(dv[2 * step], p, r[0], r[1]);
+            mma(dv[2 * step + 1], p, r[2], r[3]);
+            mma(dk[2 * step], ds, w[0], w[1]);
+            mma(dk[2 * step + 1], ds, w[2], w[3]);
+        }
+    }
+}
 
 // WARPS warps of 16 keys each; scores are kept transposed (keys are rows), so that P and dS come out of the
 // accumulators in the shape of a left operand. All query heads of the group are walked in turn, BM queries at a time.
@@ -516,36 +560,8 @@ static __global__ void __launch_bounds__(WARPS * 32, BLOCKS)
                             s[j][e] = -CUDART_INF_F;
                     }
             }
-#pragma unroll
-            for (int j = 0; j < BM / 8; j++) {
-                const int column = j * 8 + (lane & 3) * 2;
-                const float2 shift = *(const float2 *)&lse2[stage][column];
-                const float2 centre = *(const float2 *)&row_sum[stage][column];
-#pragma unroll
-                for (int e = 0; e < 4; e++) {
-                    s[j][e] = exp2_fast(fmaf(s[j][e], scale2, -(e & 1 ? shift.y : shift.x)));
-                    dp[j][e] = s[j][e] * (dp[j][e] - (e & 1 ? centre.y : centre.x));
-                }
-            }
-#pragma unroll
-            for (int j = 0; j < BM / 16; j++) {
-                uint32_t p[4], ds[4];
-                p[0] = pack_bf16(s[2 * j][0], s[2 * j][1]), p[1] = pack_bf16(s[2 * j][2], s[2 * j][3]);
-                p[2] = pack_bf16(s[2 * j + 1][0], s[2 * j + 1][1]), p[3] = pack_bf16(s[2 * j + 1][2], s[2 * j + 1][3]);
-                ds[0] = pack_bf16(dp[2 * j][0], dp[2 * j][1]), ds[1] = pack_bf16(dp[2 * j][2], dp[2 * j][3]);
-                ds[2] = pack_bf16(dp[2 * j + 1][0], dp[2 * j + 1][1]),
-                ds[3] = pack_bf16(dp[2 * j + 1][2], dp[2 * j + 1][3]);
-#pragma unroll
-                for (int step = 0; step < D / 16; step++) {
-                    uint32_t r[4], w[4];
-                    right_columns<D>(r, do_now, j, step);
-                    right_columns<D>(w, q_now, j, step);
-                    mma(dv[2 * step], p, r[0], r[1]);
-                    mma(dv[2 * step + 1], p, r[2], r[3]);
-                    mma(dk[2 * step], ds, w[0], w[1]);
-                    mma(dk[2 * step + 1], ds, w[2], w[3]);
-                }
-            }
+            keys_differences(s, dp, lse2[stage], row_sum[stage], scale2);
+            keys_accumulate<D>(dk, dv, s, dp, q_now, do_now);
         }
         if (i + 1 < iterations) keep(stage ^ 1);
     }
