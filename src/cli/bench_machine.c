@@ -1,5 +1,5 @@
 // hearth bench machine: measures this machine for the planner and writes its profile.
-#include "train/bench_machine.h"
+#include "bench/bench_machine.h"
 #include "base/file.h"
 #include "cli/args.h"
 #include "cli/bench_commands.h"

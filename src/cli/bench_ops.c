@@ -1,5 +1,5 @@
 // hearth bench ops: each op of the table at a model's shapes, against its floor.
-#include "train/bench_ops.h"
+#include "bench/bench_ops.h"
 #include "base/threads.h"
 #include "cli/args.h"
 #include "cli/bench_commands.h"

@@ -3,12 +3,12 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "base/threads.h"
+#include "bench/bench_step.h"
 #include "cli/args.h"
 #include "cli/bench_commands.h"
 #include "cli/commands.h"
 #include "cli/range.h"
 #include "plan/flops.h"
-#include "train/bench_step.h"
 #include "train/prediction.h"
 
 #include <stdlib.h>

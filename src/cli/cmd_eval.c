@@ -4,8 +4,8 @@
 #include "base/text.h"
 #include "cli/args.h"
 #include "cli/commands.h"
+#include "infer/loaded.h"
 #include "train/evaluate.h"
-#include "train/loaded.h"
 #include "train/setup.h"
 
 #include <stdlib.h>

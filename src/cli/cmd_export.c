@@ -2,7 +2,7 @@
 #include "base/text.h"
 #include "cli/args.h"
 #include "cli/commands.h"
-#include "train/export.h"
+#include "infer/export.h"
 
 #include <stdlib.h>
 #include <string.h>

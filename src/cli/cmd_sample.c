@@ -2,9 +2,9 @@
 #include "base/text.h"
 #include "cli/args.h"
 #include "cli/commands.h"
+#include "infer/loaded.h"
+#include "infer/sampler.h"
 #include "model/generate.h"
-#include "train/loaded.h"
-#include "train/sampler.h"
 
 #include <stdlib.h>
 #include <string.h>

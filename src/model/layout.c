@@ -59,18 +59,6 @@ double layout_gradient_traffic(double added) {
     return sizeof(float) * (1 + added);
 }
 
-void layout_stage_layers(int layers, int stages, int stage, int *first, int *count) {
-    // Extra layers go to the middle stages first: stage 1, 2, ..., then 0, then the last.
-    int base = layers / stages, extra = layers % stages, start = 0;
-    for (int s = 0; s <= stage; s++) {
-        int order = s == 0 ? stages - 2 : s == stages - 1 ? stages - 1 : s - 1; // place in the queue for an extra layer
-        if (stages == 1) order = 0;
-        *first = start;
-        *count = base + (order < extra);
-        start += *count;
-    }
-}
-
 // ---- checks ---------------------------------------------------------------------------------------------------------
 
 static Status check_divides(int whole, int parts, const char *whole_name, const char *parts_name) {
@@ -150,7 +138,7 @@ static void add_param(Layout *layout, ParamId id, int layer, int dims, int64_t s
 // Rows of the fused qkv on one tensor-parallel rank: KV heads are replicated when there are fewer than ranks.
 static int64_t local_qkv_dim(const LayoutRequest *request) {
     const ModelConfig *config = &request->config;
-    int tp = request->mesh.tp, kv = config->kv_heads >= tp ? config->kv_heads / tp : 1;
+    int tp = request->mesh.tp, kv = mesh_kv_heads(&request->mesh, config->kv_heads);
     return (int64_t)(config->heads / tp + 2 * kv) * config->head_dim;
 }
 
@@ -205,7 +193,7 @@ static void build_params(Layout *layout) {
 // Elements that one rank keeps of state sharded over the data-parallel ranks: each tensor is cut evenly, rounded up.
 static int64_t sharded_elements(const Layout *layout) {
     const Mesh *mesh = &layout->request.mesh;
-    int dense_ranks = mesh->dp * mesh->cp, expert_ranks = dense_ranks * mesh->tp / (mesh->ep * mesh->etp);
+    int dense_ranks = (int)mesh_data_ranks(mesh), expert_ranks = (int)mesh_expert_data_ranks(mesh);
     int64_t elements = 0;
     for (int i = 0; i < layout->param_count; i++) {
         const LayoutParam *param = &layout->params[i];
@@ -488,7 +476,7 @@ static int64_t default_logits_rows(const LayoutRequest *request, int64_t tokens)
 
 static OpsWorkspaceRequest workspace_request(const LayoutRequest *request) {
     const ModelConfig *c = &request->config;
-    int tp = request->mesh.tp, kv = c->kv_heads >= tp ? c->kv_heads / tp : 1;
+    int tp = request->mesh.tp, kv = mesh_kv_heads(&request->mesh, c->kv_heads);
     int64_t tokens = (int64_t)request->micro_batch * request->seq / request->mesh.cp;
     return (OpsWorkspaceRequest){.tokens = tokens,
                                  .batch = request->micro_batch,
@@ -521,7 +509,7 @@ Status layout_build(Layout *layout, const LayoutRequest *request) {
     if (config->experts)
         layout->rows = moe_rows_capacity(layout->tokens, config->top_k, config->experts / request->mesh.ep,
                                          request->device == LAYOUT_CUDA ? OPS_CUDA_ROW_ALIGN : OPS_CPU_ROW_ALIGN);
-    layout_stage_layers(config->layers, request->mesh.pp, request->stage, &layout->first_layer, &layout->layer_count);
+    mesh_stage_layers(&request->mesh, config->layers, request->stage, &layout->first_layer, &layout->layer_count);
     build_params(layout);
     build_states(layout);
     build_activations(layout);

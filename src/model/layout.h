@@ -11,6 +11,7 @@
 #pragma once
 
 #include "base/dtype.h"
+#include "base/mesh.h"
 #include "base/status.h"
 #include "model/config.h"
 #include "ops/ops.h"
@@ -32,13 +33,6 @@ typedef enum Recompute {
 } Recompute;
 
 typedef enum LayoutDevice { LAYOUT_CPU, LAYOUT_CUDA } LayoutDevice;
-
-// Degrees of parallelism. Data-parallel ranks are dp * cp; ep and the expert share of ZeRO are taken out of those.
-typedef struct Mesh {
-    int dp, tp, pp, ep, cp, etp; // 1 = off
-    int zero; // 0..3: nothing, optimizer state, + gradients, + weights sharded over data-parallel ranks
-} Mesh;
-#define MESH_SINGLE ((Mesh){.dp = 1, .tp = 1, .pp = 1, .ep = 1, .cp = 1, .etp = 1})
 
 typedef struct LayoutRequest {
     ModelConfig config;
@@ -236,9 +230,6 @@ size_t layout_workspace_bytes(const LayoutRequest *request);
 // to be added to: 0 for the first micro-batch of a step, 1 for the others.
 double layout_adamw_traffic(Precision precision);
 double layout_gradient_traffic(double added);
-// Layers [first, first + count) of a pipeline stage; the first and last stages, which also hold embedding and head,
-// take the smaller shares when layers do not divide.
-void layout_stage_layers(int layers, int stages, int stage, int *first, int *count);
 
 Status precision_parse(Precision *precision, const char *name); // "fp32", "bf16", "bf16-pure"
 const char *precision_name(Precision precision);

@@ -25,7 +25,7 @@ static void upload_rope(Model *model) {
 Status model_create(Model **out, Ops *ops, const LayoutRequest *request) {
     *out = NULL;
     const Mesh *mesh = &request->mesh;
-    if (mesh->dp * mesh->tp * mesh->pp * mesh->ep * mesh->cp * mesh->etp != 1)
+    if (mesh_ranks(mesh) * mesh->ep * mesh->etp != 1)
         return status_usage("this build trains on one rank; the parallel degrees must be 1 (hearth plan accepts any)");
     TRY(layout_check_kernels(request));
     Model *model = xcalloc(1, sizeof *model);

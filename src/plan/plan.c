@@ -102,7 +102,7 @@ Status plan_predict(PlanPrediction *prediction, const PlanMachine *machine, cons
 
 static Status check(const PlanMachine *machine, const PlanRun *run, const PlanQuestions *questions) {
     const Mesh *mesh = &run->layout.mesh;
-    int64_t ranks = (int64_t)mesh->dp * mesh->tp * mesh->pp * mesh->cp;
+    int64_t ranks = mesh_ranks(mesh);
     if (ranks != machine->gpus)
         return status_hint(status_usage("dp %d x tp %d x pp %d x cp %d needs %lld GPUs, there are %d", mesh->dp,
                                         mesh->tp, mesh->pp, mesh->cp, (long long)ranks, machine->gpus),

@@ -87,7 +87,7 @@ static void consider_memory(Advice *advice, const PlanRun *run) {
                  recompute_name(run->layout.recompute));
     }
     const Mesh *mesh = &run->layout.mesh;
-    for (int zero = 0; zero <= 3 && mesh->dp * mesh->cp > 1; zero++) {
+    for (int zero = 0; zero <= 3 && mesh_data_ranks(mesh) > 1; zero++) {
         if (zero == mesh->zero) continue;
         PlanRun other = *run;
         other.layout.mesh.zero = zero;

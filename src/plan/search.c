@@ -83,7 +83,7 @@ static void try_micro_batches(Search *search, const PlanRun *base) {
 static void try_memory_modes(Search *search, const PlanRun *base) {
     const Mesh *mesh = &base->layout.mesh;
     bool fitted = search->machine->software.state_bytes > 0; // its states are sharded over all ranks: ZeRO 3
-    int most = mesh->dp * mesh->cp > 1 ? 3 : 0;
+    int most = mesh_data_ranks(mesh) > 1 ? 3 : 0;
     for (int zero = fitted ? most : 0; zero <= most; zero++)
         for (int mode = RECOMPUTE_NONE; mode <= RECOMPUTE_FULL; mode++)
             for (int s = 0; s < search->space->seq_count; s++) {

@@ -96,7 +96,7 @@ static Comm context_comm(const PlanMachine *machine, const Layout *layout, const
     *axis = (StepAxis){.ranks = mesh->cp, .between_nodes = group.nodes > 1};
     *on_links = 0;
     if (mesh->cp == 1) return (Comm){0};
-    double kv = r->config.kv_heads >= mesh->tp ? (double)r->config.kv_heads / mesh->tp : 1;
+    double kv = mesh_kv_heads(mesh, r->config.kv_heads);
     double bytes = 2.0 * (double)layout->tokens * kv * r->config.head_dim * (double)dtype_size(layout->dtype);
     double hops = (mesh->cp - 1.0) * layout->layer_count, forward_attention = 0, backward_attention = 0;
     for (int i = 0; i < cost->op_count; i++)
@@ -150,7 +150,7 @@ static void data_parallel(const PlanMachine *machine, const PlanRun *run, const 
                           double backward, StepAxis *axis) {
     const Mesh *mesh = &layout->request.mesh;
     double stride = (double)mesh->tp * mesh->cp * (mesh->ep > 1 ? 1 : mesh->pp);
-    double ranks = (double)mesh->dp * mesh->cp, expert_ranks = ranks * mesh->tp / (mesh->ep * mesh->etp);
+    double ranks = (double)mesh_data_ranks(mesh), expert_ranks = (double)mesh_expert_data_ranks(mesh);
     Group dense = group_of(machine, ranks, stride / mesh->cp);
     Group expert = group_of(machine, expert_ranks, (double)mesh->ep * mesh->etp);
     *axis = (StepAxis){.ranks = (int)ranks, .between_nodes = dense.nodes > 1};

@@ -82,7 +82,7 @@ typedef struct Shapes { // of one rank
 static Shapes stage_shapes(const Layout *layout, double imbalance) {
     const LayoutRequest *r = &layout->request;
     const ModelConfig *c = &r->config;
-    double tp = r->mesh.tp, kv = c->kv_heads >= r->mesh.tp ? c->kv_heads / tp : 1, heads = c->heads / tp;
+    double tp = r->mesh.tp, kv = mesh_kv_heads(&r->mesh, c->kv_heads), heads = c->heads / tp;
     double tokens = (double)layout->tokens, groups = c->experts ? (double)c->experts / r->mesh.ep : 0;
     double align = r->device == LAYOUT_CUDA ? OPS_CUDA_ROW_ALIGN : OPS_CPU_ROW_ALIGN;
     return (Shapes){.tokens = tokens,
@@ -220,7 +220,7 @@ static void head(Builder *b, const Shapes *s, const Layout *layout) {
 // The optimizer's elements on this rank, after ZeRO.
 static void optimizer(Builder *b, const Layout *layout) {
     const Mesh *mesh = &layout->request.mesh;
-    double dense_ranks = (double)mesh->dp * mesh->cp, expert_ranks = dense_ranks * mesh->tp / (mesh->ep * mesh->etp);
+    double dense_ranks = (double)mesh_data_ranks(mesh), expert_ranks = (double)mesh_expert_data_ranks(mesh);
     double elements = 0;
     for (int i = 0; i < layout->param_count; i++)
         elements += (double)layout->params[i].count /

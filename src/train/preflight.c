@@ -6,7 +6,7 @@
 #include "base/stats.h"
 #include "base/text.h"
 #include "base/threads.h"
-#include "train/bench_step.h"
+#include "bench/bench_step.h"
 #include "train/fit.h"
 #include "train/outcome.h"
 #include "train/prediction.h"

@@ -2,8 +2,8 @@
 // fp32 on the CPU, as raw little-endian floats [ids, vocab]. compare_export.py sets them against transformers.
 #include "base/file.h"
 #include "base/text.h"
+#include "infer/loaded.h"
 #include "model/transformer.h"
-#include "train/loaded.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,8 +1,8 @@
 // `hearth plan` as a command: pages it writes, requests it refuses; and the history that calibrates predictions.
 #include "base/json.h"
+#include "bench/bench_machine.h"
 #include "caught.h"
 #include "cli/commands.h"
-#include "train/bench_machine.h"
 #include "train/prediction.h"
 
 #include <unistd.h>

@@ -1,6 +1,6 @@
 // bench ops on the CPU: every op of the table is timed at a model's shapes, and a name picks among them.
+#include "bench/bench_ops.h"
 #include "model/small_models.h"
-#include "train/bench_ops.h"
 
 static const char *const all_ops[] = {
     "copy",

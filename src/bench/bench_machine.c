@@ -1,4 +1,4 @@
-#include "train/bench_machine.h"
+#include "bench/bench_machine.h"
 
 #include "base/clock.h"
 #include "base/stats.h"

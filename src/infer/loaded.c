@@ -1,5 +1,5 @@
 // Finding and opening a trained model, wherever it lies.
-#include "train/loaded.h"
+#include "infer/loaded.h"
 
 #include "base/file.h"
 #include "base/json.h"

@@ -1,9 +1,9 @@
 // Out to a Hugging Face directory and back in.
-#include "tiny_run.h"
+#include "train/tiny_run.h"
 
+#include "infer/export.h"
+#include "infer/loaded.h"
 #include "train/evaluate.h"
-#include "train/export.h"
-#include "train/loaded.h"
 #include "train/run.h"
 #include "train/trainer.h"
 

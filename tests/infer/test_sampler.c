@@ -1,6 +1,6 @@
 #include "testing.h"
 
-#include "train/sampler.h"
+#include "infer/sampler.h"
 
 static const float logits[5] = {0.0f, 2.0f, 1.0f, -1.0f, 2.0f};
 

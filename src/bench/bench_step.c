@@ -1,4 +1,4 @@
-#include "train/bench_step.h"
+#include "bench/bench_step.h"
 
 #include "base/clock.h"
 #include "base/rng.h"

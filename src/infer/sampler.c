@@ -1,5 +1,5 @@
 // Drawing a token: sort, cut, draw.
-#include "train/sampler.h"
+#include "infer/sampler.h"
 
 #include "base/rng.h"
 #include "base/text.h"

@@ -1,10 +1,10 @@
-#include "train/bench_ops.h"
+#include "bench/bench_ops.h"
 
 #include "base/rng.h"
 #include "base/stats.h"
 #include "base/text.h"
+#include "bench/bench_step.h"
 #include "ops/calls.h"
-#include "train/bench_step.h"
 
 #include <math.h>
 #include <stdlib.h>

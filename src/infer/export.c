@@ -1,12 +1,12 @@
 // Export: the weights through model/hf, the tokenizer as it is.
-#include "train/export.h"
+#include "infer/export.h"
 
 #include "base/file.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "infer/loaded.h"
 #include "model/hf.h"
-#include "train/loaded.h"
 
 #include <stdlib.h>
 #include <string.h>
