@@ -11,6 +11,10 @@ target_compile_options(hearth_flags INTERFACE $<$<COMPILE_LANGUAGE:C>:-Wall -Wex
 # -fno-math-errno and friends let loops vectorise; results stay IEEE: no -ffast-math, so that NaN guards work and
 # sums keep their order.
 target_compile_options(hearth_flags INTERFACE $<$<COMPILE_LANGUAGE:C>:-fno-math-errno -fno-trapping-math>)
+# The shapes of every op's call are checked in debug and sanitized builds (ops/check.c).
+if(CMAKE_BUILD_TYPE STREQUAL "Debug" OR HEARTH_SANITIZE)
+    target_compile_definitions(hearth_flags INTERFACE HEARTH_CHECK_OPS=1)
+endif()
 if(HEARTH_NATIVE)
     target_compile_options(hearth_flags INTERFACE $<$<COMPILE_LANGUAGE:C>:-march=native>)
 endif()

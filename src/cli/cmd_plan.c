@@ -187,7 +187,7 @@ static Status make_run(PlanRun *run, const PlanMachine *machine, const PlanArgs 
     ModelConfig model;
     LayoutRequest layout;
     TRY(setup_model(config, setup_data_vocab(config), &model));
-    TRY(setup_layout(config, &model, machine->gpu.cpu ? LAYOUT_CPU : LAYOUT_CUDA, &layout));
+    TRY(setup_layout(config, &model, machine->gpu.cpu ? DEVICE_CPU : DEVICE_CUDA, &layout));
     if (strcmp(machine->software.name, "hearth") == 0) TRY(layout_check_kernels(&layout));
     Mesh *mesh = &layout.mesh;
     int64_t others = (int64_t)mesh->tp * mesh->pp * mesh->cp;

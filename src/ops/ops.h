@@ -31,6 +31,7 @@ typedef struct Ops Ops;
 #define OPS_NONZERO 0x1p-60f
 
 typedef enum DeviceKind { DEVICE_CPU, DEVICE_CUDA } DeviceKind;
+const char *device_kind_name(DeviceKind kind); // "cpu", "cuda"
 
 // ---- what an op is told beside its tensors --------------------------------------------------------------------------
 
@@ -109,8 +110,8 @@ typedef struct AdamwArgs {
     Tensor weight;     // bf16 or float
     Tensor master_low; // int16 (as DTYPE_U16) with bf16 weights: what the float master weight has beyond the rounded
                        // bf16 weight, as bf16_split (base/dtype.h) defines it. Absent: the weight itself is the master
-    Tensor m, v; // float: moments
-    Tensor grad; // float
+    Tensor m, v;       // float: moments
+    Tensor grad;       // float
     float lr, beta1, beta2, eps, weight_decay;
     float bias1, bias2;   // 1 - beta1^step, 1 - beta2^step
     float max_norm;       // gradients are scaled by min(1, max_norm / (norm + 1e-6)); 0: no clipping
@@ -184,14 +185,20 @@ typedef enum OpId { OPS_LIST(OPS_LIST_ID) OP_COUNT } OpId;
 
 const char *op_name(OpId op); // "linear_forward": the function's
 OpCategory op_category(OpId op);
+void op_sum_categories(const double of_ops[OP_COUNT], double of_categories[CATEGORY_COUNT]);
 
 // ---- the table ------------------------------------------------------------------------------------------------------
+
+typedef struct OpsObserver OpsObserver; // ops/record.h
 
 struct Ops {
     DeviceKind kind;
     const char *device; // what the hardware calls itself: "NVIDIA H200"; "cpu"
     void *state;        // the implementation's own
     int row_align;      // expert rows start at multiples of this (see MoeRouting)
+
+    OpsObserver *observers; // who is told of every call (ops/record.h); NULL: nobody
+    const Ops *observed;    // then: the functions behind, NULL where there are none
 
     // -- memory and order. alloc is aligned to 256 bytes and not cleared. --
     Status (*alloc)(Ops *ops, void **memory, size_t bytes, const char *what);

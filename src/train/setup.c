@@ -163,7 +163,7 @@ const char *setup_model_name(const Config *config) {
     return config->file ? path_name(config->file) : "custom";
 }
 
-Status setup_layout(const Config *config, const ModelConfig *model, LayoutDevice device, LayoutRequest *request) {
+Status setup_layout(const Config *config, const ModelConfig *model, DeviceKind device, LayoutRequest *request) {
     *request = (LayoutRequest){.config = *model,
                                .mesh = MESH_SINGLE,
                                .micro_batch = (int)config->train.micro_batch,

@@ -9,14 +9,14 @@ static void predicted_memory_is_the_layouts_total(void **state) {
     for (int i = 0; i < model_preset_count(); i++)
         for (int recompute = RECOMPUTE_NONE; recompute <= RECOMPUTE_FULL; recompute++)
             for (int precision = PRECISION_FP32; precision <= PRECISION_BF16_PURE; precision++)
-                for (int device = LAYOUT_CPU; device <= LAYOUT_CUDA; device++) {
-                    PlanMachine machine = catalogue_machine(device == LAYOUT_CPU ? "cpu" : "h100-sxm", "hearth", 1);
+                for (int device = DEVICE_CPU; device <= DEVICE_CUDA; device++) {
+                    PlanMachine machine = catalogue_machine(device == DEVICE_CPU ? "cpu" : "h100-sxm", "hearth", 1);
                     PlanRun run = preset_run(model_preset_name(i), 2, 512, 1);
                     PlanPrediction prediction;
                     Layout layout;
                     run.layout.recompute = (Recompute)recompute;
                     run.layout.precision = (Precision)precision;
-                    run.layout.device = (LayoutDevice)device;
+                    run.layout.device = (DeviceKind)device;
                     assert_ok(plan_predict(&prediction, &machine, &run));
                     assert_ok(layout_build(&layout, &run.layout));
                     assert_true(prediction.memory.exact);

@@ -222,7 +222,7 @@ static void wrong_requests_are_usage_errors(void **state) {
 }
 
 static void earlier_runs_calibrate_the_next_prediction(void **state) {
-    LayoutRequest layout = {.mesh = MESH_SINGLE, .micro_batch = 2, .seq = 128, .device = LAYOUT_CPU, .threads = 2};
+    LayoutRequest layout = {.mesh = MESH_SINGLE, .micro_batch = 2, .seq = 128, .device = DEVICE_CPU, .threads = 2};
     Prediction first, second;
     (void)state;
     assert_ok(model_preset(&layout.config, "demo-llama"));
