@@ -124,16 +124,6 @@ Status setup_model(const Config *config, int64_t fallback_vocab, ModelConfig *mo
     return NULL;
 }
 
-// The shortest decimal that gives the same float, so that 1e-5 stays 1e-05 in the file.
-static double tidy(float value) {
-    char text[40];
-    for (int digits = 6; digits <= 9; digits++) {
-        snprintf(text, sizeof text, "%.*g", digits, (double)value);
-        if (strtof(text, NULL) == value) break;
-    }
-    return strtod(text, NULL);
-}
-
 void setup_resolve(Config *config, const ModelConfig *model) {
     static const char *const names[] = {
         [MODEL_LLAMA] = "llama", [MODEL_QWEN3] = "qwen3", [MODEL_QWEN3_MOE] = "qwen3_moe"};
@@ -150,9 +140,9 @@ void setup_resolve(Config *config, const ModelConfig *model) {
     config->model.top_k = model->top_k;
     config->model.expert_ffn = model->moe_ffn;
     config->model.rope_theta = model->rope_theta;
-    config->model.norm_eps = tidy(model->norm_eps);
-    config->model.init_std = tidy(model->init_std);
-    config->model.aux_coef = tidy(model->aux_coef);
+    config->model.norm_eps = text_float_value(model->norm_eps);
+    config->model.init_std = text_float_value(model->init_std);
+    config->model.aux_coef = text_float_value(model->aux_coef);
     config->model.tie_embeddings = model->tied ? "true" : "false";
 }
 
