@@ -222,17 +222,19 @@ static Status write_text(const char *path, const TextBuffer *text) {
     return NULL;
 }
 
-static Status show(Document *document, json_t *json, const PlanArgs *args) {
+// The page goes to its file, beside --json or instead of the text.
+static Status show_plan(Document *document, json_t *json, const PlanArgs *args) {
     TextBuffer text = {0};
     Status status = NULL;
     if (args->html) {
         document_html(document, &text);
         status = write_text(args->html, &text);
-    } else if (args->json) {
+    }
+    if (!status && args->json) {
         char *dump = calc_json_text(json);
         puts(dump);
         free(dump);
-    } else {
+    } else if (!args->html) {
         document_text(document, &text);
         fputs(text.data, stdout);
     }
@@ -320,7 +322,7 @@ static Status plan_one(const char *name, const PlanMachine *machine, const PlanR
     Document *document = status ? NULL : plan_document(report, args->ops || args->html);
     if (!status && args->schedule) status = simulate_plan(document, report, args);
     if (!status)
-        status = show(document, plan_report_json(report), args);
+        status = show_plan(document, plan_report_json(report), args);
     else
         document_free(document);
     free(report);
@@ -354,7 +356,7 @@ static Status plan_search(const char *name, const PlanMachine *machine, const Pl
     double start = clock_seconds();
     TRY(search_run(&result, machine, run, &space));
     Document *document = search_document(&report, &result, space.memory_limit, clock_seconds() - start);
-    Status status = show(document, search_json(&result), args);
+    Status status = show_plan(document, search_json(&result), args);
     search_free(&result);
     return status;
 }

@@ -50,6 +50,7 @@ static bool try_size(PlanLargest *size, const PlanReport *report, const ModelCon
         run.layout.config = *config;
         run.layout.micro_batch = micro;
         run.grad_accum = (int)fmax(1, round(batch / ((double)micro * run.layout.seq * run.layout.mesh.dp)));
+        plan_limit_virtual_stages(&run);
         Status status = plan_predict(&prediction, &report->machine, &run);
         if (status || prediction.memory.fraction > report->questions.memory_limit) {
             status_free(status);

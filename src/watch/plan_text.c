@@ -100,6 +100,13 @@ static void memory_section(Document *d, const PlanReport *r) {
     document_row(d, "total\t%.3f\t%.1f %%", m->total / GIB, 100 * m->fraction);
     document_note(d, "device: %.2f GiB; the comfortable limit here is %.0f %%", r->machine.gpu.memory / GIB,
                   100 * r->questions.memory_limit);
+    if (!m->expert_rows) return;
+    char room[32], mean[32];
+    document_note(d,
+                  "expert buffers: room for %s rows of a micro-batch on one rank, %.2f x the mean of %s; no routing "
+                  "sends more than %.3g x",
+                  text_grouped(room, m->expert_rows), (double)m->expert_rows / (double)m->expert_rows_mean,
+                  text_grouped(mean, m->expert_rows_mean), (double)m->expert_rows_most / (double)m->expert_rows_mean);
 }
 
 static void step_section(Document *d, const PlanReport *r) {
@@ -161,14 +168,19 @@ static void pipeline_section(Document *d, const PlanReport *r) {
         document_row(d, "layers\t%.0f per stage", split.least);
     document_row(d, "bubble of equal stages\t%.1f %% of wall time (%.1f %% of ideal)", 100 * r->bubble_of_wall,
                  100 * r->bubble_of_ideal);
-    document_row(d, "with 2 x the virtual stages\t%.1f %% (%.1f %%)",
-                 100 * plan_bubble_of_wall(pp, r->run.grad_accum, 2 * r->run.virtual_stages),
-                 100 * plan_bubble_of_ideal(pp, r->run.grad_accum, 2 * r->run.virtual_stages));
+    PlanRun twice = r->run;
+    twice.virtual_stages *= 2;
+    plan_limit_virtual_stages(&twice);
+    if (twice.virtual_stages > r->run.virtual_stages)
+        document_row(d, "with 2 x the virtual stages\t%.1f %% (%.1f %%)",
+                     100 * plan_bubble_of_wall(pp, r->run.grad_accum, twice.virtual_stages),
+                     100 * plan_bubble_of_ideal(pp, r->run.grad_accum, twice.virtual_stages));
     document_row(d, "micro-batches for a bubble below 5 %%\t%.0f",
                  plan_min_microbatches(pp, r->run.virtual_stages, 0.05, PLAN_BUBBLE_OF_WALL));
     for (int i = 0; i < r->stash_count; i++)
         if (i < 2 || i == r->stash_count - 1)
-            document_row(d, "activations of stage %d (%d in flight)\t%.2f GiB", i, pp - i, r->stash[i] / GIB);
+            document_row(d, "activations of stage %d (%.4g in flight)\t%.2f GiB", i, r->in_flight[i],
+                         r->stash[i] / GIB);
 }
 
 static void budget_section(Document *d, const PlanReport *r) {

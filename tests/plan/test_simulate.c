@@ -56,6 +56,32 @@ static void stash_is_p_minus_s_for_1f1b_and_all_for_gpipe(void **state) {
     simulate_free(&result);
 }
 
+static void stash_of_virtual_stages_is_the_schedules_in_whole_micro_batches(void **state) {
+    SimulateResult result;
+    (void)state;
+    uniform(&result, PIPELINE_INTERLEAVED, 16, 64, 2);
+    assert_int_equal(result.stash[0], 24); // (2 x 15 + 16 + 1) chunks of half a stage
+    assert_int_equal(result.stash[15], 9); // 16 + 1
+    // Events in time, not only the order: what the clock shows in flight on a stage is never more.
+    for (int stage = 0; stage < 16; stage += 5) {
+        int most = 0;
+        for (int i = 0; i < result.event_count; i++) {
+            const SimulateEvent *at = &result.events[i];
+            int alive = 0;
+            if (at->kind != SIMULATE_FORWARD || at->stage != stage) continue;
+            for (int k = 0; k < result.event_count; k++) {
+                const SimulateEvent *other = &result.events[k];
+                if (other->stage != stage) continue;
+                if (other->kind == SIMULATE_FORWARD) alive += other->start <= at->start;
+                if (other->kind == SIMULATE_BACKWARD) alive -= other->end <= at->start;
+            }
+            if (alive > most) most = alive;
+        }
+        assert_int_equal(most, pipeline_in_flight(PIPELINE_INTERLEAVED, 16, 2, stage, 64));
+    }
+    simulate_free(&result);
+}
+
 static void bucketed_gradients_hide_as_the_closed_form_says(void **state) {
     (void)state;
     static const double bucket[] = {0.5, 1.0, 1.5, 5.0, 8.0}; // against 5 per layer
@@ -124,6 +150,7 @@ int main(void) {
         cmocka_unit_test(gpipe_and_1f1b_have_the_closed_forms_bubble),
         cmocka_unit_test(the_interleaved_bubble_shrinks_by_the_virtual_stages),
         cmocka_unit_test(stash_is_p_minus_s_for_1f1b_and_all_for_gpipe),
+        cmocka_unit_test(stash_of_virtual_stages_is_the_schedules_in_whole_micro_batches),
         cmocka_unit_test(bucketed_gradients_hide_as_the_closed_form_says),
         cmocka_unit_test(sends_delay_the_fill_and_events_never_overlap_on_a_stage),
         cmocka_unit_test(impossible_schedules_are_refused),
