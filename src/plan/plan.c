@@ -106,7 +106,7 @@ static PlanMemory fitted_memory(const PlanMachine *machine, const PlanRun *run) 
 static void set_expert_rows(PlanMemory *memory, const Layout *layout) {
     const ModelConfig *config = &layout->request.config;
     int ep = layout->request.mesh.ep;
-    if (ep == 1 || !config->experts) return;
+    if (ep == 1 || !model_sparse_layers(config)) return;
     int held = config->experts / ep, visits = config->top_k < held ? config->top_k : held;
     memory->expert_rows = layout->rows;
     memory->expert_rows_mean = layout->tokens * config->top_k;

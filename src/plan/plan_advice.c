@@ -143,7 +143,7 @@ static void consider_mesh(Advice *advice, const PlanRun *run) {
     other.virtual_stages = 2 * run->virtual_stages;
     if (mesh->pp > 1) // refused where layers or micro-batches do not allow it
         consider_change(advice, &other, "%d virtual stages per rank (interleaved schedule)", other.virtual_stages);
-    if (!run->layout.config.experts) return;
+    if (!model_sparse_layers(&run->layout.config)) return;
     for (int up = 0; up < 2; up++) {
         other = *run;
         if (!up && mesh->ep % 2) continue;
@@ -246,7 +246,7 @@ static void warn_mesh(PlanReport *r) {
     if (c->kv_heads % mesh->tp)
         add_warning(r, "%d KV heads do not divide by tp %d: each rank keeps a copy (%d of each head)", c->kv_heads,
                     mesh->tp, mesh->tp / c->kv_heads);
-    if (c->experts && mesh->tp > 1)
+    if (model_sparse_layers(c) && mesh->tp > 1)
         add_warning(r, "tensor parallelism of an MoE model pays all-reduces in every layer; tp = 1 is usually faster");
     if (mesh->ep * mesh->etp > r->machine.gpus_per_node)
         add_warning(r, "experts over %d ranks cross nodes: the all-to-all runs at network speed", mesh->ep * mesh->etp);

@@ -94,7 +94,7 @@ static void try_memory_modes(Search *search, const PlanRun *base) {
                 run.layout.seq = search->space->seqs[s];
                 // Without QK-norm and experts there is nothing that selective recompute drops.
                 const ModelConfig *c = &run.layout.config;
-                if (mode == RECOMPUTE_SELECTIVE && !model_qk_norm(c) && !c->experts && !fitted) continue;
+                if (mode == RECOMPUTE_SELECTIVE && !model_qk_norm(c) && !model_sparse_layers(c) && !fitted) continue;
                 try_micro_batches(search, &run);
             }
 }
@@ -102,7 +102,7 @@ static void try_memory_modes(Search *search, const PlanRun *base) {
 static void try_experts(Search *search, const PlanRun *base) {
     const ModelConfig *c = &base->layout.config;
     const Mesh *mesh = &base->layout.mesh;
-    if (!c->experts) {
+    if (!model_sparse_layers(c)) {
         try_memory_modes(search, base);
         return;
     }

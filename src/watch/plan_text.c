@@ -46,7 +46,7 @@ static void model_section(Document *d, const PlanReport *r) {
     document_row(d, "parameters\t%s\t%s, %s", text_count(total, (double)p->total), text_grouped(grouped, p->total),
                  model_arch_name(c->arch));
     document_row(d, "active per token\t%s\t%s", text_count(active, (double)p->active),
-                 c->experts ? "experts counted top_k of all; time uses this figure" : "dense: all of them");
+                 model_sparse_layers(c) ? "experts counted top_k of all; time uses this figure" : "dense: all of them");
     document_row(d, "embedding\t%.1f %%\tof all parameters%s, vocabulary %d",
                  100.0 * (double)p->embedding * (c->tied ? 1 : 2) / (double)p->total,
                  c->tied ? " (tied with the LM head)" : " (input and LM head)", c->vocab);
@@ -253,7 +253,8 @@ static void inverse_section(Document *d, const PlanReport *r) {
                  text_count(a, (double)m->parameters.total), text_count(b, (double)m->parameters.active),
                  text_count(c, m->tokens));
     document_row(d, "shape\t%d x %d\tlayers x width, %d heads of %d, MLP %d", m->config.layers, m->config.hidden,
-                 m->config.heads, m->config.head_dim, m->config.experts ? m->config.moe_ffn : m->config.ffn);
+                 m->config.heads, m->config.head_dim,
+                 model_sparse_layers(&m->config) ? m->config.moe_ffn : m->config.ffn);
     document_row(d, "speed\t%.0f\ttokens/s with micro_batch %d, memory %.0f %%", m->tokens_per_second, m->micro_batch,
                  100 * m->memory_fraction);
     document_row(d, "time\t%s\t", long_time(a, m->seconds));
