@@ -9,7 +9,7 @@
 
 #define GIB 1073741824.0
 
-static const char *money(char *out, double usd) {
+static const char *money_text(char *out, double usd) {
     if (usd >= 1e6)
         snprintf(out, 32, "$%.2fM", usd / 1e6);
     else if (usd >= 1e4)
@@ -203,9 +203,9 @@ static void budget_section(Document *d, const PlanReport *r) {
                  r->petaflop_days * 8.64e19, r->petaflop_days);
     document_row(d, "steps\t%.0f\t", r->steps);
     document_row(d, "time\t%s\t%.4g GPU-hours", long_time(a, r->seconds), r->gpu_hours);
-    document_row(d, "cost\t%s\tat $%.2f per GPU-hour", money(a, r->cost), r->machine.gpu.usd_per_hour);
+    document_row(d, "cost\t%s\tat $%.2f per GPU-hour", money_text(a, r->cost), r->machine.gpu.usd_per_hour);
     document_row(d, "energy\t%.4g kWh\t%.0f W per device, PUE %.2f; %s at $%.2f per kWh", r->energy_kwh,
-                 r->machine.gpu.watts, r->machine.defaults.pue, money(a, r->energy_cost),
+                 r->machine.gpu.watts, r->machine.defaults.pue, money_text(a, r->energy_cost),
                  r->machine.defaults.usd_per_kwh);
     if (r->questions.hours > 0)
         document_row(d, "in %.4g hours\t%s\ttokens, %.0f %% of Chinchilla", r->questions.hours,
@@ -225,7 +225,7 @@ static void checkpoint_section(Document *d, const PlanReport *r) {
                  text_duration(b, r->checkpoint_interval),
                  r->checkpoint_interval * r->rate / r->prediction.step.tokens);
     document_row(d, "expected waste\t%.2f %%\thalf an interval per failure and the writes", 100 * r->checkpoint_waste);
-    document_row(d, "a crash costs\t%s\thalf an interval and %.0f s to come back", money(a, r->crash_cost),
+    document_row(d, "a crash costs\t%s\thalf an interval and %.0f s to come back", money_text(a, r->crash_cost),
                  r->machine.defaults.recovery);
 }
 
