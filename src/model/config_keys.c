@@ -202,8 +202,9 @@ Status model_config_check_keys(const json_t *root, const char *where) {
         if (status) break;
     }
     if (!status && unknown.length)
-        log_warn("%s: nobody taught hearth what %s means; if it changes the computation, this is another model", where,
-                 unknown.data);
+        log_warn(
+            "%s: unknown keys are ignored (%s); a model that computes by them is not the one that hearth makes of it",
+            where, unknown.data);
     text_buffer_free(&unknown);
     return status;
 }

@@ -1,9 +1,9 @@
 // Model configs: HF spellings, presets with exact parameter counts, and refusals.
 #include "testing.h"
 
-#include "base/log.h"
-#include "base/text.h"
 #include "model/config.h"
+
+#include <unistd.h>
 
 static Status config_from(ModelConfig *config, const char *json) {
     json_t *root = NULL;
@@ -166,12 +166,10 @@ static void test_what_changes_nothing_is_accepted(void **state) {
         "\"pad_token_id\": 0, \"bos_token_id\": 1, \"eos_token_id\": [2, 3], \"rope_scaling\": null",
         "\"hidden_act\": \"silu\", \"partial_rotary_factor\": 1.0, \"layer_types\": [\"full_attention\"]",
         "\"quantization_config\": null, \"logits_scaling\": 1.0, \"rope_interleaved\": false, \"top_k\": 50",
-        "\"a_key_of_the_future\": 1", // a warning
     };
     ModelConfig plain, config;
     (void)state;
     assert_ok(config_from(&plain, "{" BASE "}"));
-    log_set_level(LOG_ERROR);
     for (size_t i = 0; i < sizeof more / sizeof more[0]; i++) {
         char *json = text_format("{" BASE ", %s}", more[i]);
         assert_ok(config_from(&config, json));
@@ -179,7 +177,26 @@ static void test_what_changes_nothing_is_accepted(void **state) {
         assert_memory_equal(&plain, &config, sizeof config);
         free(json);
     }
-    log_set_level(LOG_INFO);
+}
+
+static void test_an_unknown_key_is_warned_of_by_name(void **state) {
+    char path[] = "/tmp/hearth-keys-XXXXXX", *text;
+    int file = mkstemp(path), saved = dup(STDERR_FILENO);
+    ModelConfig config;
+    size_t size;
+    (void)state;
+    fflush(stderr);
+    dup2(file, STDERR_FILENO);
+    Status status = config_from(&config, "{" BASE ", \"a_key_of_the_future\": 1, \"use_cache\": true}");
+    fflush(stderr);
+    dup2(saved, STDERR_FILENO);
+    close(saved);
+    close(file);
+    assert_ok(status);
+    assert_ok(file_read(&text, &size, path));
+    unlink(path);
+    assert_non_null(strstr(text, "warn config.json: unknown keys are ignored (a_key_of_the_future);"));
+    free(text);
 }
 
 static void test_what_hearth_does_not_compute_is_refused(void **state) {
@@ -253,6 +270,7 @@ int main(void) {
         cmocka_unit_test(test_sparse_layers_follow_step_and_list),
         cmocka_unit_test(test_a_mixture_of_experts_may_have_no_sparse_layer),
         cmocka_unit_test(test_what_changes_nothing_is_accepted),
+        cmocka_unit_test(test_an_unknown_key_is_warned_of_by_name),
         cmocka_unit_test(test_what_hearth_does_not_compute_is_refused),
         cmocka_unit_test(test_written_config_reads_back_the_same),
     };
