@@ -38,12 +38,15 @@
 // of the project, where CTest runs the programs.
 #define FIXTURES "tests/fixtures"
 
-// The folder of the second layer, or NULL. A folder that was asked for and is not there is a failure.
-static inline const char *shared_root(void) {
+// The folder of the second layer where it has the file or folder `name`, else NULL. One that was asked for and is not
+// there is a failure.
+static inline const char *shared_root(const char *name) {
     const char *asked = getenv("HEARTH_SHARED"), *root = asked ? asked : "../shared";
-    if (file_exists(root)) return root;
-    if (asked) fail_msg("HEARTH_SHARED names %s, which is not there", asked);
-    return NULL;
+    if (asked && !file_exists(asked)) fail_msg("HEARTH_SHARED names %s, which is not there", asked);
+    char *path = path_join(root, name);
+    bool found = file_exists(path);
+    free(path);
+    return found ? root : NULL;
 }
 
 // Path of a shipped file. Static storage for a few at a time.

@@ -453,7 +453,8 @@ static void check_files(const char *root, const char *folder_name) {
 static void test_files_of_pyarrow_have_the_reference_rows_and_hashes(void **state) {
     (void)state;
     check_files(FIXTURES, "corpora/parquet");
-    if (shared_root()) check_files(shared_root(), "corpora/fineweb-parquet");
+    const char *shared = shared_root("corpora/fineweb-parquet");
+    if (shared) check_files(shared, "corpora/fineweb-parquet");
 }
 
 // In these files the text of a row is its score, or None.

@@ -480,7 +480,8 @@ static void check_three_forms(const char *root, const char *name, size_t least) 
 static void test_a_sample_is_the_same_in_all_three_forms(void **state) {
     (void)state;
     check_three_forms(FIXTURES, "stories.jsonl", 10000);
-    if (shared_root()) check_three_forms(shared_root(), "fineweb-sample.jsonl", 100000);
+    const char *shared = shared_root("corpora/fineweb-sample.jsonl");
+    if (shared) check_three_forms(shared, "fineweb-sample.jsonl", 100000);
 }
 
 int main(void) {

@@ -174,7 +174,8 @@ static void check_reference(const char *root) {
 static void every_row_of_the_reference_has_the_same_ids(void **unused) {
     (void)unused;
     check_reference(FIXTURES);
-    if (shared_root()) check_reference(shared_root());
+    const char *shared = shared_root("tokenizers/reference.csv");
+    if (shared) check_reference(shared);
 }
 
 // The shipped cases: every one that has the key is encoded with these flags. Returns how many there were.
@@ -202,13 +203,13 @@ static int check_cases(const char *key, unsigned flags) {
 
 static void rare_text_has_the_ids_of_hf_tokenizers(void **unused) {
     (void)unused;
-    const char *loaded = "";
+    const char *loaded = "", *shared = shared_root("tokenizers");
     Tokenizer *tokenizer = NULL;
     assert_true(check_cases("ids", TOKENIZER_MATCH_SPECIAL) > 100);
-    for (size_t i = 0; shared_root() && i < sizeof tokenizer_cases / sizeof tokenizer_cases[0]; i++) {
+    for (size_t i = 0; shared && i < sizeof tokenizer_cases / sizeof tokenizer_cases[0]; i++) {
         if (strcmp(tokenizer_cases[i].tokenizer, loaded) != 0) {
             tokenizer_free(tokenizer);
-            tokenizer = load_from(shared_root(), loaded = tokenizer_cases[i].tokenizer);
+            tokenizer = load_from(shared, loaded = tokenizer_cases[i].tokenizer);
         }
         if (!tokenizer) continue;
         assert_ids_length(tokenizer, tokenizer_cases[i].text, tokenizer_cases[i].length, TOKENIZER_MATCH_SPECIAL,

@@ -71,8 +71,9 @@ static void check_round_trips(const char *fixtures) {
 static void test_import_then_export_is_the_same_tensor_set(void **state) {
     (void)state;
     check_round_trips(fixture_path("models"));
-    if (!shared_root()) return;
-    char *fixtures = path_join(shared_root(), "fixtures");
+    const char *shared = shared_root("fixtures");
+    if (!shared) return;
+    char *fixtures = path_join(shared, "fixtures");
     check_round_trips(fixtures);
     free(fixtures);
 }
