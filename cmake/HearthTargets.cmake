@@ -63,8 +63,8 @@ endfunction()
 set(HEARTH_TEST_ENVIRONMENT "HEARTH_BUILD=${CMAKE_BINARY_DIR}" "HEARTH_HISTORY=" # no test adds to the user's history
                             "LSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/cmake/lsan.supp:print_suppressions=0")
 
-# hearth_test(NAME source ROOMS rooms [ARGS arguments]): a cmocka program build/tests/NAME run by CTest. It finds the shared
-# test data through HEARTH_SHARED and skips visibly when it is absent.
+# hearth_test(NAME source ROOMS rooms [ARGS arguments]): a cmocka program build/tests/NAME run by CTest in the root of the
+# project, from where it finds the test data.
 function(hearth_test name source)
     cmake_parse_arguments(test "MANUAL" "" "ROOMS;ARGS" ${ARGN})
     add_executable(${name} ${source})
