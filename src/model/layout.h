@@ -35,7 +35,9 @@ typedef enum Recompute {
 typedef struct LayoutRequest {
     ModelConfig config;
     Mesh mesh;
-    int stage; // pipeline stage of this rank
+    int stage;          // pipeline stage of this rank
+    int virtual_stages; // chunks of layers on a rank, of the interleaved schedule; 0: 1
+    int micro_batches;  // of a step, which bound what a pipeline has in flight; 0: as many as it can
     Precision precision;
     Recompute recompute;
     int micro_batch, seq;

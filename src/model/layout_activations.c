@@ -1,6 +1,7 @@
 // Activations: what a micro-batch leaves for its backward pass, and temporaries, which share one block of memory.
 #include "model/layout_build.h"
 
+#include "base/pipeline_schedule.h"
 #include "base/text.h"
 
 #include <stdlib.h>
@@ -225,9 +226,42 @@ static int64_t place_with_scratch(Layout *layout) {
     return end;
 }
 
+// Bytes that the layers of a rank's largest chunk keep of one micro-batch.
+static int64_t chunk_bytes(const Layout *layout, int chunks) {
+    int64_t most = 0;
+    for (int chunk = 0; chunk < chunks; chunk++) {
+        int first = layout->first_layer + layout->layer_count * chunk / chunks;
+        int end = layout->first_layer + layout->layer_count * (chunk + 1) / chunks;
+        int64_t bytes = 0;
+        for (int i = 0; i < layout->activation_count; i++) {
+            const LayoutActivation *act = &layout->activations[i];
+            if (act->kept && act->layer >= first && act->layer < end) bytes += act->bytes;
+        }
+        if (bytes > most) most = bytes;
+    }
+    return most;
+}
+
+// What layers keep is there once for every micro-batch (and chunk) that the pipeline has between its forward and
+// backward pass on this rank; offsets are those of the first.
+static int64_t place_kept(Layout *layout) {
+    const LayoutRequest *request = &layout->request;
+    int pp = request->mesh.pp, chunks = request->virtual_stages > 1 ? request->virtual_stages : 1;
+    int micro_batches = request->micro_batches > 0 ? request->micro_batches : pp * chunks;
+    int64_t in_flight = pipeline_in_flight(pipeline_schedule_of(chunks), pp, chunks, request->stage, micro_batches);
+    int64_t end = 0, layers = 0;
+    for (int i = 0; i < layout->activation_count; i++) {
+        LayoutActivation *act = &layout->activations[i];
+        if (!act->kept) continue;
+        act->offset = end;
+        end += act->bytes;
+        if (act->layer >= 0) layers += act->bytes;
+    }
+    return end - layers + in_flight * chunk_bytes(layout, chunks);
+}
+
 void layout_build_activations(Layout *layout) {
     const ModelConfig *c = &layout->request.config;
-    const Mesh *mesh = &layout->request.mesh;
     int end = layout->first_layer + layout->layer_count;
     int sparse = 0;
     for (int i = layout->first_layer; i < end; i++)
@@ -235,7 +269,6 @@ void layout_build_activations(Layout *layout) {
     layout->act_index = xcalloc((size_t)(2 * (c->layers + 1)) * ACT_ID_COUNT, sizeof(int));
     for (int i = layout->first_layer; i < end; i++)
         build_layer(layout, i);
-    int layer_tensors = layout->activation_count;
     keep_tensor(layout, ACT_FINAL_RSTD, -1, DTYPE_F32, layout->tokens, 1);
     keep_tensor(layout, ACT_LOSSES, -1, DTYPE_F32, layout->tokens, 1);
     if (sparse) {
@@ -244,15 +277,6 @@ void layout_build_activations(Layout *layout) {
         keep_tensor(layout, ACT_DPROB, -1, DTYPE_F32, sparse, c->experts);
     }
     build_temporaries(layout, sparse<layout->layer_count, sparse> 0);
-    // 1F1B: stage s has pp - s micro-batches between their forward and backward pass.
-    int in_flight = mesh->pp - layout->request.stage;
-    int64_t kept = 0;
-    for (int i = 0; i < layout->activation_count; i++) {
-        LayoutActivation *act = &layout->activations[i];
-        if (!act->kept) continue;
-        act->offset = kept;
-        kept += act->bytes * (i < layer_tensors ? in_flight : 1);
-    }
-    layout->bytes[LAYOUT_ACTIVATIONS] = kept;
+    layout->bytes[LAYOUT_ACTIVATIONS] = place_kept(layout);
     layout->bytes[LAYOUT_TEMPORARIES] += place_with_scratch(layout);
 }

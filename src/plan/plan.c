@@ -60,6 +60,8 @@ int64_t plan_in_flight(const PlanRun *run, int stage) {
 static LayoutRequest stage_request(const PlanRun *run, int stage) {
     LayoutRequest request = run->layout;
     request.stage = stage;
+    request.virtual_stages = run->virtual_stages;
+    request.micro_batches = run->grad_accum;
     return request;
 }
 

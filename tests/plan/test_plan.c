@@ -127,8 +127,12 @@ static void virtual_stages_raise_what_is_in_flight(void **state) {
     PlanRun run = preset_run("smollm-360m", 1, 512, 8);
     (void)state;
     run.layout.mesh.pp = 4;
+    assert_ok(plan_report(&report, "1F1B", &machine, &run, &(PlanQuestions){0}));
+    double stage_layers = (report.stash[0] - report.stash[3]) / 3, once = report.stash[3] - stage_layers;
     run.virtual_stages = 2;
     assert_ok(plan_report(&report, "interleaved", &machine, &run, &(PlanQuestions){0}));
+    assert_near(report.stash[0], once + 11 * stage_layers / 2, 0);
+    assert_near(report.stash[3], once + 5 * stage_layers / 2, 0);
     assert_near(report.in_flight[0], (2 * 3 + 1 * 4 + 1) / 2.0, 0); // chunks of half a stage
     assert_near(report.in_flight[3], (2 * 0 + 1 * 4 + 1) / 2.0, 0);
     run.grad_accum = 4;

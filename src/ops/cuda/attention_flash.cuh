@@ -1,5 +1,5 @@
-// What the attention kernels on mma.sync (attention_flash.cu) and on wgmma (attention_hopper.cu) share beside their
-// plan: what they are told, the row sums of dout * out, and what a row of queries needs to get its probabilities back.
+// What the attention kernels on mma.sync (attention_flash.cu) and on wgmma (attention_hopper.cu) share: what they are
+// told, and which blocks of queries see a block of keys.
 #pragma once
 
 #include "ops/cuda/vector.cuh"
@@ -37,8 +37,8 @@ static inline FlashArgs flash_backward_args(const AttentionShape *shape, void *d
     return args;
 }
 
-// The end of the blocks of `rows` queries, from block m_begin on, that see keys up to `last`. Documents begin ever later:
-// the queries whose documents begin behind these keys are left out.
+// The end of the blocks of `rows` queries, from block m_begin on, that see keys up to `last`. Documents begin ever
+// later: the queries whose documents begin behind these keys are left out.
 static __device__ __forceinline__ int query_blocks_end(const int32_t *doc_start, int seq, int rows, int m_begin,
                                                        int last) {
     int m_end = (seq + rows - 1) / rows;
