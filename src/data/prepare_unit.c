@@ -1,6 +1,7 @@
 #include "data/prepare_unit.h"
 
 #include "base/file.h"
+#include "base/io.h"
 #include "base/text.h"
 
 #include <assert.h>
@@ -112,22 +113,34 @@ static int entry_order(const void *a, const void *b) {
     return order ? order : x->offset < y->offset ? -1 : x->offset > y->offset;
 }
 
-static Status entries_write(UnitBuffer *buffer, int fd, const char *path) {
-    FILE *file = fdopen(fd, "wb");
-    if (!file) return status_errno("cannot write %s", path);
-    setvbuf(file, NULL, _IOFBF, WRITE_BYTES);
-    bool written = true;
-    for (size_t i = 0; i < buffer->count; i++) {
-        written &= fwrite(&buffer->entries[i].record, sizeof(UnitRecord), 1, file) == 1;
-    }
-    for (size_t i = 0; i < buffer->count; i++) {
-        size_t count = buffer->entries[i].record.token_count;
-        written &= fwrite(buffer->tokens + buffer->entries[i].offset, buffer->token_bytes, count, file) == count;
-    }
-    written &= fflush(file) == 0;
-    Status status = written ? file_sync_descriptor(fd, path) : status_errno("cannot write %s", path);
-    fclose(file);
-    return status;
+typedef struct UnitOutput { // collects pieces to writes of WRITE_BYTES
+    int fd;
+    const char *path;
+    char *data;
+    size_t used;
+} UnitOutput;
+
+static Status unit_output_flush(UnitOutput *output) {
+    size_t bytes = output->used;
+    output->used = 0;
+    return file_write_all(output->fd, output->data, bytes, output->path);
+}
+
+static Status unit_output_add(UnitOutput *output, const void *data, size_t bytes) {
+    if (output->used + bytes > WRITE_BYTES) TRY(unit_output_flush(output));
+    if (bytes > WRITE_BYTES) return file_write_all(output->fd, data, bytes, output->path);
+    memcpy(output->data + output->used, data, bytes);
+    output->used += bytes;
+    return NULL;
+}
+
+static Status entries_write(const UnitBuffer *buffer, UnitOutput *output) {
+    for (size_t i = 0; i < buffer->count; i++)
+        TRY(unit_output_add(output, &buffer->entries[i].record, sizeof(UnitRecord)));
+    for (size_t i = 0; i < buffer->count; i++)
+        TRY(unit_output_add(output, buffer->tokens + buffer->entries[i].offset,
+                            (size_t)buffer->entries[i].record.token_count * buffer->token_bytes));
+    return unit_output_flush(output);
 }
 
 Status unit_buffer_write(UnitBuffer *buffer, const char *directory, size_t index, ReaderPosition after,
@@ -144,19 +157,18 @@ Status unit_buffer_write(UnitBuffer *buffer, const char *directory, size_t index
     header.checksum = header_checksum(&header);
     char *path = unit_path(directory, index), *partial = text_format("%s.partial", path);
     Status status = NULL;
-    int fd = open(partial, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    int fd = io_open(partial, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (fd < 0) {
         status = status_errno("cannot write %s", partial);
     } else {
-        status = file_write_all(fd, &header, sizeof header, partial);
-        if (status) {
-            close(fd);
-        } else {
-            status = entries_write(buffer, fd, partial);
-        }
-        if (!status && rename(partial, path) != 0) status = status_errno("cannot rename %s", partial);
-        if (!status) status = file_sync(directory);
-        if (status) unlink(partial);
+        UnitOutput output = {.fd = fd, .path = partial, .data = xmalloc(WRITE_BYTES)};
+        status = unit_output_add(&output, &header, sizeof header);
+        if (!status) status = entries_write(buffer, &output);
+        if (status)
+            file_discard(fd, partial);
+        else
+            status = file_publish(fd, partial, path);
+        free(output.data);
     }
     buffer->count = buffer->bytes = 0;
     free(path);
