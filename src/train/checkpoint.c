@@ -145,7 +145,8 @@ static Status take_name(const char *directory, const char *beside, const char *f
     return status;
 }
 
-// Beside, then in: the directory is complete and synced before it takes its name.
+// Beside, then in: the directory is complete before it takes its name, and on disk: each file in it syncs its content
+// and its name when it is written.
 static Status write_checkpoint(const char *directory, const Layout *layout, const ModelSnapshot *snapshot, int64_t step,
                                const json_t *state) {
     char *beside = text_format("%s/" CHECKPOINT_PARTIAL "step-%lld", directory, (long long)step);
@@ -154,7 +155,6 @@ static Status write_checkpoint(const char *directory, const Layout *layout, cons
     if (!status) status = dir_remove(beside);
     if (!status) status = dir_make(beside);
     if (!status) status = write_files(beside, layout, snapshot, state);
-    if (!status) status = file_sync(beside);
     if (!status) status = take_name(directory, beside, final, step);
     if (status) {
         status_free(dir_remove(beside)); // best effort: the first failure is the one to report
