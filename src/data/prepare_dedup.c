@@ -107,8 +107,7 @@ static bool bloom_has(const Run *run, DocumentHash hash) {
 Status bytes_read(int fd, void *data, size_t size, uint64_t offset, const char *path) {
     char *to = data;
     while (size > 0) {
-        ssize_t n = pread(fd, to, size, (off_t)offset);
-        if (n < 0 && errno == EINTR) continue;
+        ssize_t n = io_read_at(fd, to, size, (int64_t)offset);
         if (n < 0) return status_errno("cannot read %s", path);
         if (n == 0) return status_runtime("%s became shorter while it was read", path);
         to += n;

@@ -33,11 +33,13 @@ static uint64_t header_checksum(const UnitHeader *header) {
 }
 
 Status unit_open(const char *path, UnitHeader *header, int *fd) {
-    *fd = open(path, O_RDONLY | O_CLOEXEC);
+    *fd = io_open(path, O_RDONLY | O_CLOEXEC, 0);
     if (*fd < 0) return status_errno("cannot open %s", path);
     struct stat info;
-    bool sound = fstat(*fd, &info) == 0 && pread(*fd, header, sizeof *header, 0) == (ssize_t)sizeof *header &&
-                 memcmp(header->magic, UNIT_MAGIC, 8) == 0;
+    Status status = fstat(*fd, &info) ? status_errno("cannot stat %s", path) : NULL;
+    bool sound = !status && info.st_size >= (off_t)sizeof *header;
+    if (sound) status = bytes_read(*fd, header, sizeof *header, 0, path); // a disk that fails is no damage
+    sound = sound && !status && memcmp(header->magic, UNIT_MAGIC, 8) == 0;
     bool other = sound && header->version != UNIT_VERSION;
     sound = sound && !other && header->checksum == header_checksum(header);
     if (sound) {
@@ -46,8 +48,9 @@ Status unit_open(const char *path, UnitHeader *header, int *fd) {
         sound = (uint64_t)info.st_size == bytes;
     }
     if (sound) return NULL;
-    close(*fd);
+    io_close(*fd);
     *fd = -1;
+    if (status) return status;
     return status_hint(other ? status_usage("%s was written by another version of hearth", path)
                              : status_usage("%s is damaged", path),
                        "start again with --overwrite");
@@ -204,16 +207,24 @@ struct UnitMerge {
     size_t ids_capacity;
 };
 
+static Status unit_unread(const UnitMerge *merge, const Run *run, bool failed) {
+    int error = errno;
+    char *path = unit_path(merge->directory, (size_t)(run - merge->runs));
+    errno = error;
+    Status status =
+        failed ? status_errno("cannot read %s", path) : status_runtime("%s became shorter while it was read", path);
+    free(path);
+    return status;
+}
+
 static Status stream_take(UnitMerge *merge, const Run *run, Stream *stream, void *out, size_t bytes) {
     char *to = out;
     while (bytes > 0) {
         if (stream->at == stream->size) {
             uint64_t left = stream->end - stream->offset;
             size_t wanted = left < merge->buffer_bytes ? (size_t)left : merge->buffer_bytes;
-            ssize_t n = pread(run->fd, stream->data, wanted, (off_t)stream->offset);
-            if (n < 0 && errno == EINTR) continue;
-            if (n < 0) return status_errno("cannot read a unit in %s", merge->directory);
-            if (n == 0) return status_runtime("a unit in %s became shorter while it was read", merge->directory);
+            ssize_t n = io_read_at(run->fd, stream->data, wanted, (int64_t)stream->offset);
+            if (n <= 0) return unit_unread(merge, run, n < 0);
             stream->offset += (uint64_t)n;
             stream->size = (size_t)n;
             stream->at = 0;
@@ -331,7 +342,7 @@ Status unit_merge_next(UnitMerge *merge, UnitRecord *record, const uint32_t **id
 void unit_merge_close(UnitMerge *merge) {
     if (!merge) return;
     for (size_t i = 0; i < merge->run_count; i++) {
-        if (merge->runs[i].fd >= 0) close(merge->runs[i].fd);
+        if (merge->runs[i].fd >= 0) io_close(merge->runs[i].fd);
         free(merge->runs[i].records.data);
         free(merge->runs[i].tokens.data);
     }

@@ -227,6 +227,19 @@ static void a_directory_that_was_made_survives_a_crash(void **state) {
     free(root), free(path), free(replay);
 }
 
+// Or a second try would find it, and never sync it.
+static void a_directory_that_cannot_be_synced_is_not_left_behind(void **state) {
+    (void)state;
+    char *path = path_join(folder, "unsynced");
+    Faults faults = {.kind = IO_SYNC, .number = 1, .error = EIO};
+    faults_start(&faults);
+    Status status = dir_make(path);
+    faults_stop();
+    assert_error(status, "Input/output error");
+    assert_false(file_exists(path));
+    free(path);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_call_that_a_signal_interrupts_is_made_again),
@@ -236,6 +249,7 @@ int main(void) {
         cmocka_unit_test(a_replacement_in_which_any_call_fails_leaves_a_whole_file),
         cmocka_unit_test(a_crash_in_a_replacement_leaves_the_old_or_the_new_file),
         cmocka_unit_test(a_directory_that_was_made_survives_a_crash),
+        cmocka_unit_test(a_directory_that_cannot_be_synced_is_not_left_behind),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -186,6 +186,7 @@ static void any_call_may_fail_and_a_dataset_is_whole(void **state) {
     prepare_with_fault(true, (Faults){.kind = IO_KINDS, .error = EIO});
     prepare_with_fault(true, (Faults){.kind = IO_KINDS, .error = EIO, .lasting = true});
     prepare_with_fault(true, (Faults){.kind = IO_KINDS, .error = EINTR});
+    prepare_with_fault(false, (Faults){.kind = IO_READ, .error = EINTR});
 }
 
 static void a_full_disk_and_short_writes_leave_whole_datasets(void **state) {
@@ -193,6 +194,32 @@ static void a_full_disk_and_short_writes_leave_whole_datasets(void **state) {
     prepare_with_fault(false, (Faults){.kind = IO_WRITE, .error = ENOSPC, .lasting = true});
     prepare_with_fault(true, (Faults){.kind = IO_WRITE, .error = ENOSPC, .lasting = true});
     prepare_with_fault(true, (Faults){.kind = IO_WRITE, .error = FAULT_SHORT});
+}
+
+// A second try after a failure reads the units of the first.
+static void a_passing_read_error_does_not_make_work_damaged(void **state) {
+    (void)state;
+    Faults full = {.kind = IO_WRITE, .error = ENOSPC, .number = 1, .where = ".shard", .lasting = true};
+    static const int errors[] = {EINTR, EIO};
+    for (int e = 0; e < 2; e++) {
+        int error = errors[e];
+        Faults faults = {.kind = IO_READ, .error = error, .where = "/work/unit-"};
+        do {
+            faults.number++;
+            assert_ok(dir_remove(output));
+            faults_start(&full);
+            assert_error(prepare_new(output, false), strerror(ENOSPC));
+            faults_start(&faults);
+            Status status = prepare_new(output, false);
+            faults_stop();
+            if (status && (error == EINTR || !strstr(status_text(status), strerror(error)) ||
+                           !strstr(status_text(status), faults.path)))
+                fail_msg("read %d: %s", faults.number, status_text(status));
+            status_free(status);
+            assert_goes_on(output, HOLDS_NONE, "after a read error");
+        } while (faults.fired);
+        assert_true(faults.number > 3);
+    }
 }
 
 // ---- crashes -------------------------------------------------------------------------------------------------------
@@ -236,6 +263,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_call_may_fail_and_a_dataset_is_whole),
         cmocka_unit_test(a_full_disk_and_short_writes_leave_whole_datasets),
+        cmocka_unit_test(a_passing_read_error_does_not_make_work_damaged),
         cmocka_unit_test(a_crash_at_any_moment_leaves_a_dataset_or_work_that_goes_on),
         cmocka_unit_test(a_crash_while_a_dataset_is_replaced_leaves_the_old_or_the_new_or_work),
     };
