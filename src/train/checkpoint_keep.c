@@ -108,7 +108,8 @@ static Status step_set_aside(const char *directory, int64_t step) {
     Status status = dir_remove(to);
     if (!status && io_rename(from, to) != 0) status = status_errno("cannot rename %s to %s", from, to);
     if (!status)
-        log_warn("%s is set aside as %s%s", from, path_name(to), replaces ? ", in the place of an older one" : "");
+        log_warn("the checkpoint of step %lld is set aside as %s%s", (long long)step, to,
+                 replaces ? ", in the place of an older one" : "");
     free(from);
     free(to);
     return status;
