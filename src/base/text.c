@@ -184,6 +184,35 @@ char *text_gib(char *out, double bytes) {
     return out;
 }
 
+enum { SHORTEST_DIGITS = 6 }; // fewer would only bring in exponents: 1e+02 for 100
+
+int text_shortest_digits(double value) {
+    char text[32];
+    for (int digits = SHORTEST_DIGITS; digits < 17; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, value);
+        if (strtod(text, NULL) == value) return digits;
+    }
+    return 17; // tell any two doubles apart
+}
+
+char *text_shortest(char *out, double value) {
+    snprintf(out, 32, "%.*g", text_shortest_digits(value), value);
+    return out;
+}
+
+char *text_shortest_f32(char *out, float value) {
+    for (int digits = SHORTEST_DIGITS; digits <= 9; digits++) {
+        snprintf(out, 32, "%.*g", digits, (double)value);
+        if (strtof(out, NULL) == value) break;
+    }
+    return out;
+}
+
+double text_tidy_f32(float value) {
+    char text[32];
+    return strtod(text_shortest_f32(text, value), NULL);
+}
+
 char *text_duration(char *out, double seconds) {
     if (!(seconds >= 0) || seconds > 1e12) {
         snprintf(out, 32, "?");

@@ -232,24 +232,14 @@ static json_t *token_json(int64_t id) {
     return id < 0 ? json_null() : json_integer(id);
 }
 
-// The shortest decimal that reads back as the same float, so that 1e-5f is written 1e-05 and not 9.99999975e-06.
-static double shortest(float value) {
-    char digits[32];
-    for (int precision = 1; precision <= 9; precision++) {
-        snprintf(digits, sizeof digits, "%.*g", precision, (double)value);
-        if (strtof(digits, NULL) == value) break;
-    }
-    return strtod(digits, NULL);
-}
-
 json_t *model_config_json(const ModelConfig *config) {
     json_t *root = json_pack(
         "{s:[s], s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:f, s:f, s:b, s:s, s:b, s:f, s:o, s:o, s:o, s:f, s:s}",
         "architectures", arch_names[config->arch], "model_type", model_types[config->arch], "vocab_size", config->vocab,
         "hidden_size", config->hidden, "num_hidden_layers", config->layers, "num_attention_heads", config->heads,
         "num_key_value_heads", config->kv_heads, "head_dim", config->head_dim, "intermediate_size", config->ffn,
-        "max_position_embeddings", config->max_positions, "rms_norm_eps", shortest(config->norm_eps),
-        "initializer_range", shortest(config->init_std), "tie_word_embeddings", config->tied, "hidden_act", "silu",
+        "max_position_embeddings", config->max_positions, "rms_norm_eps", text_tidy_f32(config->norm_eps),
+        "initializer_range", text_tidy_f32(config->init_std), "tie_word_embeddings", config->tied, "hidden_act", "silu",
         "attention_bias", 0, "attention_dropout", 0.0, "bos_token_id", token_json(config->bos), "eos_token_id",
         token_json(config->eos), "rope_parameters", rope_json(config), "rope_theta", config->rope_theta, "torch_dtype",
         "float32");
@@ -262,7 +252,7 @@ json_t *model_config_json(const ModelConfig *config) {
         json_t *moe =
             json_pack("{s:i, s:i, s:i, s:i, s:b, s:f, s:i, s:o}", "num_experts", config->experts, "num_local_experts",
                       config->experts, "num_experts_per_tok", config->top_k, "moe_intermediate_size", config->moe_ffn,
-                      "norm_topk_prob", config->norm_topk, "router_aux_loss_coef", shortest(config->aux_coef),
+                      "norm_topk_prob", config->norm_topk, "router_aux_loss_coef", text_tidy_f32(config->aux_coef),
                       "decoder_sparse_step", config->sparse_step, "mlp_only_layers", dense);
         json_object_update(root, moe);
         json_decref(moe);

@@ -7,18 +7,10 @@
 
 static const double WHOLE_MAX = 9007199254740992.0; // 2^53: every whole number up to here is a double
 
-static int digits_needed(double value) {
-    char text[40];
-    for (int digits = 1; digits < 17; digits++) {
-        snprintf(text, sizeof text, "%.*g", digits, value);
-        if (strtod(text, NULL) == value) return digits;
-    }
-    return 17;
-}
-
 char *calc_number_text(double value) {
     if (value == floor(value) && fabs(value) < 1e15) return text_format("%.0f", value);
-    return text_format("%.*g", digits_needed(value), value);
+    char text[32];
+    return text_copy(text_shortest(text, value));
 }
 
 static const char *limit_text(const CalcInput *input) {
@@ -101,7 +93,7 @@ json_t *calc_result_json(const CalcResult *result) {
 
 char *calc_json_text(const json_t *root) {
     const json_t *value = json_object_get(root, "value");
-    int digits = json_is_real(value) ? digits_needed(json_real_value(value)) : 17;
+    int digits = json_is_real(value) ? text_shortest_digits(json_real_value(value)) : 17;
     return json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION((size_t)digits));
 }
 

@@ -10,7 +10,7 @@
 
 // ---- model ---------------------------------------------------------------------------------------------------------
 
-static Status base_shape(const Config *config, ModelConfig *model) {
+static Status model_base_shape(const Config *config, ModelConfig *model) {
     if (config->model.preset[0]) return config_blame(config, "model.preset", model_preset(model, config->model.preset));
     if (config->model.config[0])
         return config_blame(config, "model.config", model_config_read(model, config->model.config));
@@ -40,7 +40,7 @@ static void overlay_int(int *field, int64_t value) {
     if (value) *field = (int)value;
 }
 
-static void overlay(const Config *config, ModelConfig *model) {
+static void overlay_sizes(const Config *config, ModelConfig *model) {
     const char *arch = config->model.arch, *tied = config->model.tie_embeddings;
     if (strcmp(arch, "llama") == 0) model->arch = MODEL_LLAMA;
     if (strcmp(arch, "qwen3") == 0) model->arch = MODEL_QWEN3;
@@ -63,7 +63,7 @@ static void overlay(const Config *config, ModelConfig *model) {
     if (tied[0]) model->tied = strcmp(tied, "true") == 0;
 }
 
-static void fill_gaps(const Config *config, int64_t fallback_vocab, ModelConfig *model) {
+static void fill_shape_gaps(const Config *config, int64_t fallback_vocab, ModelConfig *model) {
     if (!model->kv_heads) model->kv_heads = model->heads;
     if (!model->head_dim && model->heads) model->head_dim = model->hidden / model->heads;
     if (!model->vocab) model->vocab = (int)fallback_vocab;
@@ -99,12 +99,12 @@ static Status check_widths(const Config *config, const ModelConfig *model) {
 }
 
 Status setup_model(const Config *config, int64_t fallback_vocab, ModelConfig *model) {
-    TRY(base_shape(config, model));
+    TRY(model_base_shape(config, model));
     int layers_before = model->layers;
-    overlay(config, model);
+    overlay_sizes(config, model);
     for (int i = layers_before; i < model->layers; i++) // layers added to a preset are like its last one
         model->sparse[i] = layers_before > 0 && model->sparse[layers_before - 1];
-    fill_gaps(config, fallback_vocab, model);
+    fill_shape_gaps(config, fallback_vocab, model);
     const char *key = config->model.init[0]     ? "model.init"
                       : config->model.config[0] ? "model.config"
                       : config->model.preset[0] ? "model.preset"
@@ -124,16 +124,6 @@ Status setup_model(const Config *config, int64_t fallback_vocab, ModelConfig *mo
     return NULL;
 }
 
-// The shortest decimal that gives the same float, so that 1e-5 stays 1e-05 in the file.
-static double tidy(float value) {
-    char text[40];
-    for (int digits = 6; digits <= 9; digits++) {
-        snprintf(text, sizeof text, "%.*g", digits, (double)value);
-        if (strtof(text, NULL) == value) break;
-    }
-    return strtod(text, NULL);
-}
-
 void setup_resolve(Config *config, const ModelConfig *model) {
     static const char *const names[] = {
         [MODEL_LLAMA] = "llama", [MODEL_QWEN3] = "qwen3", [MODEL_QWEN3_MOE] = "qwen3_moe"};
@@ -150,9 +140,9 @@ void setup_resolve(Config *config, const ModelConfig *model) {
     config->model.top_k = model->top_k;
     config->model.expert_ffn = model->moe_ffn;
     config->model.rope_theta = model->rope_theta;
-    config->model.norm_eps = tidy(model->norm_eps);
-    config->model.init_std = tidy(model->init_std);
-    config->model.aux_coef = tidy(model->aux_coef);
+    config->model.norm_eps = text_tidy_f32(model->norm_eps);
+    config->model.init_std = text_tidy_f32(model->init_std);
+    config->model.aux_coef = text_tidy_f32(model->aux_coef);
     config->model.tie_embeddings = model->tied ? "true" : "false";
 }
 
