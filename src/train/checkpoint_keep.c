@@ -53,15 +53,25 @@ static Status remove_step(const char *directory, int64_t step) {
     return status;
 }
 
+Status checkpoint_best(const char *directory, int64_t *step) {
+    int64_t *steps = NULL;
+    int count = 0;
+    *step = -1;
+    TRY(checkpoint_steps(directory, &steps, &count));
+    double lowest = INFINITY;
+    for (int i = 0; i < count; i++) {
+        double loss = validation_loss(directory, steps[i]);
+        if (loss < lowest) lowest = loss, *step = steps[i];
+    }
+    free(steps);
+    return NULL;
+}
+
 Status checkpoint_prune(const char *directory, const CheckpointPolicy *policy) {
     int64_t *steps = NULL, best = -1;
     int count = 0;
+    if (policy->keep_best) TRY(checkpoint_best(directory, &best));
     TRY(checkpoint_steps(directory, &steps, &count));
-    double lowest = INFINITY;
-    for (int i = 0; i < count && policy->keep_best; i++) {
-        double loss = validation_loss(directory, steps[i]);
-        if (loss < lowest) lowest = loss, best = steps[i];
-    }
     Status status = NULL;
     for (int i = 0; i + policy->keep_last < count && !status; i++) {
         bool milestone = policy->keep_every && steps[i] % policy->keep_every == 0;
@@ -94,7 +104,7 @@ Status checkpoint_set_aside(const char *directory, int64_t step) {
     for (int i = 0; i < count && !status; i++) {
         if (steps[i] <= step) continue;
         char *from = text_format("%s/step-%lld", directory, (long long)steps[i]);
-        char *to = text_format("%s/damaged-step-%lld", directory, (long long)steps[i]);
+        char *to = text_format("%s/" CHECKPOINT_SET_ASIDE "step-%lld", directory, (long long)steps[i]);
         status = dir_remove(to);
         if (!status && rename(from, to) != 0) status = status_errno("cannot rename %s", from);
         free(from);

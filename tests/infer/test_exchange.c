@@ -35,7 +35,7 @@ static double loss_of(const char *path) {
     SamplesRequest wanted = {.paths = paths, .path_count = 1, .split = "val", .seq = 32};
     Loaded loaded;
     Samples samples;
-    MetricsEval eval;
+    Evaluation eval;
     assert_ok(samples_open(&samples, &wanted));
     assert_ok(loaded_open(&loaded, &request));
     assert_ok(evaluate_samples(loaded.model, &samples, 16, &eval));

@@ -45,7 +45,10 @@ static void test_the_shortest_run_is_one_step(void **state) {
     Config config;
     setenv("HEARTH_CALIBRATION", "off", 1);
     assert_ok(config_read(&config, path, NULL, 0));
-    assert_ok(preflight_run(&config, &(PreflightOptions){.tokens = 1, .seconds = 1e-12}));
+    PreflightResult result;
+    assert_ok(preflight_run(&config, &(PreflightOptions){.tokens = 1, .seconds = 1e-12}, &result));
+    assert_int_equal(result.steps, 1);
+    assert_int_equal(result.tokens, 2 * 2 * 32);
     config_free(&config);
     status_free(dir_remove(directory));
     free(directory);
