@@ -55,6 +55,112 @@ static void test_the_shortest_run_is_one_step(void **state) {
     free(path);
 }
 
+// ---- what is told while it works ------------------------------------------------------------------------------------
+
+typedef struct Told {
+    char order[64]; // S search starts, t try starts, T try ends, E search ends
+    PreflightTry tries[PREFLIGHT_TRIES_MAX];
+    int count;
+} Told;
+
+static void tell(Told *told, char what) {
+    size_t length = strlen(told->order);
+    assert_true(length + 1 < sizeof told->order);
+    told->order[length] = what;
+}
+
+static void hear_search(void *context, const PreflightSearch *search) {
+    tell(context, 'S');
+    assert_string_equal(search->device, "cpu");
+    assert_true(search->seq == 32 && search->sequences == 4);
+}
+
+static void hear_try(void *context, const PreflightTry *attempt) {
+    tell(context, 't');
+    assert_true(attempt->memory_bytes > 0 && attempt->memory_fraction > 0 && attempt->tokens_per_second == 0);
+}
+
+static void hear_tried(void *context, const PreflightTry *attempt) {
+    Told *told = context;
+    tell(told, 'T');
+    told->tries[told->count++] = *attempt;
+}
+
+static void hear_end(void *context, const PreflightSearch *search) {
+    tell(context, 'E');
+    assert_true(search->best >= 0 && search->fastest >= 0);
+}
+
+static void test_a_listener_hears_every_try_and_nothing_is_printed(void **state) {
+    (void)state;
+    char *directory = tiny_directory(), *path = tiny_config(directory, "preflight.toml", 4, "");
+    char *save = path_join(directory, "best.toml"), *shown = path_join(directory, "shown");
+    Config config, written;
+    PreflightResult result;
+    Told told = {0};
+    PreflightOptions options = {.tokens = 1,
+                                .seconds = 600,
+                                .search = true,
+                                .save = save,
+                                .listener = {&told, hear_search, hear_try, hear_tried, hear_end}};
+    assert_ok(config_read(&config, path, NULL, 0));
+    fflush(stdout);
+    int out = dup(1), file = open(shown, O_WRONLY | O_CREAT, 0666);
+    dup2(file, 1);
+    Status status = preflight_run(&config, &options, &result);
+    fflush(stdout);
+    dup2(out, 1);
+    close(out);
+    close(file);
+    assert_ok(status);
+    char *text = read_text(shown);
+    assert_string_equal(text, "");
+    assert_string_equal(told.order, "StTtTtTE"); // micro-batches of 1, 2 and 4
+    for (int i = 0; i < 3; i++)
+        assert_true(told.tries[i].verdict == PREFLIGHT_RAN && told.tries[i].tokens_per_second > 0);
+    const PreflightTry *best = &result.search.tries[result.search.best];
+    assert_int_equal(best->micro_batch * best->grad_accum, 4);
+    assert_true(result.steps == 1 && result.tokens == 128 && result.first_loss == result.last_loss);
+    assert_true(result.step.measured > 0 && result.memory.measured > 0);
+    assert_true(fabs(result.tokens_per_second.measured * result.step.measured - 128) < 1e-9);
+    assert_ok(config_read(&written, save, NULL, 0));
+    assert_int_equal(written.train.micro_batch, best->micro_batch);
+    assert_int_equal(written.train.grad_accum, best->grad_accum);
+    config_free(&written);
+    assert_error(preflight_run(&config, &options, &result), "exists already");
+    config_free(&config);
+    status_free(dir_remove(directory));
+    free(text), free(shown), free(save), free(path), free(directory);
+}
+
+static void test_the_command_prints_tries_choice_and_outcome(void **state) {
+    (void)state;
+    char *directory = tiny_directory(), *path = tiny_config(directory, "preflight.toml", 4, "");
+    char *save = path_join(directory, "best.toml"), *shown = path_join(directory, "shown");
+    const char *const words[] = {"preflight", path, "--tokens", "1", "--write", save, NULL};
+    assert_int_equal(hearth_run(words, shown), 0);
+    char *text = read_text(shown);
+    static const char *const parts[] = {"preflight.toml, seq 32, 4 sequences a step, on cpu\n  micro_batch  grad_accum "
+                                        " memory (predicted)          tok/s\n",
+                                        "            1           4 ",
+                                        "            2           2 ",
+                                        "            4           1 ",
+                                        "best: put this into the config\n\n[train]\nmicro_batch = ",
+                                        "\n1 steps, 128 tokens: loss 5.",
+                                        "  memory ",
+                                        "  step ",
+                                        "  throughput ",
+                                        "\nwritten to "};
+    const char *at = text;
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        const char *found = strstr(at, parts[i]);
+        if (!found) fail_msg("\"%s\" does not follow in:\n%s", parts[i], text);
+        at = found;
+    }
+    status_free(dir_remove(directory));
+    free(text), free(shown), free(save), free(path), free(directory);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_candidates_keep_the_global_batch),
@@ -62,6 +168,8 @@ int main(void) {
         cmocka_unit_test(test_within_one_percent_memory_near_85_percent_wins),
         cmocka_unit_test(test_over_95_percent_of_memory_never_wins),
         cmocka_unit_test(test_the_shortest_run_is_one_step),
+        cmocka_unit_test(test_a_listener_hears_every_try_and_nothing_is_printed),
+        cmocka_unit_test(test_the_command_prints_tries_choice_and_outcome),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
