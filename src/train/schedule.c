@@ -10,10 +10,6 @@
 static const char *const kind_names[] = {
     [SCHEDULE_CONSTANT] = "constant", [SCHEDULE_COSINE] = "cosine", [SCHEDULE_WSD] = "wsd"};
 
-const char *schedule_kind_name(ScheduleKind kind) {
-    return kind_names[kind];
-}
-
 static ScheduleKind kind_of_name(const char *name) {
     if (strcmp(name, kind_names[SCHEDULE_COSINE]) == 0) return SCHEDULE_COSINE;
     return strcmp(name, kind_names[SCHEDULE_WSD]) == 0 ? SCHEDULE_WSD : SCHEDULE_CONSTANT;

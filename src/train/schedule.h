@@ -16,7 +16,6 @@ typedef struct Schedule {
 } Schedule;
 
 double schedule_lr(const Schedule *schedule, int64_t step); // step counts from 1
-const char *schedule_kind_name(ScheduleKind kind);          // as schedule.kind spells it
 
 json_t *schedule_json(const Schedule *schedule); // for state.json
 // *schedule stays as it is where root does not hold one.

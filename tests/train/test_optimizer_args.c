@@ -9,6 +9,7 @@ enum { STEPS = 20, CALLS_MAX = 2 * STEPS };
 
 typedef struct AdamwCall { // the scalars of AdamwArgs
     float lr, beta1, beta2, eps, weight_decay, bias1, bias2, max_norm;
+    uint64_t seed;
 } AdamwCall;
 
 typedef struct GuardCall {
@@ -25,8 +26,9 @@ static struct {
 
 static void record_adamw(Ops *ops, const AdamwArgs *args) {
     assert_true(recorded.adamw_count < CALLS_MAX);
-    recorded.adamw[recorded.adamw_count++] = (AdamwCall){args->lr,           args->beta1, args->beta2, args->eps,
-                                                         args->weight_decay, args->bias1, args->bias2, args->max_norm};
+    recorded.adamw[recorded.adamw_count++] =
+        (AdamwCall){args->lr,    args->beta1, args->beta2,    args->eps, args->weight_decay,
+                    args->bias1, args->bias2, args->max_norm, args->seed};
     recorded.real.adamw(ops, args);
 }
 
@@ -160,6 +162,25 @@ static void a_skipped_step_counts_for_the_schedule_and_not_for_adam(void **state
     recording_close(&recording);
 }
 
+// Stochastic rounding: other draws in every step, and in a run with another seed.
+static void every_step_rounds_by_its_own_seed(void **state) {
+    (void)state;
+    static const char *const seeds[] = {"train.seed=100", "train.seed=5000"};
+    uint64_t seen[6];
+    for (int run = 0; run < 2; run++) {
+        Recording recording;
+        recording_open(&recording, &seeds[run], 1);
+        for (int i = 0; i < 3; i++) {
+            recording_step(&recording);
+            seen[3 * run + i] = recorded.adamw[2 * i].seed;
+        }
+        recording_close(&recording);
+    }
+    for (int i = 0; i < 6; i++)
+        for (int k = 0; k < i; k++)
+            assert_true(seen[i] != seen[k]);
+}
+
 static void without_a_spike_factor_only_what_is_not_finite_is_refused(void **state) {
     (void)state;
     Recording recording;
@@ -198,6 +219,7 @@ int main(void) {
         cmocka_unit_test(no_clipping_is_told_as_zero),
         cmocka_unit_test(every_step_has_its_own_learning_rate),
         cmocka_unit_test(a_skipped_step_counts_for_the_schedule_and_not_for_adam),
+        cmocka_unit_test(every_step_rounds_by_its_own_seed),
         cmocka_unit_test(without_a_spike_factor_only_what_is_not_finite_is_refused),
         cmocka_unit_test(the_spike_limit_follows_the_accepted_losses),
     };

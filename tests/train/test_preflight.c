@@ -99,7 +99,7 @@ static void test_a_listener_hears_every_try_and_nothing_is_printed(void **state)
     PreflightResult result;
     Told told = {0};
     PreflightOptions options = {.tokens = 1,
-                                .seconds = 600,
+                                .seconds = 2,
                                 .search = true,
                                 .save = save,
                                 .listener = {&told, hear_search, hear_try, hear_tried, hear_end}};

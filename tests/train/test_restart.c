@@ -196,6 +196,11 @@ static void a_constant_rate_does_not_follow_the_length(void **state) {
     assert_int_equal(train("constant", true, longer, 1, &said), 0);
     assert_null(strstr(said, "steps long now"));
     free(said);
+    static const char *const other[] = {"train.steps=30", "schedule.kind=cosine"}; // said as a changed setting
+    assert_int_equal(train("constant", true, other, 2, &said), 0);
+    assert_null(strstr(said, "steps long now"));
+    assert_said(said, "schedule.kind was \"constant\" and is \"cosine\"");
+    free(said);
 }
 
 int main(void) {

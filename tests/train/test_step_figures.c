@@ -84,10 +84,12 @@ static void speed_is_the_tokens_of_the_step_over_its_seconds(void **state) {
     Trainer trainer;
     MetricsStep step;
     bool stopped;
+    double seconds = 0;
     open_trainer(&trainer, &config, NULL, 0);
     for (int i = 0; i < 3; i++) {
         assert_ok(trainer_step(&trainer, &step, NULL, &stopped));
-        assert_true(step.seconds > 0 && step.elapsed >= step.seconds);
+        seconds += step.seconds;
+        assert_true(step.seconds > 0 && step.elapsed >= seconds); // of the whole process
         assert_true(nearly(step.tokens_per_second * step.seconds, 2 * 2 * 32));
         assert_true(nearly(step.tflops * 1e12, trainer.flops_per_token * step.tokens_per_second));
     }
@@ -146,6 +148,20 @@ static void validation_is_in_nats_and_bits_per_byte_of_its_text(void **state) {
     assert_ok(evaluate_samples(trainer.model, &trainer.val, 0, &eval));
     const Dataset *data = &trainer.val.mix.datasets[0];
     assert_true(eval.full && data->text_bytes > 0);
+    assert_int_equal(eval.targets, trainer.val.windows * 32);
+    Evaluation more, part;
+    assert_ok(evaluate_samples(trainer.model, &trainer.val, trainer.val.windows + 7, &more)); // more than there is
+    assert_true(more.full && more.loss == eval.loss && more.targets == eval.targets);
+    assert_ok(evaluate_samples(trainer.model, &trainer.val, 3, &part)); // not a multiple of the micro-batch
+    assert_true(!part.full && part.loss != eval.loss);
+    assert_int_equal(part.targets, 3 * 32);
+    close_trainer(&trainer, &config);
+    static const char *const single[] = {"train.micro_batch=1"};
+    Evaluation plain;
+    open_trainer(&trainer, &config, single, 1);
+    assert_ok(evaluate_samples(trainer.model, &trainer.val, 3, &plain)); // what fills up a micro-batch does not count
+    assert_true(fabs(part.loss - plain.loss) <= 96 * 0x1p-24 * plain.loss);
+    data = &trainer.val.mix.datasets[0];
     assert_true(fabs(eval.loss - log(257)) < 0.1); // fresh weights know nothing
     assert_true(nearly(eval.perplexity, exp(eval.loss)));
     // log2 of the 257 tokens, about one token a byte
@@ -153,6 +169,36 @@ static void validation_is_in_nats_and_bits_per_byte_of_its_text(void **state) {
     assert_true(tokens_per_byte > 1 && tokens_per_byte < 1.1);
     assert_true(nearly(eval.bits_per_byte, log2(exp(1)) * eval.loss * tokens_per_byte));
     close_trainer(&trainer, &config);
+}
+
+// ---- seeds ----------------------------------------------------------------------------------------------------------
+
+static MetricsStep first_step(const char *const *sets, int count) {
+    Config config;
+    Trainer trainer;
+    MetricsStep step;
+    bool stopped;
+    open_trainer(&trainer, &config, sets, count);
+    assert_ok(trainer_step(&trainer, &step, NULL, &stopped));
+    close_trainer(&trainer, &config);
+    return step;
+}
+
+static void seeds_of_weights_and_of_data_are_two(void **state) {
+    (void)state;
+    static const char *const one[] = {"train.seed=1"}, *const two[] = {"train.seed=2"};
+    static const char *const fixed_one[] = {"train.seed=1", "data.seed=1"}, *const other[] = {"train.seed=1",
+                                                                                              "data.seed=2"};
+    static const char *const weights[] = {"train.seed=2", "data.seed=1"}, *const scaled[] = {
+                                                                              "train.seed=1",
+                                                                              "model.scale_residual=true"};
+    double loss = first_step(one, 1).loss;
+    assert_true(first_step(one, 1).loss == loss);
+    assert_true(first_step(fixed_one, 2).loss == loss); // data.seed follows train.seed unless it is given
+    assert_true(first_step(two, 1).loss != loss);
+    assert_true(first_step(other, 2).loss != loss);
+    assert_true(first_step(weights, 2).loss != loss && first_step(weights, 2).loss != first_step(two, 1).loss);
+    assert_true(first_step(scaled, 2).loss != loss);
 }
 
 static void assert_same_windows(const Samples *a, const Samples *b, uint64_t count) {
@@ -196,6 +242,7 @@ int main(void) {
         cmocka_unit_test(data_wait_is_the_share_of_the_step_spent_waiting),
         cmocka_unit_test(the_z_loss_changes_the_gradients),
         cmocka_unit_test(validation_is_in_nats_and_bits_per_byte_of_its_text),
+        cmocka_unit_test(seeds_of_weights_and_of_data_are_two),
         cmocka_unit_test(the_validation_subset_is_the_same_for_every_seed),
     };
     return cmocka_run_group_tests(tests, make_directory, remove_directory);
