@@ -56,6 +56,23 @@ static void an_exported_model_has_the_same_loss(void **state) {
     free(out);
 }
 
+// Readers stop at the token that ended documents in training.
+static void an_exported_run_names_its_end_of_text(void **state) {
+    (void)state;
+    char *run = path_join(directory, "run"), *out = path_join(directory, "hf-eos"), *source = NULL;
+    assert_ok(export_hf(run, NULL, out, DTYPE_F32, &source));
+    char *expected = path_join(run, "checkpoints/step-8");
+    assert_string_equal(source, expected);
+    ModelConfig config;
+    Tokenizer *bytes;
+    assert_ok(model_config_read(&config, out));
+    assert_ok(tokenizer_load(&bytes, "bytes"));
+    assert_true(config.eos >= 0);
+    assert_int_equal(config.eos, tokenizer_end_of_text(bytes));
+    tokenizer_free(bytes);
+    free(expected), free(source), free(out), free(run);
+}
+
 static void what_fp16_cannot_hold_is_refused(void **state) {
     (void)state;
     char *run = path_join(directory, "run"), *wide = path_join(directory, "hf-wide"),
@@ -266,6 +283,7 @@ static void no_tokenizer_is_guessed_when_the_data_is_gone(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_exported_model_has_the_same_loss),
+        cmocka_unit_test(an_exported_run_names_its_end_of_text),
         cmocka_unit_test(what_fp16_cannot_hold_is_refused),
         cmocka_unit_test(a_bf16_export_is_close),
         cmocka_unit_test(training_goes_on_from_an_imported_model),

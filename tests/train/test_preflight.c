@@ -133,6 +133,54 @@ static void test_a_listener_hears_every_try_and_nothing_is_printed(void **state)
     free(text), free(shown), free(save), free(path), free(directory);
 }
 
+static int history_lines(const char *tokens, const char *save) { // that a preflight of so many tokens adds
+    char *directory = tiny_directory(), *path = tiny_config(directory, "preflight.toml", 4, "");
+    char *history = path_join(directory, "history.jsonl"), *log = path_join(directory, "log");
+    const char *words[] = {"preflight",
+                           path,
+                           "--no-search",
+                           "--tokens",
+                           tokens,
+                           "--set",
+                           "train.batch_warmup_tokens=256",
+                           save ? "--write" : NULL,
+                           save,
+                           NULL};
+    unsetenv("HEARTH_CALIBRATION");
+    setenv("HEARTH_HISTORY", history, 1);
+    assert_int_equal(hearth_run(words, log), 0);
+    setenv("HEARTH_HISTORY", "", 1);
+    char *text = read_text(history);
+    int count = 0;
+    for (const char *at = text; *at; at++)
+        count += *at == '\n';
+    status_free(dir_remove(directory));
+    free(text), free(log), free(history), free(path), free(directory);
+    return count;
+}
+
+static void test_only_enough_steps_are_remembered(void **state) {
+    (void)state;
+    assert_int_equal(history_lines("896", NULL), 0);  // 7 steps of the whole batch: 4 beyond the warm-up
+    assert_int_equal(history_lines("1024", NULL), 1); // 8 steps
+}
+
+// The short run takes the full batch at once; the run itself shall not.
+static void test_the_written_config_keeps_its_batch_warmup(void **state) {
+    (void)state;
+    char save[] = "/tmp/hearth-test-XXXXXX";
+    assert_non_null(mkdtemp(save));
+    char *file = path_join(save, "best.toml");
+    Config written;
+    history_lines("1", file);
+    assert_ok(config_read(&written, file, NULL, 0));
+    assert_int_equal(written.train.batch_warmup_tokens, 256);
+    assert_true(written.train.micro_batch == 2 && written.train.grad_accum == 2);
+    config_free(&written);
+    status_free(dir_remove(save));
+    free(file);
+}
+
 static void test_the_command_prints_tries_choice_and_outcome(void **state) {
     (void)state;
     char *directory = tiny_directory(), *path = tiny_config(directory, "preflight.toml", 4, "");
@@ -169,6 +217,8 @@ int main(void) {
         cmocka_unit_test(test_over_95_percent_of_memory_never_wins),
         cmocka_unit_test(test_the_shortest_run_is_one_step),
         cmocka_unit_test(test_a_listener_hears_every_try_and_nothing_is_printed),
+        cmocka_unit_test(test_only_enough_steps_are_remembered),
+        cmocka_unit_test(test_the_written_config_keeps_its_batch_warmup),
         cmocka_unit_test(test_the_command_prints_tries_choice_and_outcome),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
