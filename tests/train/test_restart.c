@@ -130,7 +130,8 @@ static void nothing_is_moved_when_there_are_no_steps(void **state) {
     assert_ok(dir_make(run));
     assert_ok(run_directory_restart(run, &moved));
     assert_null(moved);
-    assert_ok(file_write_atomic(metrics, "{\"step\":0,\"eval\":\"subset\",\"val_loss\":5}\n", 42));
+    static const char line[] = "{\"step\":0,\"eval\":\"subset\",\"val_loss\":5}\n";
+    assert_ok(file_write_atomic(metrics, line, sizeof line - 1));
     assert_ok(run_directory_restart(run, &moved));
     assert_null(moved);
     free(metrics);

@@ -55,7 +55,8 @@ enum { GUARDED = sizeof guarded / sizeof *guarded };
 static void read_config(Config *config, const char *const *more, int count) {
     const char *sets[GUARDED + 9];
     memcpy(sets, guarded, sizeof guarded);
-    memcpy(sets + GUARDED, more, (size_t)count * sizeof *more);
+    for (int i = 0; i < count; i++)
+        sets[GUARDED + i] = more[i];
     char *path = tiny_config(directory, "chain.toml", STEPS, ""), *data = text_format("data.train=%s/short", directory);
     sets[GUARDED + count] = data;
     assert_ok(config_read(config, path, sets, GUARDED + count + 1));
