@@ -62,15 +62,25 @@ Status checkpoint_from_trash(const char *directory, int64_t step) {
     return status;
 }
 
+Status checkpoint_best(const char *directory, int64_t *step) {
+    int64_t *steps = NULL;
+    int count = 0;
+    *step = -1;
+    TRY(checkpoint_steps(directory, &steps, &count));
+    double lowest = INFINITY;
+    for (int i = 0; i < count; i++) {
+        double loss = validation_loss(directory, steps[i]);
+        if (loss < lowest) lowest = loss, *step = steps[i];
+    }
+    free(steps);
+    return NULL;
+}
+
 Status checkpoint_prune(const char *directory, const CheckpointPolicy *policy) {
     int64_t *steps = NULL, best = -1;
     int count = 0;
+    if (policy->keep_best) TRY(checkpoint_best(directory, &best));
     TRY(checkpoint_steps(directory, &steps, &count));
-    double lowest = INFINITY;
-    for (int i = 0; i < count && policy->keep_best; i++) {
-        double loss = validation_loss(directory, steps[i]);
-        if (loss < lowest) lowest = loss, best = steps[i];
-    }
     Status status = NULL;
     for (int i = 0; i + policy->keep_last < count && !status; i++) {
         bool milestone = policy->keep_every && steps[i] % policy->keep_every == 0;
@@ -103,7 +113,7 @@ done:
 
 static Status step_set_aside(const char *directory, int64_t step) {
     char *from = text_format("%s/step-%lld", directory, (long long)step);
-    char *to = text_format("%s/damaged-step-%lld", directory, (long long)step);
+    char *to = text_format("%s/" CHECKPOINT_SET_ASIDE "step-%lld", directory, (long long)step);
     bool replaces = file_exists(to);
     Status status = dir_remove(to);
     if (!status && io_rename(from, to) != 0) status = status_errno("cannot rename %s to %s", from, to);
