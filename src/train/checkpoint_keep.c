@@ -31,16 +31,20 @@ Status checkpoint_steps(const char *directory, int64_t **steps, int *count) {
     return NULL;
 }
 
-static double validation_loss(const char *directory, int64_t step) {
+// INFINITY without a state that says it; but a state that cannot be read may be that of the best.
+static Status validation_loss(const char *directory, int64_t step, double *loss) {
     char *path = text_format("%s/step-%lld/state.json", directory, (long long)step);
     json_t *root = NULL;
+    *loss = INFINITY;
     Status status = json_read_file(&root, path);
-    double loss = INFINITY;
-    if (!status) status = json_get_double(root, "val_loss", &loss, path);
-    status_free(status); // without a state it has no loss to be the best by
+    if (!status) status = json_get_double(root, "val_loss", loss, path);
+    if (status && status_code(status) == STATUS_USAGE) {
+        status_free(status);
+        status = NULL;
+    }
     json_decref(root);
     free(path);
-    return loss;
+    return status;
 }
 
 Status checkpoint_to_trash(const char *directory, int64_t step) {
@@ -66,12 +70,12 @@ Status checkpoint_prune(const char *directory, const CheckpointPolicy *policy) {
     int64_t *steps = NULL, best = -1;
     int count = 0;
     TRY(checkpoint_steps(directory, &steps, &count));
-    double lowest = INFINITY;
-    for (int i = 0; i < count && policy->keep_best; i++) {
-        double loss = validation_loss(directory, steps[i]);
-        if (loss < lowest) lowest = loss, best = steps[i];
-    }
+    double lowest = INFINITY, loss;
     Status status = NULL;
+    for (int i = 0; i < count && policy->keep_best && !status; i++) {
+        status = validation_loss(directory, steps[i], &loss);
+        if (!status && loss < lowest) lowest = loss, best = steps[i];
+    }
     for (int i = 0; i + policy->keep_last < count && !status; i++) {
         bool milestone = policy->keep_every && steps[i] % policy->keep_every == 0;
         if (steps[i] == best || milestone) continue;
