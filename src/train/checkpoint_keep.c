@@ -31,16 +31,20 @@ Status checkpoint_steps(const char *directory, int64_t **steps, int *count) {
     return NULL;
 }
 
-static double validation_loss(const char *directory, int64_t step) {
+// INFINITY without a state that says it; but a state that cannot be read may be that of the best.
+static Status validation_loss(const char *directory, int64_t step, double *loss) {
     char *path = text_format("%s/step-%lld/state.json", directory, (long long)step);
     json_t *root = NULL;
+    *loss = INFINITY;
     Status status = json_read_file(&root, path);
-    double loss = INFINITY;
-    if (!status) status = json_get_double(root, "val_loss", &loss, path);
-    status_free(status); // without a state it has no loss to be the best by
+    if (!status) status = json_get_double(root, "val_loss", loss, path);
+    if (status && status_code(status) == STATUS_USAGE) {
+        status_free(status);
+        status = NULL;
+    }
     json_decref(root);
     free(path);
-    return loss;
+    return status;
 }
 
 Status checkpoint_to_trash(const char *directory, int64_t step) {
@@ -67,13 +71,14 @@ Status checkpoint_best(const char *directory, int64_t *step) {
     int count = 0;
     *step = -1;
     TRY(checkpoint_steps(directory, &steps, &count));
-    double lowest = INFINITY;
-    for (int i = 0; i < count; i++) {
-        double loss = validation_loss(directory, steps[i]);
-        if (loss < lowest) lowest = loss, *step = steps[i];
+    double lowest = INFINITY, loss;
+    Status status = NULL;
+    for (int i = 0; i < count && !status; i++) {
+        status = validation_loss(directory, steps[i], &loss);
+        if (!status && loss < lowest) lowest = loss, *step = steps[i];
     }
     free(steps);
-    return NULL;
+    return status;
 }
 
 Status checkpoint_prune(const char *directory, const CheckpointPolicy *policy) {
