@@ -184,35 +184,6 @@ char *text_gib(char *out, double bytes) {
     return out;
 }
 
-enum { SHORTEST_DIGITS = 6 }; // fewer would only bring in exponents: 1e+02 for 100
-
-int text_shortest_digits(double value) {
-    char text[32];
-    for (int digits = SHORTEST_DIGITS; digits < 17; digits++) {
-        snprintf(text, sizeof text, "%.*g", digits, value);
-        if (strtod(text, NULL) == value) return digits;
-    }
-    return 17; // tell any two doubles apart
-}
-
-char *text_shortest(char *out, double value) {
-    snprintf(out, 32, "%.*g", text_shortest_digits(value), value);
-    return out;
-}
-
-char *text_shortest_f32(char *out, float value) {
-    for (int digits = SHORTEST_DIGITS; digits <= 9; digits++) {
-        snprintf(out, 32, "%.*g", digits, (double)value);
-        if (strtof(out, NULL) == value) break;
-    }
-    return out;
-}
-
-double text_tidy_f32(float value) {
-    char text[32];
-    return strtod(text_shortest_f32(text, value), NULL);
-}
-
 char *text_duration(char *out, double seconds) {
     if (!(seconds >= 0) || seconds > 1e12) {
         snprintf(out, 32, "?");
@@ -228,6 +199,32 @@ char *text_duration(char *out, double seconds) {
     else
         snprintf(out, 32, "%lldd %02lldh", s / 86400, s / 3600 % 24);
     return out;
+}
+
+int text_digits(double value) {
+    char digits[32];
+    for (int count = 1; count < 17; count++) {
+        snprintf(digits, sizeof digits, "%.*g", count, value);
+        if (strtod(digits, NULL) == value) return count;
+    }
+    return 17;
+}
+
+char *text_number(char *out, double value) {
+    if (value == floor(value) && fabs(value) < 1e15)
+        snprintf(out, 32, "%.0f", value);
+    else
+        snprintf(out, 32, "%.*g", text_digits(value), value);
+    return out;
+}
+
+double text_float_value(float value) {
+    char digits[32];
+    for (int count = 1; count <= 9; count++) {
+        snprintf(digits, sizeof digits, "%.*g", count, (double)value);
+        if (strtof(digits, NULL) == value) break;
+    }
+    return strtod(digits, NULL);
 }
 
 static int edit_distance(const char *a, const char *b) {

@@ -16,7 +16,7 @@ typedef struct BenchResult {
     double spread;       // (slowest - fastest) / median of the timed steps
     double tokens_per_second;
     // One more step, run op by op and profiled; slower than the median step where that is a replayed graph.
-    double split_ms[OP_CATEGORY_COUNT];
+    double split_ms[CATEGORY_COUNT];
     double gaps_ms;                      // of that step, between its ops
     double split_step_ms;                // all of it: the sum of split_ms and gaps_ms
     double start_seconds;                // from nothing to the end of the first step

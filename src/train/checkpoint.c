@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "model/safetensors.h"
+#include "plan/checkpointing.h"
 #include "train/checkpoint_keep.h"
 
 #include <errno.h>
@@ -19,6 +20,8 @@ static const struct {
     const char *file;
     ModelState state;
 } parts[] = {{"model.safetensors", MODEL_WEIGHTS}, {"adam_m.safetensors", MODEL_M}, {"adam_v.safetensors", MODEL_V}};
+_Static_assert(sizeof parts / sizeof parts[0] * sizeof(float) == PLAN_CHECKPOINT_PARAMETER_BYTES,
+               "the planner counts what is written here");
 
 // ---- writing -------------------------------------------------------------------------------------------------------
 
@@ -27,14 +30,14 @@ static void hex(char out[24], uint64_t value) {
 }
 
 static Status write_tensor(SafetensorsWriter *writer, const Layout *layout, const ModelSnapshot *snapshot,
-                           const LayoutParam *param, const HfPart *part, ModelState state, float *chunk,
+                           const LayoutParam *param, const LayoutSlice *part, ModelState state, float *chunk,
                            uint64_t *hash) {
     XXH64_state_t *digest = XXH64_createState();
     XXH64_reset(digest, 0);
     Status status = NULL;
     for (int64_t at = 0; at < part->count && !status; at += CHUNK) {
         int64_t count = part->count - at < CHUNK ? part->count - at : CHUNK;
-        model_snapshot_read(snapshot, layout, param, state, part->offset + at, count, chunk);
+        model_snapshot_read(snapshot, layout, param, state, part->at + at, count, chunk);
         XXH64_update(digest, chunk, (size_t)count * sizeof *chunk);
         status = safetensors_writer_add(writer, chunk, (size_t)count * sizeof *chunk);
     }
@@ -47,13 +50,13 @@ static Status write_part(const char *path, const Layout *layout, const ModelSnap
                          json_t *hashes) {
     int total = 0, at = 0;
     for (int i = 0; i < layout->param_count; i++)
-        total += layout_hf_part_count(layout, &layout->params[i]);
+        total += layout_slice_count(layout, &layout->params[i]);
     SafeTensor *tensors = xcalloc((size_t)total + 1, sizeof *tensors);
-    HfPart *pieces = xcalloc((size_t)total + 1, sizeof *pieces);
+    LayoutSlice *pieces = xcalloc((size_t)total + 1, sizeof *pieces);
     const LayoutParam **owners = xcalloc((size_t)total + 1, sizeof *owners);
     for (int i = 0; i < layout->param_count; i++)
-        for (int k = 0; k < layout_hf_part_count(layout, &layout->params[i]); k++, at++) {
-            pieces[at] = layout_hf_part(layout, &layout->params[i], k);
+        for (int k = 0; k < layout_slice_count(layout, &layout->params[i]); k++, at++) {
+            pieces[at] = layout_slice(layout, &layout->params[i], k);
             owners[at] = &layout->params[i];
             tensors[at] = (SafeTensor){.name = pieces[at].name,
                                        .dtype = DTYPE_F32,
@@ -123,7 +126,7 @@ static Status write_files(const char *directory, const Layout *layout, const Mod
 static Status check_space(const char *directory, const Layout *layout) {
     int64_t available = 0, needed = 0;
     for (int i = 0; i < layout->param_count; i++)
-        needed += layout->params[i].count * 12;
+        needed += layout->params[i].count * PLAN_CHECKPOINT_PARAMETER_BYTES;
     TRY(disk_free_bytes(&available, directory));
     char a[32], b[32];
     if (available < needed + (1 << 16))
@@ -389,15 +392,15 @@ static Status load_part_file(Model *model, const char *directory, const char *na
     for (int i = 0; i < layout->param_count && !status; i++) {
         const LayoutParam *param = &layout->params[i];
         float *host = xmalloc((size_t)param->count * sizeof *host);
-        for (int k = 0; k < layout_hf_part_count(layout, param) && !status; k++) {
-            HfPart part = layout_hf_part(layout, param, k);
+        for (int k = 0; k < layout_slice_count(layout, param) && !status; k++) {
+            LayoutSlice part = layout_slice(layout, param, k);
             const SafeTensor *tensor = safetensors_find(&file, part.name);
             if (!tensor || tensor->count != part.count)
                 status = status_at(
                     status_usage("tensor \"%s\" is missing or has another size than the config says", part.name), path,
                     0, 0);
             else
-                status = safetensors_read_f32(tensor, 0, part.count, host + part.offset, path);
+                status = safetensors_read_f32(tensor, 0, part.count, host + part.at, path);
         }
         if (!status) model_write_param(model, param, state, host);
         free(host);

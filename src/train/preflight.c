@@ -73,7 +73,7 @@ static Status time_try(Ops *ops, const LayoutRequest *request, PreflightTry *att
     BenchStep bench = {.request = *request, .accum = attempt->grad_accum < 2 ? 1 : 2, .steps = 3};
     BenchResult result;
     TRY(bench_step(ops, &bench, &result));
-    double once = result.split_ms[OP_OPTIMIZER] / 1e3, micro = (result.step_seconds - once) / bench.accum;
+    double once = result.split_ms[CATEGORY_OPTIMIZER] / 1e3, micro = (result.step_seconds - once) / bench.accum;
     double tokens = (double)request->micro_batch * request->seq * (double)attempt->grad_accum;
     attempt->tokens_per_second = tokens / (once + micro * (double)attempt->grad_accum);
     return NULL;
@@ -160,10 +160,10 @@ static Status nothing_ran(const Config *config, const LayoutRequest *request, Op
 static Status search_on(Ops *ops, const Config *config, const ModelConfig *model, const PreflightOptions *options,
                         PreflightSearch *search) {
     LayoutRequest request;
-    TRY(setup_layout(config, model, strcmp(ops->name, "cpu") ? LAYOUT_CUDA : LAYOUT_CPU, &request));
+    TRY(setup_layout(config, model, ops->kind, &request));
     int64_t micro_batch = config->train.micro_batch, grad_accum = batch_plan(config, 1).grad_accum;
     *search = (PreflightSearch){.model = setup_model_name(config),
-                                .device = ops->name,
+                                .device = device_kind_name(ops->kind),
                                 .seq = request.seq,
                                 .sequences = micro_batch * grad_accum};
     search->count = preflight_candidates(micro_batch, grad_accum, search->tries, PREFLIGHT_TRIES_MAX);
@@ -195,7 +195,6 @@ static Status search_micro_batch(const Config *config, const PreflightOptions *o
     if (!options->search) return NULL;
     TRY(ops_create(&ops, config->train.device));
     Status status = search_on(ops, config, &model, options, search);
-    search->device = NULL; // the table's own
     ops_destroy(ops);
     return status;
 }

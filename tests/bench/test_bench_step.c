@@ -10,7 +10,7 @@ static void note_profile_start(Ops *ops) {
     real.profile_start(ops);
 }
 
-static void note_profile_stop(Ops *ops, double milliseconds[OP_CATEGORY_COUNT]) {
+static void note_profile_stop(Ops *ops, double milliseconds[OP_COUNT]) {
     profiled = false;
     real.profile_stop(ops, milliseconds);
 }
@@ -33,13 +33,13 @@ static void parts_and_gaps_are_of_the_step_they_split(void **state) {
     ops->adamw = adamw_slow_in_profile;
     assert_ok(bench_step(ops, &bench, &result));
     double sum = result.gaps_ms;
-    for (int i = 0; i < OP_CATEGORY_COUNT; i++) {
+    for (int i = 0; i < CATEGORY_COUNT; i++) {
         assert_true(result.split_ms[i] >= 0);
         sum += result.split_ms[i];
     }
     assert_true(result.gaps_ms >= 0);
     assert_true(fabs(sum - result.split_step_ms) <= 1e-9 * sum);
-    assert_true(result.split_ms[OP_OPTIMIZER] > 0);
+    assert_true(result.split_ms[CATEGORY_OPTIMIZER] > 0);
     assert_true(fabs(result.tokens_per_second * result.step_seconds - 2 * 2 * 21) < 1e-9);
     ops_destroy(ops);
 }
