@@ -1,6 +1,7 @@
 #include "data/prepare.h"
 
 #include "base/file.h"
+#include "base/io.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "base/text.h"
@@ -543,7 +544,7 @@ Status prepare_run(const PrepareOptions *options) {
     bool there = file_exists(options->output);
     Status status = prepare_all(&prepare);
     file_unlock(&prepare.lock);
-    if (status && !there) rmdir(options->output); // unless it holds work to resume
+    if (status && !there) io_rmdir(options->output); // unless it holds work to resume
     reader_close(prepare.reader);
     tokenizer_free(prepare.tokenizer);
     json_decref(prepare.plan);
