@@ -195,7 +195,6 @@ static Status search_micro_batch(const Config *config, const PreflightOptions *o
     if (!options->search) return NULL;
     TRY(ops_create(&ops, config->train.device));
     Status status = search_on(ops, config, &model, options, search);
-    search->device = NULL; // the table's own
     ops_destroy(ops);
     return status;
 }

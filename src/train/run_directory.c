@@ -1,6 +1,7 @@
 // The run directory: its name, and the files that say what the run is.
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/io.h"
 #include "base/json.h"
 #include "train/checkpoint.h"
 #include "train/prediction.h"
@@ -163,7 +164,8 @@ static Status move_metrics(const char *path, char **moved) {
             free(beside);
             beside = text_format("%s/metrics-before-%d.jsonl", path, i);
         }
-        if (rename(metrics, beside) != 0) status = status_errno("cannot rename %s", metrics);
+        if (io_rename(metrics, beside) != 0) status = status_errno("cannot rename %s to %s", metrics, beside);
+        if (!status) status = file_sync(path);
     }
     free(metrics);
     if (!status)
