@@ -1,7 +1,6 @@
 // Readers of text and JSONL, plain and compressed: every document once, bad input named by place.
 #include "data/reader.h"
 #include "data/reader_jsonl.h"
-#include "data/reader_utf8.h"
 #include "temporary.h"
 
 #include <zlib.h>
@@ -221,31 +220,6 @@ static void test_malformed_text_is_refused_with_its_byte(void **state) {
     (void)state;
     const ReaderOptions options = {0};
     assert_refused(file("latin.txt", "caf\xe9"), &options, "malformed UTF-8 at byte 3");
-}
-
-static void test_utf8_is_checked_to_the_last_rule(void **state) {
-    (void)state;
-    static const struct {
-        const char *text;
-        size_t invalid;
-    } cases[] = {
-        {"plain ascii, more than sixteen bytes of it", 42},
-        {"\xc3\xa9", 2},
-        {"\xed\x9f\xbf", 3},
-        {"\xee\x80\x80", 3},
-        {"\xf4\x8f\xbf\xbf", 4},
-        {"\xf4\x90\x80\x80", 0},
-        {"\xed\xa0\x80", 0},
-        {"\xe0\x9f\xbf", 0},
-        {"\xf0\x8f\xbf\xbf", 0},
-        {"\xc1\xbf", 0},
-        {"\x80", 0},
-        {"a\xc3", 1},
-        {"0123456789abcdef\xff", 16},
-        {"012345678901234\xc3\xa9", 17},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
-        assert_int_equal(utf8_first_invalid(cases[i].text, strlen(cases[i].text)), cases[i].invalid);
 }
 
 // --- compressed files -----------------------------------------------------------------------------------------------
@@ -492,7 +466,6 @@ int main(void) {
         cmocka_unit_test(test_text_file_is_one_document),
         cmocka_unit_test(test_lines_option_makes_a_document_a_line),
         cmocka_unit_test(test_malformed_text_is_refused_with_its_byte),
-        cmocka_unit_test(test_utf8_is_checked_to_the_last_rule),
         cmocka_unit_test(test_compressed_lines_read_like_plain_ones),
         cmocka_unit_test(test_members_and_frames_may_follow_each_other),
         cmocka_unit_test(test_damaged_compressed_files_are_refused),
