@@ -419,6 +419,9 @@ static void test_seek_goes_on_where_reading_stopped(void **state) {
         for (size_t i = 0; i < stop; i++)
             assert_ok(reader_next(reader, &document, &more));
         ReaderPosition position = reader_position(reader);
+        static const ReaderPosition expected[] = {{0, 0}, {0, 1}, {0, 3}, {0, 5}, {1, 1}, {1, 2}};
+        assert_int_equal(position.file, expected[stop].file); // bad records and nulls count
+        assert_int_equal(position.record, expected[stop].record);
         reader_close(reader);
         assert_ok(reader_open(&reader, &options, inputs, 2));
         assert_ok(reader_seek(reader, position));

@@ -196,6 +196,22 @@ static void the_template_is_added_only_when_asked(void **unused) {
     tokenizer_free(tokenizer);
 }
 
+static void the_template_stands_around_the_text(void **unused) {
+    (void)unused;
+    json_t *root = small_json();
+    json_set_text(
+        root, "post_processor",
+        "{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"<s>\"}},{\"Sequence\":{\"id\":\"A\"}}"
+        ","
+        "{\"SpecialToken\":{\"id\":\"</s>\"}}],\"special_tokens\":{\"<s>\":{\"ids\":[1,2]},\"</s>\":{\"ids\":[3]}}}");
+    Tokenizer *tokenizer;
+    assert_ok(load_json(&tokenizer, root));
+    assert_ids(tokenizer, "ab", TOKENIZER_ADD_SPECIAL, "1 2 256 3");
+    assert_ids(tokenizer, "", TOKENIZER_ADD_SPECIAL, "1 2 3");
+    assert_ids(tokenizer, "ab", 0, "256");
+    tokenizer_free(tokenizer);
+}
+
 #define ADDED(content, flags) "{\"id\":259,\"content\":\"" content "\",\"special\":true," flags "\"normalized\":false}"
 
 static void added_tokens_strip_and_stand_alone_as_their_flags_say(void **unused) {
@@ -464,6 +480,7 @@ int main(void) {
         cmocka_unit_test(rare_text_has_the_ids_of_hf_tokenizers),
         cmocka_unit_test(special_tokens_in_text_are_matched_only_when_asked),
         cmocka_unit_test(the_template_is_added_only_when_asked),
+        cmocka_unit_test(the_template_stands_around_the_text),
         cmocka_unit_test(added_tokens_strip_and_stand_alone_as_their_flags_say),
         cmocka_unit_test(added_tokens_are_numbered_as_hf_tokenizers_numbers_them),
         cmocka_unit_test(normalized_added_tokens_are_found_after_normalisation),
