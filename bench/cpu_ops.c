@@ -49,71 +49,97 @@ static void fill(Bench *b, void *memory, int64_t count) {
     if (b->dtype == DTYPE_F32)
         rng_fill_normal(memory, count, 1, RNG_STREAM_BENCH, 0, 0, 0.5f);
     else
-        b->ops->cast(b->ops, memory, DTYPE_BF16, b->f, DTYPE_F32, count);
+        for (int64_t i = 0; i < count; i++)
+            ((bf16 *)memory)[i] = bf16_from_f32(b->f[i]);
+}
+
+static Tensor stored(Bench *b, void *data, int64_t rows, int64_t cols) {
+    return tensor_make(data, b->dtype, rows, cols, "operand");
+}
+static Tensor floats(float *data, int64_t rows, int64_t cols) {
+    return tensor_make(data, DTYPE_F32, rows, cols, "floats");
+}
+static Tensor ints(int32_t *data, int64_t rows, int64_t cols) {
+    return tensor_make(data, DTYPE_I32, rows, cols, "ints");
 }
 
 typedef void Work(Bench *b);
 
 static void forward(Bench *b) {
-    b->ops->linear_forward(b->ops, b->c, b->a, b->in_dim, b->b, NULL, b->rows, b->in_dim, b->out_dim, b->dtype);
+    b->ops->linear_forward(b->ops, stored(b, b->c, b->rows, b->out_dim), stored(b, b->a, b->rows, b->in_dim),
+                           stored(b, b->b, b->out_dim, b->in_dim), TENSOR_NONE);
 }
 static void backward_input(Bench *b) {
-    b->ops->linear_backward_input(b->ops, b->c, b->a, b->b, b->rows, b->in_dim, b->out_dim, b->dtype);
+    b->ops->linear_backward_input(b->ops, stored(b, b->c, b->rows, b->in_dim), stored(b, b->a, b->rows, b->out_dim),
+                                  stored(b, b->b, b->out_dim, b->in_dim));
 }
 static void backward_weight(Bench *b) {
-    b->ops->linear_backward_weight(b->ops, b->f, b->a, b->b, b->in_dim, b->rows, b->in_dim, b->out_dim, true, b->dtype);
+    b->ops->linear_backward_weight(b->ops, floats(b->f, b->out_dim, b->in_dim), stored(b, b->a, b->rows, b->out_dim),
+                                   stored(b, b->b, b->rows, b->in_dim), true);
 }
 
-static AttentionShape attention_shape(void) {
-    return (AttentionShape){BATCH, SEQ, HEADS, KV_HEADS, HEAD_DIM, QKV, QKV, QKV, HEADS * HEAD_DIM, 0.125f, NULL};
-}
-static char *part(Bench *b, void *qkv, int heads) {
-    return (char *)qkv + (size_t)heads * HEAD_DIM * dtype_size(b->dtype);
+static const Attention attention = {.seq = SEQ, .head_dim = HEAD_DIM, .scale = 0.125f};
+
+static Tensor heads(Bench *b, void *qkv, int first, int count) { // of the query, key and value heads side by side
+    return tensor_cols(stored(b, qkv, TOKENS, QKV), (int64_t)first * HEAD_DIM, (int64_t)count * HEAD_DIM);
 }
 static void attention_forward(Bench *b) {
-    AttentionShape shape = attention_shape();
-    b->ops->attention_forward(b->ops, b->c, b->g, b->a, part(b, b->a, HEADS), part(b, b->a, HEADS + KV_HEADS), &shape,
-                              b->dtype);
+    b->ops->attention_forward(b->ops, stored(b, b->c, TOKENS, HEADS * HEAD_DIM), floats(b->g, BATCH * HEADS, SEQ),
+                              heads(b, b->a, 0, HEADS), heads(b, b->a, HEADS, KV_HEADS),
+                              heads(b, b->a, HEADS + KV_HEADS, KV_HEADS), &attention);
 }
 static void attention_backward(Bench *b) {
-    AttentionShape shape = attention_shape();
-    b->ops->attention_backward(b->ops, b->b, part(b, b->b, HEADS), part(b, b->b, HEADS + KV_HEADS), QKV, b->c, b->c,
-                               b->g, b->a, part(b, b->a, HEADS), part(b, b->a, HEADS + KV_HEADS), &shape, NULL,
-                               b->dtype);
+    Tensor out = stored(b, b->c, TOKENS, HEADS * HEAD_DIM);
+    b->ops->attention_backward(b->ops, heads(b, b->b, 0, HEADS), heads(b, b->b, HEADS, KV_HEADS),
+                               heads(b, b->b, HEADS + KV_HEADS, KV_HEADS), out, out, floats(b->g, BATCH * HEADS, SEQ),
+                               heads(b, b->a, 0, HEADS), heads(b, b->a, HEADS, KV_HEADS),
+                               heads(b, b->a, HEADS + KV_HEADS, KV_HEADS), &attention, NULL);
 }
 static void norm_forward(Bench *b) {
-    b->ops->add_rmsnorm_forward(b->ops, b->c, b->b, b->g, b->a, b->c, b->b, TOKENS, HIDDEN, 1e-5f, b->dtype);
+    b->ops->add_rmsnorm_forward(b->ops, stored(b, b->c, TOKENS, HIDDEN), stored(b, b->b, TOKENS, HIDDEN),
+                                floats(b->g, TOKENS, 1), stored(b, b->a, TOKENS, HIDDEN),
+                                stored(b, b->c, TOKENS, HIDDEN), stored(b, b->b, 1, HIDDEN), 1e-5f);
 }
 static void norm_backward(Bench *b) {
-    b->ops->add_rmsnorm_backward(b->ops, b->c, b->h, b->a, b->a, b->g, b->b, TOKENS, HIDDEN, false, b->dtype);
+    b->ops->add_rmsnorm_backward(b->ops, stored(b, b->c, TOKENS, HIDDEN), floats(b->h, 1, HIDDEN),
+                                 stored(b, b->a, TOKENS, HIDDEN), stored(b, b->a, TOKENS, HIDDEN),
+                                 floats(b->g, TOKENS, 1), stored(b, b->b, 1, HIDDEN), false);
 }
 static void rope(Bench *b) {
-    QkRopeShape shape = {TOKENS, SEQ, 0, HEADS, KV_HEADS, HEAD_DIM, b->f, b->h, NULL, NULL, 0};
-    b->ops->qk_rope_forward(b->ops, b->a, QKV, b->a, QKV, NULL, &shape, b->dtype);
+    Rope rotation = {.seq = SEQ,
+                     .heads = HEADS,
+                     .kv_heads = KV_HEADS,
+                     .head_dim = HEAD_DIM,
+                     .cos = floats(b->f, SEQ, HEAD_DIM / 2),
+                     .sin = floats(b->h, SEQ, HEAD_DIM / 2)};
+    Tensor rotated = heads(b, b->a, 0, HEADS + KV_HEADS);
+    b->ops->qk_rope_forward(b->ops, rotated, TENSOR_NONE, rotated, &rotation);
 }
 static void swiglu_forward(Bench *b) {
-    b->ops->swiglu_forward(b->ops, b->c, b->a, NULL, NULL, TOKENS, FFN, b->dtype);
+    b->ops->swiglu_forward(b->ops, stored(b, b->c, TOKENS, FFN), stored(b, b->a, TOKENS, 2 * FFN), TENSOR_NONE,
+                           TENSOR_NONE);
 }
 static void swiglu_backward(Bench *b) {
-    b->ops->swiglu_packed_backward(b->ops, b->b, b->a, b->c, TOKENS, FFN, b->dtype);
+    b->ops->swiglu_packed_backward(b->ops, stored(b, b->b, TOKENS, 2 * FFN), stored(b, b->a, TOKENS, 2 * FFN),
+                                   stored(b, b->c, TOKENS, FFN));
 }
 static void embedding(Bench *b) {
-    b->ops->embedding_forward(b->ops, b->c, b->ids, b->a, TOKENS, HIDDEN, b->dtype);
-    b->ops->embedding_backward(b->ops, b->f, b->c, b->ids, TOKENS, HIDDEN, VOCAB, b->dtype);
+    Tensor rows = stored(b, b->c, TOKENS, HIDDEN), ids = ints(b->ids, TOKENS, 1);
+    b->ops->embedding_forward(b->ops, rows, ids, stored(b, b->a, VOCAB, HIDDEN));
+    b->ops->embedding_backward(b->ops, floats(b->f, VOCAB, HIDDEN), rows, ids);
 }
 static void cross_entropy(Bench *b) {
     float scale = 1.0f / TOKENS;
-    b->ops->cross_entropy(b->ops, b->g, b->a, b->ids, &scale, TOKENS, VOCAB, b->dtype);
+    b->ops->cross_entropy(b->ops, floats(b->g, TOKENS, 1), stored(b, b->a, TOKENS, VOCAB), ints(b->ids, TOKENS, 1),
+                          floats(&scale, 1, 1));
 }
 static void optimizer(Bench *b) {
-    b->ops->norm_f32(b->ops, b->i, b->f, PARAMETERS);
-    AdamwArgs args = {.count = PARAMETERS,
-                      .weight = b->a,
-                      .m = b->g,
-                      .v = b->h,
-                      .grad = b->f,
-                      .dtype = b->dtype,
-                      .master_low = b->dtype == DTYPE_F32 ? NULL : (int16_t *)b->b,
+    int32_t skip = 0;
+    b->ops->norm_f32(b->ops, floats(b->i, 1, 1), floats(b->f, 1, PARAMETERS));
+    AdamwArgs args = {.weight = stored(b, b->a, 1, PARAMETERS),
+                      .m = floats(b->g, 1, PARAMETERS),
+                      .v = floats(b->h, 1, PARAMETERS),
+                      .grad = floats(b->f, 1, PARAMETERS),
                       .lr = 1e-4f,
                       .beta1 = 0.9f,
                       .beta2 = 0.95f,
@@ -122,7 +148,9 @@ static void optimizer(Bench *b) {
                       .bias1 = 0.1f,
                       .bias2 = 0.05f,
                       .max_norm = 1,
-                      .norm = b->i};
+                      .norm = floats(b->i, 1, 1),
+                      .skip = ints(&skip, 1, 1)};
+    if (b->dtype == DTYPE_BF16) args.master_low = tensor_make(b->b, DTYPE_U16, 1, PARAMETERS, "master_low");
     b->ops->adamw(b->ops, &args);
 }
 
@@ -175,8 +203,8 @@ static void bench_dtype(Bench *b, DType dtype, int repetitions) {
         }
     }
     double scores = 2e-9 * BATCH * HEADS * (double)SEQ * SEQ / 2 * HEAD_DIM; // one product, causal half
-    double attention = report(b, "attention forward", attention_forward, 2 * scores, LAYERS, repetitions) +
-                       report(b, "attention backward", attention_backward, 5 * scores, LAYERS, repetitions);
+    double attended = report(b, "attention forward", attention_forward, 2 * scores, LAYERS, repetitions) +
+                      report(b, "attention backward", attention_backward, 5 * scores, LAYERS, repetitions);
     others += report(b, "add + norm forward", norm_forward, 0, 2 * LAYERS + 1, repetitions);
     others += report(b, "add + norm backward", norm_backward, 0, 2 * LAYERS + 1, repetitions);
     others += report(b, "rope", rope, 0, 2 * LAYERS, repetitions);
@@ -185,8 +213,8 @@ static void bench_dtype(Bench *b, DType dtype, int repetitions) {
     others += report(b, "embedding, both", embedding, 0, 1, repetitions);
     others += report(b, "cross entropy", cross_entropy, 0, 1, repetitions);
     others += report(b, "norm + AdamW", optimizer, 0, 1, repetitions);
-    total = products + attention + others;
-    printf("  step: products %.1f + attention %.1f + others %.1f = %.1f ms, %.0f tok/s\n", products, attention, others,
+    total = products + attended + others;
+    printf("  step: products %.1f + attention %.1f + others %.1f = %.1f ms, %.0f tok/s\n", products, attended, others,
            total, TOKENS / total * 1e3);
 }
 

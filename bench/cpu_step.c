@@ -50,7 +50,7 @@ int main(int argc, char **argv) {
                              .mesh = MESH_SINGLE,
                              .micro_batch = 8,
                              .seq = 256,
-                             .device = LAYOUT_CPU};
+                             .device = DEVICE_CPU};
     Ops *ops;
     Model *model = NULL;
     Status status = argc > 1 ? precision_parse(&request.precision, argv[1]) : NULL;
@@ -66,7 +66,7 @@ int main(int argc, char **argv) {
     for (int64_t i = 0; i < 2 * tokens; i++)
         ids[i] = (int32_t)rng_below(1, RNG_STREAM_BENCH, (uint64_t)i, (uint64_t)request.config.vocab);
     model_init_weights(model, 1, false);
-    double seconds[STEPS], split[OP_CATEGORY_COUNT];
+    double seconds[STEPS], of_ops[OP_COUNT], split[CATEGORY_COUNT];
     for (int step = 0; step < STEPS; step++) {
         double start = clock_seconds();
         one_step(model, ids, targets, tokens, step + 1);
@@ -78,7 +78,8 @@ int main(int argc, char **argv) {
     double start = clock_seconds();
     one_step(model, ids, targets, tokens, STEPS + 1);
     double whole = 1e3 * (clock_seconds() - start);
-    ops->profile_stop(ops, split);
+    ops->profile_stop(ops, of_ops);
+    op_sum_categories(of_ops, split);
     ModelParameters parameters = model_parameters(&request.config);
     // 6 FLOPs per parameter and token, and causal attention: 6 * layers * heads * head_dim * seq.
     double flops = (double)tokens * (6.0 * (double)parameters.matmul_active +
@@ -86,9 +87,8 @@ int main(int argc, char **argv) {
     printf("%lld parameters, %s, batch %d x %d, %d threads: step %.1f ms, %.0f tok/s, %.1f GFLOP/s\n",
            (long long)parameters.total, precision_name(request.precision), request.micro_batch, request.seq,
            threads_count(), 1e3 * median, (double)tokens / median, flops / median / 1e9);
-    static const char *const names[] = {"GEMM", "attention", "MoE", "elementwise", "optimizer", "copies"};
-    for (int i = 0; i < OP_CATEGORY_COUNT; i++)
-        printf("  %-12s %6.1f ms  %4.1f %%\n", names[i], split[i], 100 * split[i] / whole);
+    for (int i = 0; i < CATEGORY_COUNT; i++)
+        printf("  %-12s %6.1f ms  %4.1f %%\n", op_category_name((OpCategory)i), split[i], 100 * split[i] / whole);
     model_destroy(model);
     ops_destroy(ops);
     free(ids);

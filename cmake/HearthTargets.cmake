@@ -11,6 +11,10 @@ target_compile_options(hearth_flags INTERFACE $<$<COMPILE_LANGUAGE:C>:-Wall -Wex
 # -fno-math-errno and friends let loops vectorise; results stay IEEE: no -ffast-math, so that NaN guards work and
 # sums keep their order.
 target_compile_options(hearth_flags INTERFACE $<$<COMPILE_LANGUAGE:C>:-fno-math-errno -fno-trapping-math>)
+# The shapes of every op's call are checked in debug and sanitized builds (ops/check.c).
+if(CMAKE_BUILD_TYPE STREQUAL "Debug" OR HEARTH_SANITIZE)
+    target_compile_definitions(hearth_flags INTERFACE HEARTH_CHECK_OPS=1)
+endif()
 if(HEARTH_NATIVE)
     target_compile_options(hearth_flags INTERFACE $<$<COMPILE_LANGUAGE:C>:-march=native>)
 endif()
@@ -59,8 +63,8 @@ endfunction()
 set(HEARTH_TEST_ENVIRONMENT "HEARTH_BUILD=${CMAKE_BINARY_DIR}" "HEARTH_HISTORY=" # no test adds to the user's history
                             "LSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/cmake/lsan.supp:print_suppressions=0")
 
-# hearth_test(NAME source ROOMS rooms [ARGS arguments]): a cmocka program build/tests/NAME run by CTest. It finds the shared
-# test data through HEARTH_SHARED and skips visibly when it is absent.
+# hearth_test(NAME source ROOMS rooms [ARGS arguments]): a cmocka program build/tests/NAME run by CTest in the root of the
+# project, from where it finds the test data.
 function(hearth_test name source)
     cmake_parse_arguments(test "MANUAL" "" "ROOMS;ARGS" ${ARGN})
     add_executable(${name} ${source})

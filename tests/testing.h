@@ -1,4 +1,4 @@
-// What every test program includes: cmocka with its required headers, and the shared test data.
+// What every test program includes: cmocka with its required headers, and where test data lies.
 #pragma once
 
 #include <math.h>
@@ -33,13 +33,28 @@
         status_free(assert_status_);                                                                     \
     } while (0)
 
-// Path of a shared test file (fixtures, tokenizers, corpora), found through HEARTH_SHARED or ../shared; NULL when it is
-// not there, after saying so. The caller then calls skip() and the run shows a skipped test. Static storage.
-static inline const char *shared_path(const char *name) {
-    static char path[4096];
-    const char *root = getenv("HEARTH_SHARED");
-    snprintf(path, sizeof path, "%s/%s", root ? root : "../shared", name);
-    if (file_exists(path)) return path;
-    printf("SKIPPED: %s is not here (set HEARTH_SHARED to the folder of shared test data)\n", path);
-    return NULL;
+// Test data comes in two layers of one form (tests/fixtures/README.md says which). What the project ships is always
+// there; larger data extends the tests where a folder HEARTH_SHARED, or ../shared, has it. Both are seen from the root
+// of the project, where CTest runs the programs.
+#define FIXTURES "tests/fixtures"
+
+// The folder of the second layer where it has the file or folder `name`, else NULL. One that was asked for and is not
+// there is a failure.
+static inline const char *shared_root(const char *name) {
+    const char *asked = getenv("HEARTH_SHARED"), *root = asked ? asked : "../shared";
+    if (asked && !file_exists(asked)) fail_msg("HEARTH_SHARED names %s, which is not there", asked);
+    char *path = path_join(root, name);
+    bool found = file_exists(path);
+    free(path);
+    return found ? root : NULL;
+}
+
+// Path of a shipped file. Static storage for a few at a time.
+static inline const char *fixture_path(const char *name) {
+    static char paths[4][1024];
+    static int next;
+    char *path = paths[next++ % 4];
+    snprintf(path, sizeof paths[0], FIXTURES "/%s", name);
+    if (!file_exists(path)) fail_msg("%s is not here; tests run in the root of the project", path);
+    return path;
 }

@@ -208,6 +208,32 @@ char *text_duration(char *out, double seconds) {
     return out;
 }
 
+int text_digits(double value) {
+    char digits[32];
+    for (int count = 1; count < 17; count++) {
+        snprintf(digits, sizeof digits, "%.*g", count, value);
+        if (strtod(digits, NULL) == value) return count;
+    }
+    return 17;
+}
+
+char *text_number(char *out, double value) {
+    if (value == floor(value) && fabs(value) < 1e15)
+        snprintf(out, 32, "%.0f", value);
+    else
+        snprintf(out, 32, "%.*g", text_digits(value), value);
+    return out;
+}
+
+double text_float_value(float value) {
+    char digits[32];
+    for (int count = 1; count <= 9; count++) {
+        snprintf(digits, sizeof digits, "%.*g", count, (double)value);
+        if (strtof(digits, NULL) == value) break;
+    }
+    return strtod(digits, NULL);
+}
+
 static int edit_distance(const char *a, const char *b) {
     enum { LIMIT = 64 };
     int n = (int)strlen(a), m = (int)strlen(b), row[LIMIT + 1];

@@ -42,5 +42,11 @@ char *text_grouped(char *out, int64_t value);   // 1235814400 -> "1,235,814,400"
 char *text_gib(char *out, double bytes);        // "36.3 GiB", "12.0 MiB"
 char *text_duration(char *out, double seconds); // "29h 30m", "4m 05s", "12.3s"
 
+// Numbers that programs read back. text_number writes the shortest decimal that is the same double; whole numbers below
+// 1e15 are written out, so that 10000 does not become 1e+04. text_digits is how many significant digits that takes.
+char *text_number(char *out, double value);
+int text_digits(double value);
+double text_float_value(float value); // of the shortest decimal that is the same float: 1e-5f is 1e-05
+
 // The known name nearest to `name` by edit distance, or NULL when none is near enough to be a typing error.
 const char *text_nearest(const char *name, const char *const *known, size_t count);

@@ -136,27 +136,32 @@ static double seconds_of(Bench *b, Work work) {
 
 // ---- what is measured -----------------------------------------------------------------------------------------------
 
+static Tensor view(const Bench *b, int buffer, int64_t rows, int64_t cols) {
+    return tensor_make(b->buffer[buffer], b->dtype, rows, cols, "bench buffer");
+}
+
+static Tensor view_f32(void *memory, int64_t rows, int64_t cols) {
+    return tensor_make(memory, DTYPE_F32, rows, cols, "bench buffer");
+}
+
 static void run_linear(Bench *b) {
     const Shape *s = &b->shape;
     Ops *ops = b->ops;
-    void *in = b->buffer[IN], *weight = b->buffer[WEIGHT], *grad = b->buffer[GRAD], *out = b->buffer[OUT];
-    const int32_t *offsets = b->buffer[SMALL];
-    float *dweight = b->buffer[DWEIGHT];
-    if (s->experts == 1) {
-        if (b->direction == 0) ops->linear_forward(ops, out, in, s->in, weight, NULL, s->rows, s->in, s->out, b->dtype);
-        if (b->direction == 1) ops->linear_backward_input(ops, out, grad, weight, s->rows, s->in, s->out, b->dtype);
-        if (b->direction == 2)
-            ops->linear_backward_weight(ops, dweight, grad, in, s->in, s->rows, s->in, s->out, true, b->dtype);
-        return;
-    }
+    Tensor in = view(b, IN, s->rows, s->in), grad = view(b, GRAD, s->rows, s->out);
+    Tensor out = view(b, OUT, s->rows, s->out), din = view(b, OUT, s->rows, s->in);
+    Tensor weight = view(b, WEIGHT, (int64_t)s->experts * s->out, s->in);
+    Tensor dweight = view_f32(b->buffer[DWEIGHT], weight.rows, weight.cols);
+    Tensor offsets = tensor_make(b->buffer[SMALL], DTYPE_I32, 1, s->experts + 1, "offsets");
+    bool grouped = s->experts > 1;
     if (b->direction == 0)
-        ops->grouped_linear_forward(ops, out, in, weight, offsets, s->experts, s->rows, s->in, s->out, b->dtype);
+        grouped ? ops->grouped_linear_forward(ops, out, in, weight, offsets)
+                : ops->linear_forward(ops, out, in, weight, TENSOR_NONE);
     if (b->direction == 1)
-        ops->grouped_linear_backward_input(ops, out, grad, weight, offsets, s->experts, s->rows, s->in, s->out,
-                                           b->dtype);
+        grouped ? ops->grouped_linear_backward_input(ops, din, grad, weight, offsets)
+                : ops->linear_backward_input(ops, din, grad, weight);
     if (b->direction == 2)
-        ops->grouped_linear_backward_weight(ops, dweight, grad, in, offsets, s->experts, s->rows, s->in, s->out, true,
-                                            b->dtype);
+        grouped ? ops->grouped_linear_backward_weight(ops, dweight, grad, in, offsets, true)
+                : ops->linear_backward_weight(ops, dweight, grad, in, true);
 }
 
 static size_t linear_weights(const Shape *shape) {
@@ -181,7 +186,7 @@ static Status reserve_linear(Bench *b, const Shape *shape) {
     for (int i = 0; i <= shape->experts; i++)
         offsets[i] = (int32_t)(shape->rows / shape->experts * i);
     b->ops->upload(b->ops, b->buffer[SMALL], offsets, (size_t)(shape->experts + 1) * sizeof *offsets);
-    b->ops->zero(b->ops, b->buffer[DWEIGHT], weights * 4);
+    b->ops->zero(b->ops, view_f32(b->buffer[DWEIGHT], 1, (int64_t)weights));
     b->shape = *shape;
     return NULL;
 }
@@ -208,39 +213,31 @@ enum { BACKWARD_ROTATED = 2, BACKWARD_THEN_ROTATION, ROTATION };
 
 static void run_attention(Bench *b) {
     const HeadShape *h = &b->heads;
-    size_t size = dtype_size(b->dtype);
-    int64_t q = (int64_t)h->heads * h->head_dim, kv = (int64_t)h->kv_heads * h->head_dim, stride = q + 2 * kv;
-    AttentionShape shape = {.batch = h->batch,
-                            .seq = h->seq,
-                            .heads = h->heads,
-                            .kv_heads = h->kv_heads,
-                            .head_dim = h->head_dim,
-                            .q_stride = stride,
-                            .k_stride = stride,
-                            .v_stride = stride,
-                            .o_stride = q,
-                            .scale = 1.0f / sqrtf((float)h->head_dim)};
-    char *in = b->buffer[IN], *grad = b->buffer[WEIGHT];
-    float *lse = b->buffer[DWEIGHT];
-    const char *k = in + (size_t)q * size, *v = in + (size_t)(q + kv) * size;
+    int64_t q = (int64_t)h->heads * h->head_dim, kv = (int64_t)h->kv_heads * h->head_dim;
+    int64_t tokens = (int64_t)h->batch * h->seq, half = h->head_dim / 2;
+    Tensor qkv = view(b, IN, tokens, q + 2 * kv), dqkv = view(b, WEIGHT, tokens, q + 2 * kv);
+    Tensor out = view(b, OUT, tokens, q), dout = view(b, GRAD, tokens, q);
+    Tensor lse = view_f32(b->buffer[DWEIGHT], (int64_t)h->batch * h->heads, h->seq);
+    Tensor queries = tensor_cols(qkv, 0, q), keys = tensor_cols(qkv, q, kv), values = tensor_cols(qkv, q + kv, kv);
+    float *cosines = b->buffer[SMALL];
+    Attention how = {.seq = h->seq, .head_dim = h->head_dim, .scale = 1.0f / sqrtf((float)h->head_dim)};
+    Rope rope = {.seq = h->seq,
+                 .heads = h->heads,
+                 .kv_heads = h->kv_heads,
+                 .head_dim = h->head_dim,
+                 .cos = view_f32(cosines, h->seq, half),
+                 .sin = view_f32(cosines + h->seq * half, h->seq, half)};
     if (b->direction == 0) {
-        b->ops->attention_forward(b->ops, b->buffer[OUT], lse, in, k, v, &shape, b->dtype);
+        b->ops->attention_forward(b->ops, out, lse, queries, keys, values, &how);
         return;
     }
-    const float *cosines = b->buffer[SMALL];
-    QkRopeShape rope = {.tokens = (int64_t)h->batch * h->seq,
-                        .seq = h->seq,
-                        .heads = h->heads,
-                        .kv_heads = h->kv_heads,
-                        .head_dim = h->head_dim,
-                        .cos = cosines,
-                        .sin = cosines + (int64_t)h->seq * (h->head_dim / 2)};
     if (b->direction != ROTATION)
-        b->ops->attention_backward(b->ops, grad, grad + (size_t)q * size, grad + (size_t)(q + kv) * size, stride,
-                                   b->buffer[GRAD], b->buffer[OUT], lse, in, k, v, &shape,
-                                   b->direction == BACKWARD_ROTATED ? &rope : NULL, b->dtype);
+        b->ops->attention_backward(b->ops, tensor_cols(dqkv, 0, q), tensor_cols(dqkv, q, kv),
+                                   tensor_cols(dqkv, q + kv, kv), dout, out, lse, queries, keys, values, &how,
+                                   b->direction == BACKWARD_ROTATED ? &rope : NULL);
     if (b->direction >= BACKWARD_THEN_ROTATION)
-        b->ops->qk_rope_backward(b->ops, grad, stride, NULL, 0, NULL, NULL, NULL, &rope, b->dtype);
+        b->ops->qk_rope_backward(b->ops, tensor_cols(dqkv, 0, q + kv), TENSOR_NONE, TENSOR_NONE, TENSOR_NONE,
+                                 TENSOR_NONE, &rope);
 }
 
 static Status reserve_attention(Bench *b, const HeadShape *heads) {
@@ -302,35 +299,34 @@ static Status reserve_layer(Bench *b, int64_t rows, int hidden) {
     size_t bytes = (size_t)rows * (size_t)width * dtype_size(b->dtype);
     for (int i = 0; i < BUFFERS; i++)
         TRY(reserve(b, i, i == DWEIGHT ? (size_t)rows * 4 : i == SMALL ? 4 * SMALL_PART : bytes));
-    b->ops->zero(b->ops, b->buffer[SMALL], 4 * SMALL_PART);
+    b->ops->zero(b->ops, view_f32(b->buffer[SMALL], 1, SMALL_PART));
     b->shape = (Shape){.rows = rows, .in = hidden};
     return NULL;
 }
 
 static void run_layer(Bench *b) {
     Ops *ops = b->ops;
-    int64_t rows = b->shape.rows;
-    int hidden = b->shape.in, ffn = layer_ffn(hidden);
-    void *in = b->buffer[IN], *other = b->buffer[GRAD], *sum = b->buffer[WEIGHT], *out = b->buffer[OUT];
-    float *rstd = b->buffer[DWEIGHT];
+    int64_t rows = b->shape.rows, hidden = b->shape.in, ffn = layer_ffn(b->shape.in), half = ROPE_HEAD_DIM / 2;
+    Tensor in = view(b, IN, rows, hidden), grad = view(b, GRAD, rows, hidden), out = view(b, OUT, rows, hidden);
+    Tensor rstd = view_f32(b->buffer[DWEIGHT], rows, 1), qk = view(b, OUT, rows, ROPE_DIM);
+    Tensor gate_up = view(b, IN, rows, 2 * ffn), weight = view(b, SMALL, 1, hidden);
     char *small = b->buffer[SMALL];
-    float *dweight = (float *)(small + SMALL_PART);
-    QkRopeShape rope = {.tokens = rows,
-                        .seq = ROPE_SEQ,
-                        .heads = ROPE_HEADS,
-                        .kv_heads = ROPE_KV_HEADS,
-                        .head_dim = ROPE_HEAD_DIM,
-                        .cos = (const float *)(small + 2 * SMALL_PART),
-                        .sin = (const float *)(small + 3 * SMALL_PART)};
+    Tensor dweight = view_f32(small + SMALL_PART, 1, hidden);
+    Rope rope = {.seq = ROPE_SEQ,
+                 .heads = ROPE_HEADS,
+                 .kv_heads = ROPE_KV_HEADS,
+                 .head_dim = ROPE_HEAD_DIM,
+                 .cos = view_f32(small + 2 * SMALL_PART, ROPE_SEQ, half),
+                 .sin = view_f32(small + 3 * SMALL_PART, ROPE_SEQ, half)};
     for (int i = 0; i < 2; i++)
-        ops->add_rmsnorm_forward(ops, out, NULL, rstd, in, NULL, small, rows, hidden, 1e-5f, b->dtype);
-    ops->qk_rope_forward(ops, out, ROPE_DIM, out, ROPE_DIM, NULL, &rope, b->dtype);
+        ops->add_rmsnorm_forward(ops, out, TENSOR_NONE, rstd, in, TENSOR_NONE, weight, 1e-5f);
+    ops->qk_rope_forward(ops, qk, TENSOR_NONE, qk, &rope);
     // The experts' forward: as many bytes as the packed one, which would wear down its input in place.
-    ops->swiglu_forward(ops, out, in, NULL, NULL, rows, ffn, b->dtype);
-    ops->swiglu_packed_backward(ops, sum, in, other, rows, ffn, b->dtype);
+    ops->swiglu_forward(ops, view(b, OUT, rows, ffn), gate_up, TENSOR_NONE, TENSOR_NONE);
+    ops->swiglu_packed_backward(ops, view(b, WEIGHT, rows, 2 * ffn), gate_up, view(b, GRAD, rows, ffn));
     for (int i = 0; i < 2; i++)
-        ops->add_rmsnorm_backward(ops, out, dweight, other, in, rstd, small, rows, hidden, false, b->dtype);
-    ops->qk_rope_backward(ops, out, ROPE_DIM, NULL, 0, NULL, NULL, NULL, &rope, b->dtype);
+        ops->add_rmsnorm_backward(ops, out, dweight, grad, in, rstd, weight, false);
+    ops->qk_rope_backward(ops, qk, TENSOR_NONE, TENSOR_NONE, TENSOR_NONE, TENSOR_NONE, &rope);
 }
 
 // SwiGLU and its products: alone, apart, and as one op.
@@ -339,18 +335,20 @@ typedef enum SwigluRun { SWIGLU_ALONE, SWIGLU_APART, SWIGLU_FUSED } SwigluRun;
 static void run_swiglu(Bench *b) {
     Ops *ops = b->ops;
     SwigluRun run = (SwigluRun)b->direction;
-    int64_t rows = b->shape.rows;
-    int hidden = b->shape.in, ffn = layer_ffn(hidden);
-    void *in = b->buffer[IN], *other = b->buffer[GRAD], *gate_up = b->buffer[WEIGHT], *out = b->buffer[OUT];
+    int64_t rows = b->shape.rows, hidden = b->shape.in, ffn = layer_ffn(b->shape.in);
+    Tensor in = view(b, IN, rows, hidden), gate_hidden = view(b, IN, rows, 2 * ffn);
+    Tensor gate_up = view(b, WEIGHT, rows, 2 * ffn), dhidden = view(b, OUT, rows, ffn);
+    Tensor gate_up_weight = view(b, GRAD, 2 * ffn, hidden), down_weight = view(b, GRAD, hidden, ffn);
+    Tensor dnext = view(b, GRAD, rows, hidden);
     if (run == SWIGLU_ALONE) {
-        ops->swiglu_forward(ops, out, in, NULL, NULL, rows, ffn, b->dtype);
-        ops->swiglu_packed_backward(ops, gate_up, in, other, rows, ffn, b->dtype);
+        ops->swiglu_forward(ops, dhidden, gate_hidden, TENSOR_NONE, TENSOR_NONE);
+        ops->swiglu_packed_backward(ops, gate_up, gate_hidden, view(b, GRAD, rows, ffn));
     } else if (run == SWIGLU_APART) {
-        ops_linear_then_swiglu_forward(ops, gate_up, in, other, rows, hidden, ffn, b->dtype);
-        ops_linear_then_swiglu_backward(ops, gate_up, out, in, other, other, rows, ffn, hidden, b->dtype);
+        ops_linear_then_swiglu_forward(ops, gate_up, in, gate_up_weight);
+        ops_linear_then_swiglu_backward(ops, gate_up, dhidden, gate_hidden, dnext, down_weight);
     } else {
-        ops->linear_swiglu_forward(ops, gate_up, in, other, rows, hidden, ffn, b->dtype);
-        ops->linear_swiglu_backward(ops, gate_up, out, in, other, other, rows, ffn, hidden, b->dtype);
+        ops->linear_swiglu_forward(ops, gate_up, in, gate_up_weight);
+        ops->linear_swiglu_backward(ops, gate_up, dhidden, gate_hidden, dnext, down_weight);
     }
 }
 
@@ -398,8 +396,9 @@ static Status make_mix(Bench *b, Bench mix[MIX_PARTS]) {
 enum { TINY = 200 };
 
 static void run_tiny(Bench *b) {
+    Tensor counts = tensor_make(b->buffer[DWEIGHT], DTYPE_I32, 1, 32, "counts");
     for (int i = 0; i < TINY; i++)
-        b->ops->fill_f32(b->ops, b->buffer[DWEIGHT], 0, 32);
+        b->ops->moe_add_counts(b->ops, tensor_make(b->buffer[SMALL], DTYPE_I32, 1, 32, "sums"), counts, false);
 }
 
 // Kernels that do next to nothing, one after the other, in a recorded graph where there is one: as training runs them.
@@ -501,7 +500,7 @@ static Status measure(Bench *b, TextBuffer *toml) {
 }
 
 Status bench_machine(Ops *ops, const char *gpu, bool quick, TextBuffer *toml) {
-    Bench b = {.ops = ops, .cuda = strcmp(ops->name, "cuda") == 0, .quick = quick};
+    Bench b = {.ops = ops, .cuda = ops->kind == DEVICE_CUDA, .quick = quick};
     char date[32];
     time_t now = time(NULL);
     struct tm parts;

@@ -1,5 +1,6 @@
-// Times each op of the table at the shapes that a model trains with, against its floor: the fewest bytes it must move
-// over the rate of a large copy, or its FLOPs over the rate of a large product, both measured first on the same device.
+// Times each op of a training step at the shapes that a model trains with, against its floor: the fewest bytes it must
+// move over the rate of a large copy, or its FLOPs over the rate of a large product, both measured first on the same
+// device. Which ops and shapes is the record of the step itself (model/step_record.h).
 #pragma once
 
 #include "base/status.h"

@@ -62,10 +62,12 @@ static void split_step(Run *run, BenchResult *result) {
     run->model->direct = true;
     ops->profile_start(ops);
     run_step(run);
-    ops->profile_stop(ops, result->split_ms);
+    double of_ops[OP_COUNT];
+    ops->profile_stop(ops, of_ops);
+    op_sum_categories(of_ops, result->split_ms);
     run->model->direct = false;
     result->gaps_ms = 1e3 * result->step_seconds;
-    for (int i = 0; i < OP_CATEGORY_COUNT; i++)
+    for (int i = 0; i < CATEGORY_COUNT; i++)
         result->gaps_ms -= result->split_ms[i];
 }
 

@@ -15,7 +15,7 @@ static Status entry_name(char *out, size_t size, const Ops *ops, const char *ask
     const HardwareGpu *gpu = NULL;
     TRY(prediction_hardware(&hardware, NULL, false));
     Status status = NULL;
-    if (asked || strcmp(ops->name, "cpu") == 0)
+    if (asked || ops->kind == DEVICE_CPU)
         status = hardware_find_gpu(&hardware, asked ? asked : "cpu", &gpu);
     else
         gpu = hardware_match_device(&hardware, ops->device);

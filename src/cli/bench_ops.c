@@ -38,14 +38,14 @@ static void print_row(void *context, const BenchOpsRow *row) {
 
 static Status model_shapes(LayoutRequest *request, const Ops *ops, const char *model, int64_t seq, int64_t micro_batch,
                            const char *precision) {
-    bool cuda = strcmp(ops->name, "cuda") == 0;
+    bool cuda = ops->kind == DEVICE_CUDA;
     if (!seq) seq = cuda ? 2048 : 256;
     if (!micro_batch) micro_batch = cuda ? 16 : 4;
     TRY(bench_check_shape(seq, micro_batch));
     *request = (LayoutRequest){.mesh = MESH_SINGLE,
                                .seq = (int)seq,
                                .micro_batch = (int)micro_batch,
-                               .device = cuda ? LAYOUT_CUDA : LAYOUT_CPU,
+                               .device = ops->kind,
                                .threads = threads_count()};
     TRY(precision_parse(&request->precision, precision ? precision : cuda ? "bf16" : "fp32"));
     return bench_model_read(&request->config, model, 0);

@@ -46,7 +46,7 @@ Status bench_check_shape(int64_t seq, int64_t micro_batch) {
 // The dense peak that the planner would take for this device, in TFLOP/s; 0 where nobody knows it. The peak of a CPU is
 // too loose a bound to call a share of it MFU.
 static double device_peak(Ops *ops, const BenchStep *bench) {
-    if (strcmp(ops->name, "cuda") != 0) return 0;
+    if (ops->kind != DEVICE_CUDA) return 0;
     Prediction *prediction = xcalloc(1, sizeof *prediction);
     Status status =
         prediction_make(prediction, &bench->request, bench->accum, ops->device, (double)ops->memory_total(ops), 1);
@@ -63,11 +63,11 @@ static void print_json(const BenchStep *bench, const BenchResult *result, const 
     double flops[3];
     bench_flops_per_token(&request->config, request->seq, flops);
     json_t *split = json_object();
-    for (int i = 0; i < OP_CATEGORY_COUNT; i++)
+    for (int i = 0; i < CATEGORY_COUNT; i++)
         json_object_set_new(split, op_category_name((OpCategory)i), json_real(result->split_ms[i]));
     json_object_set_new(split, "gaps", json_real(result->gaps_ms));
     json_t *json = json_pack(
-        "{s:s, s:s, s:i, s:i, s:i, s:i, s:s, s:s, s:f, s:f, s:f}", "model", model, "device", ops->name, "layers",
+        "{s:s, s:s, s:i, s:i, s:i, s:i, s:s, s:s, s:f, s:f, s:f}", "model", model, "device", device_kind_name(ops->kind), "layers",
         request->config.layers, "seq", request->seq, "micro_batch", request->micro_batch, "accum", bench->accum,
         "precision", precision_name(request->precision), "recompute", recompute_name(request->recompute), "tok_s",
         result->tokens_per_second, "step_ms", 1e3 * result->step_seconds, "spread", result->spread);
@@ -80,7 +80,7 @@ static void print_json(const BenchStep *bench, const BenchResult *result, const 
                                 json_real(plan_mfu(flops[i], result->tokens_per_second, peak_tflops * 1e12, 1)));
     }
     json_object_set_new(json, "memory_predicted_gib", json_real((double)result->predicted_bytes / 0x1p30));
-    if (strcmp(ops->name, "cuda") == 0) // what is free on a CPU's machine changes by itself
+    if (ops->kind == DEVICE_CUDA) // what is free on a CPU's machine changes by itself
         json_object_set_new(json, "memory_used_gib", json_real((double)result->used_bytes / 0x1p30));
     json_object_set_new(json, "start_s", json_real(result->start_seconds));
     json_object_set_new(json, "split_ms", split);
@@ -144,8 +144,8 @@ static Status bench_step_command(int argc, char **argv) {
     TRY(routing_parse(&bench.force, routing));
     Ops *ops;
     TRY(ops_create(&ops, device));
-    bool cuda = strcmp(ops->name, "cuda") == 0;
-    request->device = cuda ? LAYOUT_CUDA : LAYOUT_CPU;
+    bool cuda = ops->kind == DEVICE_CUDA;
+    request->device = cuda ? DEVICE_CUDA : DEVICE_CPU;
     if (peak == 0) peak = device_peak(ops, &bench);
     BenchResult result;
     Status status = bench_step(ops, &bench, &result);

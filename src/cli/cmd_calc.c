@@ -14,7 +14,7 @@ static void print_json(json_t *root) {
     json_decref(root);
 }
 
-static Status list(const char *word, bool as_json) {
+static Status list_quantities(const char *word, bool as_json) {
     if (as_json) {
         json_t *root;
         TRY(calc_list_json(&root, word));
@@ -28,7 +28,7 @@ static Status list(const char *word, bool as_json) {
     return status;
 }
 
-static Status calculate(const ArgList *words, bool as_json) {
+static Status calculate_quantity(const ArgList *words, bool as_json) {
     CalcResult result;
     TRY(calc_evaluate(&result, words->items[0], words->items + 1, words->count - 1));
     if (as_json) {
@@ -66,11 +66,11 @@ Status cmd_calc(int argc, char **argv) {
         if (as_list && words.count > 1)
             status = status_usage("--list takes one word");
         else if (as_list)
-            status = list(words.count ? words.items[0] : NULL, as_json);
+            status = list_quantities(words.count ? words.items[0] : NULL, as_json);
         else if (words.count == 0)
             status = status_hint(status_usage("hearth calc needs a quantity"), "hearth calc --list names all of them");
         else
-            status = calculate(&words, as_json);
+            status = calculate_quantity(&words, as_json);
     }
     free(words.items);
     return status;

@@ -21,7 +21,7 @@ static void print_presets(void) {
 
 // The model's shape as a run directory states it. Where only the data can tell the vocabulary, and it is not there yet,
 // that key stays 0.
-static Status resolve(Config *config) {
+static Status resolve_model(Config *config) {
     ModelConfig model;
     int64_t vocab = setup_data_vocab(config);
     TRY(setup_model(config, vocab ? vocab : 1, &model));
@@ -33,7 +33,7 @@ static Status resolve(Config *config) {
 static Status print_resolved(const char *path, const ArgList *sets) {
     Config config;
     TRY(config_read(&config, path, sets->items, sets->count));
-    Status status = resolve(&config);
+    Status status = resolve_model(&config);
     if (!status) {
         TextBuffer text = {0};
         config_write(&config, &text);

@@ -139,9 +139,9 @@ static Status check_together(const PlanArgs *args) {
                                "search first, then plan the way that it finds with %s", of_one_plan[i].option);
     if (args->svg && !args->schedule)
         return status_hint(status_usage("--svg needs --schedule"), "it draws the simulated step: --schedule 1f1b");
-    SimulateSchedule schedule = SIMULATE_1F1B;
-    if (args->schedule) TRY(simulate_schedule_parse(&schedule, args->schedule));
-    if (schedule == SIMULATE_INTERLEAVED && args->virtual_stages < 2)
+    PipelineSchedule schedule = PIPELINE_1F1B;
+    if (args->schedule) TRY(pipeline_schedule_parse(&schedule, args->schedule));
+    if (schedule == PIPELINE_INTERLEAVED && args->virtual_stages < 2)
         return status_hint(status_usage("--schedule interleaved needs --virtual-stages of 2 or more"),
                            "--virtual-stages 2; one chunk of layers per stage is --schedule 1f1b");
     return NULL;
@@ -187,7 +187,7 @@ static Status make_run(PlanRun *run, const PlanMachine *machine, const PlanArgs 
     ModelConfig model;
     LayoutRequest layout;
     TRY(setup_model(config, setup_data_vocab(config), &model));
-    TRY(setup_layout(config, &model, machine->gpu.cpu ? LAYOUT_CPU : LAYOUT_CUDA, &layout));
+    TRY(setup_layout(config, &model, machine->gpu.cpu ? DEVICE_CPU : DEVICE_CUDA, &layout));
     if (strcmp(machine->software.name, "hearth") == 0) TRY(layout_check_kernels(&layout));
     Mesh *mesh = &layout.mesh;
     int64_t others = (int64_t)mesh->tp * mesh->pp * mesh->cp;
@@ -222,17 +222,19 @@ static Status write_text(const char *path, const TextBuffer *text) {
     return NULL;
 }
 
-static Status show(Document *document, json_t *json, const PlanArgs *args) {
+// The page goes to its file, beside --json or instead of the text.
+static Status show_plan(Document *document, json_t *json, const PlanArgs *args) {
     TextBuffer text = {0};
     Status status = NULL;
     if (args->html) {
         document_html(document, &text);
         status = write_text(args->html, &text);
-    } else if (args->json) {
+    }
+    if (!status && args->json) {
         char *dump = calc_json_text(json);
         puts(dump);
         free(dump);
-    } else {
+    } else if (!args->html) {
         document_text(document, &text);
         fputs(text.data, stdout);
     }
@@ -248,8 +250,8 @@ static Status show(Document *document, json_t *json, const PlanArgs *args) {
 static Status simulate_plan(Document *document, const PlanReport *report, const PlanArgs *args) {
     const Mesh *mesh = &report->run.layout.mesh;
     const StepModel *step = &report->prediction.step;
-    SimulateSchedule schedule;
-    TRY(simulate_schedule_parse(&schedule, args->schedule));
+    PipelineSchedule schedule;
+    TRY(pipeline_schedule_parse(&schedule, args->schedule));
     double *forward = xmalloc((size_t)mesh->pp * 2 * sizeof *forward), *backward = forward + mesh->pp;
     double fill = step->fill / mesh->pp / (step->forward + step->backward); // mean stage against the busiest
     for (int i = 0; i < mesh->pp; i++) {
@@ -262,7 +264,7 @@ static Status simulate_plan(Document *document, const PlanReport *report, const 
     SimulateRequest request = {.schedule = schedule,
                                .stages = mesh->pp,
                                .micro_batches = report->run.grad_accum,
-                               .virtual_stages = schedule == SIMULATE_INTERLEAVED ? report->run.virtual_stages : 1,
+                               .virtual_stages = schedule == PIPELINE_INTERLEAVED ? report->run.virtual_stages : 1,
                                .forward = forward,
                                .backward = backward,
                                .send = pipe->seconds / (2.0 * report->run.grad_accum * report->run.virtual_stages),
@@ -320,7 +322,7 @@ static Status plan_one(const char *name, const PlanMachine *machine, const PlanR
     Document *document = status ? NULL : plan_document(report, args->ops || args->html);
     if (!status && args->schedule) status = simulate_plan(document, report, args);
     if (!status)
-        status = show(document, plan_report_json(report), args);
+        status = show_plan(document, plan_report_json(report), args);
     else
         document_free(document);
     free(report);
@@ -354,7 +356,7 @@ static Status plan_search(const char *name, const PlanMachine *machine, const Pl
     double start = clock_seconds();
     TRY(search_run(&result, machine, run, &space));
     Document *document = search_document(&report, &result, space.memory_limit, clock_seconds() - start);
-    Status status = show(document, search_json(&result), args);
+    Status status = show_plan(document, search_json(&result), args);
     search_free(&result);
     return status;
 }

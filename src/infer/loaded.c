@@ -187,13 +187,13 @@ static Status open_all(Loaded *loaded, const LoadedRequest *request) {
     TRY(model_config_read(&loaded->config, loaded->source));
     TRY(open_tokenizer(loaded, request));
     TRY(ops_create(&loaded->ops, request->device));
-    bool cuda = strcmp(loaded->ops->name, "cuda") == 0;
+    bool cuda = loaded->ops->kind == DEVICE_CUDA;
     int longest = loaded->config.max_positions < 4096 ? loaded->config.max_positions : 4096;
     LayoutRequest layout = {.config = loaded->config,
                             .mesh = MESH_SINGLE,
                             .micro_batch = request->micro_batch > 0 ? request->micro_batch : 1,
                             .seq = request->seq > 0 ? request->seq : longest,
-                            .device = cuda ? LAYOUT_CUDA : LAYOUT_CPU,
+                            .device = cuda ? DEVICE_CUDA : DEVICE_CPU,
                             .threads = threads_count(),
                             .recompute = RECOMPUTE_FULL,
                             .documents = request->documents,

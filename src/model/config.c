@@ -2,44 +2,105 @@
 
 #include "base/file.h"
 #include "base/text.h"
+#include "model/config_keys.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const arch_names[] = {
-    [MODEL_LLAMA] = "LlamaForCausalLM",
-    [MODEL_QWEN3] = "Qwen3ForCausalLM",
-    [MODEL_QWEN3_MOE] = "Qwen3MoeForCausalLM",
+// The defaults are those of LlamaConfig, Qwen3Config and Qwen3MoeConfig in transformers 5.
+typedef struct ArchRow {
+    const char *name, *type; // of "architectures" and "model_type"
+    int kv_heads;            // 0: as many as heads
+    int head_dim;            // 0: hidden / heads
+    int max_positions;
+    bool tied;
+    double rope_theta;
+    float norm_eps, init_std;
+    int top_k;
+    bool norm_topk;
+    float aux_coef;
+} ArchRow;
+
+static const ArchRow arch_rows[] = {
+    [MODEL_LLAMA] = {"LlamaForCausalLM", "llama", .max_positions = 2048, .rope_theta = 10000.0, .norm_eps = 1e-6f,
+                     .init_std = 0.02f},
+    [MODEL_QWEN3] = {"Qwen3ForCausalLM", "qwen3", .kv_heads = 32, .head_dim = 128, .max_positions = 32768,
+                     .rope_theta = 10000.0, .norm_eps = 1e-6f, .init_std = 0.02f},
+    [MODEL_QWEN3_MOE] = {"Qwen3MoeForCausalLM", "qwen3_moe", .kv_heads = 4, .max_positions = 32768,
+                         .rope_theta = 10000.0, .norm_eps = 1e-6f, .init_std = 0.02f, .top_k = 8, .aux_coef = 0.001f},
 };
-static const char *const model_types[] = {
-    [MODEL_LLAMA] = "llama", [MODEL_QWEN3] = "qwen3", [MODEL_QWEN3_MOE] = "qwen3_moe"};
+enum { ARCH_COUNT = sizeof arch_rows / sizeof arch_rows[0] };
 
 const char *model_arch_name(ModelArch arch) {
-    return arch_names[arch];
+    return arch_rows[arch].name;
+}
+
+const char *model_arch_type(ModelArch arch) {
+    return arch_rows[arch].type;
+}
+
+bool model_arch_parse(ModelArch *arch, const char *type) {
+    for (int i = 0; i < ARCH_COUNT; i++) {
+        if (strcmp(type, arch_rows[i].type) != 0) continue;
+        *arch = (ModelArch)i;
+        return true;
+    }
+    return false;
+}
+
+void model_config_defaults(ModelConfig *config, ModelArch arch) {
+    const ArchRow *row = &arch_rows[arch];
+    *config = (ModelConfig){.arch = arch,
+                            .kv_heads = row->kv_heads,
+                            .head_dim = row->head_dim,
+                            .max_positions = row->max_positions,
+                            .norm_eps = row->norm_eps,
+                            .init_std = row->init_std,
+                            .tied = row->tied,
+                            .rope_theta = row->rope_theta,
+                            .top_k = row->top_k,
+                            .norm_topk = row->norm_topk,
+                            .aux_coef = row->aux_coef,
+                            .sparse_step = 1,
+                            .bos = -1,
+                            .eos = -1};
+}
+
+void model_config_derive(ModelConfig *config) {
+    if (!config->kv_heads) config->kv_heads = config->heads;
+    if (!config->head_dim && config->heads) config->head_dim = config->hidden / config->heads;
 }
 
 // ---- reading --------------------------------------------------------------------------------------------------------
 
-static Status refuse(const char *where, const char *what) {
-    return status_at(status_usage("%s is not supported", what), where, 0, 0);
+static Status unknown_arch(const char *name, const char *where) {
+    return status_hint(status_at(status_usage("architecture \"%s\" is not supported", name), where, 0, 0),
+                       "hearth trains LlamaForCausalLM, Qwen3ForCausalLM and Qwen3MoeForCausalLM");
 }
 
-static Status read_arch(ModelConfig *config, const json_t *root, const char *where) {
-    json_t *list = json_object_get(root, "architectures");
-    const char *name = json_string_value(json_array_get(list, 0));
-    const char *type = NULL;
-    TRY(json_get_text(root, "model_type", &type, where));
-    for (int i = 0; i < 3; i++) {
-        if (name ? strcmp(name, arch_names[i]) == 0 : type && strcmp(type, model_types[i]) == 0) {
-            config->arch = (ModelArch)i;
-            return NULL;
-        }
+// "architectures" names the model's class, "model_type" the config's: either will do, both must agree.
+static Status read_arch(ModelArch *arch, const json_t *root, const char *where) {
+    const json_t *list = json_object_get(root, "architectures");
+    const char *name = NULL, *type = NULL;
+    if (list && !json_is_null(list)) {
+        name = json_string_value(json_array_get(list, 0));
+        if (!name || json_array_size(list) != 1)
+            return status_at(status_usage("\"architectures\" must be a list of one name"), where, 0, 0);
     }
+    TRY(json_get_text(root, "model_type", &type, where));
     if (!name && !type)
         return status_at(status_usage("neither \"architectures\" nor \"model_type\" is given"), where, 0, 0);
-    return status_hint(status_at(status_usage("architecture \"%s\" is not supported", name ? name : type), where, 0, 0),
-                       "hearth trains LlamaForCausalLM, Qwen3ForCausalLM and Qwen3MoeForCausalLM");
+    int row = 0;
+    while (row < ARCH_COUNT && strcmp(name ? name : type, name ? arch_rows[row].name : arch_rows[row].type) != 0)
+        row++;
+    if (row == ARCH_COUNT) return unknown_arch(name ? name : type, where);
+    if (type && strcmp(type, arch_rows[row].type) != 0)
+        return status_at(status_usage("\"architectures\" names %s, and \"model_type\" is \"%s\", not \"%s\"", name,
+                                      type, arch_rows[row].type),
+                         where, 0, 0);
+    *arch = (ModelArch)row;
+    return NULL;
 }
 
 // A required positive integer that fits an int.
@@ -54,41 +115,49 @@ static Status need_int(const json_t *root, const char *key, int *value, const ch
     return NULL;
 }
 
+static Status read_llama3_rope(ModelConfig *config, const json_t *root, const json_t *scaling, const char *where) {
+    int64_t original = config->max_positions;
+    config->rope_type = ROPE_LLAMA3;
+    TRY(json_get_double(scaling, "factor", &config->rope_factor, where));
+    TRY(json_get_double(scaling, "low_freq_factor", &config->rope_low_freq, where));
+    TRY(json_get_double(scaling, "high_freq_factor", &config->rope_high_freq, where));
+    TRY(json_get_int(scaling, "original_max_position_embeddings", &original, where));
+    TRY(json_get_int(root, "original_max_position_embeddings", &original, where)); // has the last word, as in HF
+    if (config->rope_factor < 1 || config->rope_low_freq <= 0 || original < 1 || original > INT32_MAX ||
+        config->rope_high_freq <= config->rope_low_freq)
+        return status_at(status_usage("llama3 RoPE needs factor >= 1, 0 < low_freq_factor < high_freq_factor and "
+                                      "original_max_position_embeddings >= 1"),
+                         where, 0, 0);
+    config->rope_original_positions = (int)original;
+    return NULL;
+}
+
+// Newer files: rope_parameters {rope_theta, rope_type, ...}. Older: rope_theta beside rope_scaling {rope_type|type,
+// ...}, which comes first where both are there.
 static Status read_rope(ModelConfig *config, const json_t *root, const char *where) {
-    // Newer files: rope_parameters {rope_theta, rope_type, ...}. Older: rope_theta beside rope_scaling {rope_type|type,
-    // ...}.
-    const json_t *scaling = json_object_get(root, "rope_parameters");
-    if (!json_is_object(scaling)) scaling = json_object_get(root, "rope_scaling");
-    config->rope_theta = 10000.0;
-    TRY(json_get_double(root, "rope_theta", &config->rope_theta, where));
+    const json_t *scaling = json_object_get(root, "rope_scaling");
+    if (json_object_size(scaling) == 0) scaling = json_object_get(root, "rope_parameters");
     double partial = 1.0;
+    const char *type = "default";
+    TRY(json_get_double(root, "rope_theta", &config->rope_theta, where));
     TRY(json_get_double(root, "partial_rotary_factor", &partial, where));
-    if (json_is_object(scaling)) {
-        const char *type = "default";
-        TRY(json_get_text(scaling, "type", &type, where));
-        TRY(json_get_text(scaling, "rope_type", &type, where));
-        TRY(json_get_double(scaling, "rope_theta", &config->rope_theta, where));
-        TRY(json_get_double(scaling, "partial_rotary_factor", &partial, where));
-        if (strcmp(type, "llama3") == 0) {
-            int64_t original = 0;
-            config->rope_type = ROPE_LLAMA3;
-            TRY(json_get_double(scaling, "factor", &config->rope_factor, where));
-            TRY(json_get_double(scaling, "low_freq_factor", &config->rope_low_freq, where));
-            TRY(json_get_double(scaling, "high_freq_factor", &config->rope_high_freq, where));
-            TRY(json_get_int(scaling, "original_max_position_embeddings", &original, where));
-            config->rope_original_positions = (int)original;
-            if (config->rope_factor < 1 || config->rope_low_freq <= 0 || original < 1 ||
-                config->rope_high_freq <= config->rope_low_freq)
-                return status_at(
-                    status_usage("llama3 RoPE needs factor >= 1, 0 < low_freq_factor < high_freq_factor and "
-                                 "original_max_position_embeddings"),
-                    where, 0, 0);
-        } else if (strcmp(type, "default") != 0) {
-            return status_hint(status_at(status_usage("RoPE type \"%s\" is not supported", type), where, 0, 0),
-                               "hearth computes the types default and llama3");
-        }
-    }
-    if (partial != 1.0) return refuse(where, "a partial_rotary_factor other than 1");
+    if (scaling && !json_is_null(scaling) && !json_is_object(scaling))
+        return status_at(status_usage("\"rope_parameters\" must be an object"), where, 0, 0);
+    TRY(json_get_text(scaling, "type", &type, where));
+    TRY(json_get_text(scaling, "rope_type", &type, where));
+    TRY(json_get_double(scaling, "rope_theta", &config->rope_theta, where));
+    TRY(json_get_double(scaling, "partial_rotary_factor", &partial, where));
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)scaling, key, value) if (json_is_object(value)) return status_at(
+        status_usage("\"rope_parameters\" of each kind of layer (\"%s\") are not supported", key), where, 0, 0);
+    if (strcmp(type, "llama3") == 0)
+        TRY(read_llama3_rope(config, root, scaling, where));
+    else if (strcmp(type, "default") != 0)
+        return status_hint(status_at(status_usage("RoPE type \"%s\" is not supported", type), where, 0, 0),
+                           "hearth computes the types default and llama3");
+    if (partial != 1.0)
+        return status_at(status_usage("a partial_rotary_factor other than 1 is not supported"), where, 0, 0);
     if (!(config->rope_theta > 0)) return status_at(status_usage("\"rope_theta\" must be positive"), where, 0, 0);
     return NULL;
 }
@@ -96,20 +165,23 @@ static Status read_rope(ModelConfig *config, const json_t *root, const char *whe
 static Status read_moe(ModelConfig *config, const json_t *root, const char *where) {
     const char *experts_key = json_has(root, "num_local_experts") ? "num_local_experts" : "num_experts";
     TRY(need_int(root, experts_key, &config->experts, where));
-    TRY(need_int(root, "num_experts_per_tok", &config->top_k, where));
+    if (json_has(root, "num_experts_per_tok")) TRY(need_int(root, "num_experts_per_tok", &config->top_k, where));
     TRY(need_int(root, "moe_intermediate_size", &config->moe_ffn, where));
-    double coef = 0.001;
-    int64_t step = 1;
+    double coef = text_float_value(config->aux_coef);
+    int64_t step = config->sparse_step;
     TRY(json_get_bool(root, "norm_topk_prob", &config->norm_topk, where));
     TRY(json_get_double(root, "router_aux_loss_coef", &coef, where));
     TRY(json_get_int(root, "decoder_sparse_step", &step, where));
-    if (step < 1) return status_at(status_usage("\"decoder_sparse_step\" must be at least 1"), where, 0, 0);
+    if (step < 1 || step > INT32_MAX)
+        return status_at(status_usage("\"decoder_sparse_step\" must be between 1 and 2147483647"), where, 0, 0);
     config->aux_coef = (float)coef;
     config->sparse_step = (int)step;
     for (int i = 0; i < config->layers; i++)
         config->sparse[i] = (i + 1) % step == 0;
     json_t *dense = json_object_get(root, "mlp_only_layers"), *item;
     size_t index;
+    if (dense && !json_is_null(dense) && !json_is_array(dense))
+        return status_at(status_usage("\"mlp_only_layers\" must be a list of layers"), where, 0, 0);
     json_array_foreach(dense, index, item) {
         int64_t layer = json_is_integer(item) ? json_integer_value(item) : -1;
         if (layer < 0 || layer >= config->layers)
@@ -121,21 +193,10 @@ static Status read_moe(ModelConfig *config, const json_t *root, const char *wher
     return NULL;
 }
 
-// Options that change the computation and that hearth does not have: refused when switched on.
-static Status refuse_unsupported(const json_t *root, const char *where) {
-    bool bias = false, sliding = false;
-    double dropout = 0;
+static Status check_values(const json_t *root, const char *where) {
     const char *activation = "silu";
-    TRY(json_get_bool(root, "attention_bias", &bias, where));
-    if (bias) return refuse(where, "attention_bias");
-    TRY(json_get_bool(root, "mlp_bias", &bias, where));
-    if (bias) return refuse(where, "mlp_bias");
-    TRY(json_get_bool(root, "use_sliding_window", &sliding, where));
-    if (sliding) return refuse(where, "sliding-window attention");
-    TRY(json_get_double(root, "attention_dropout", &dropout, where));
-    if (dropout != 0) return refuse(where, "attention_dropout");
     TRY(json_get_text(root, "hidden_act", &activation, where));
-    if (strcmp(activation, "silu") != 0)
+    if (strcmp(activation, "silu") != 0 && strcmp(activation, "swish") != 0) // two names of one function
         return status_at(status_usage("hidden_act \"%s\" is not supported (only silu)", activation), where, 0, 0);
     json_t *types = json_object_get(root, "layer_types"), *item;
     size_t index;
@@ -146,15 +207,30 @@ static Status refuse_unsupported(const json_t *root, const char *where) {
                 status_usage("layer type \"%s\" is not supported (only full_attention)", type ? type : "?"), where, 0,
                 0);
     }
-    if (json_has(root, "quantization_config")) return refuse(where, "a quantised checkpoint (quantization_config)");
+    return NULL;
+}
+
+static Status read_heads(ModelConfig *config, const json_t *root, const char *where) {
+    const json_t *kv_heads = json_object_get(root, "num_key_value_heads");
+    if (json_is_null(kv_heads)) config->kv_heads = 0; // not the default of a missing key
+    if (json_has(root, "num_key_value_heads")) TRY(need_int(root, "num_key_value_heads", &config->kv_heads, where));
+    if (json_has(root, "head_dim")) TRY(need_int(root, "head_dim", &config->head_dim, where));
+    if (!config->head_dim && config->hidden % config->heads)
+        return status_at(status_usage("\"hidden_size\" %d does not divide by \"num_attention_heads\" %d and no "
+                                      "\"head_dim\" is given",
+                                      config->hidden, config->heads),
+                         where, 0, 0);
+    model_config_derive(config);
     return NULL;
 }
 
 Status model_config_parse(ModelConfig *config, const json_t *root, const char *where) {
     if (!json_is_object(root)) return status_at(status_usage("a model config is a JSON object"), where, 0, 0);
-    *config = (ModelConfig){.norm_eps = 1e-6f, .init_std = 0.02f, .bos = -1, .eos = -1, .sparse_step = 1};
-    TRY(read_arch(config, root, where));
-    TRY(refuse_unsupported(root, where));
+    ModelArch arch = MODEL_LLAMA;
+    TRY(read_arch(&arch, root, where));
+    TRY(model_config_check_keys(root, where));
+    TRY(check_values(root, where));
+    model_config_defaults(config, arch);
     TRY(need_int(root, "vocab_size", &config->vocab, where));
     TRY(need_int(root, "hidden_size", &config->hidden, where));
     TRY(need_int(root, "num_hidden_layers", &config->layers, where));
@@ -164,22 +240,10 @@ Status model_config_parse(ModelConfig *config, const json_t *root, const char *w
         return status_at(
             status_usage("\"num_hidden_layers\" is %d, at most %d are supported", config->layers, MODEL_LAYERS_MAX),
             where, 0, 0);
-    config->kv_heads = config->heads;
-    if (json_has(root, "num_key_value_heads")) TRY(need_int(root, "num_key_value_heads", &config->kv_heads, where));
-    if (json_has(root, "head_dim")) {
-        TRY(need_int(root, "head_dim", &config->head_dim, where));
-    } else {
-        if (config->hidden % config->heads)
-            return status_at(status_usage("\"hidden_size\" %d does not divide by \"num_attention_heads\" %d and no "
-                                          "\"head_dim\" is given",
-                                          config->hidden, config->heads),
-                             where, 0, 0);
-        config->head_dim = config->hidden / config->heads;
-    }
-    config->max_positions = 2048;
+    TRY(read_heads(config, root, where));
     if (json_has(root, "max_position_embeddings"))
         TRY(need_int(root, "max_position_embeddings", &config->max_positions, where));
-    double eps = 1e-6, std = 0.02;
+    double eps = text_float_value(config->norm_eps), std = text_float_value(config->init_std);
     TRY(json_get_double(root, "rms_norm_eps", &eps, where));
     TRY(json_get_double(root, "initializer_range", &std, where));
     TRY(json_get_bool(root, "tie_word_embeddings", &config->tied, where));
@@ -196,9 +260,12 @@ Status model_config_parse(ModelConfig *config, const json_t *root, const char *w
 
 Status model_config_check(const ModelConfig *config, const char *where) {
     Status status = NULL;
-    if (config->heads % config->kv_heads)
+    if (config->heads % config->kv_heads) {
         status = status_usage("%d attention heads do not divide by %d KV heads", config->heads, config->kv_heads);
-    else if (config->head_dim % 2)
+        if (config->kv_heads == arch_rows[config->arch].kv_heads)
+            status = status_hint(status, "%d is what %s assumes when num_key_value_heads (kv_heads) is not given",
+                                 config->kv_heads, arch_rows[config->arch].name);
+    } else if (config->head_dim % 2)
         status = status_usage("head_dim %d is odd; rotary embedding turns pairs", config->head_dim);
     else if (config->experts && config->top_k > config->experts)
         status = status_usage("a token chooses %d of only %d experts", config->top_k, config->experts);
@@ -232,27 +299,17 @@ static json_t *token_json(int64_t id) {
     return id < 0 ? json_null() : json_integer(id);
 }
 
-// The shortest decimal that reads back as the same float, so that 1e-5f is written 1e-05 and not 9.99999975e-06.
-static double shortest(float value) {
-    char digits[32];
-    for (int precision = 1; precision <= 9; precision++) {
-        snprintf(digits, sizeof digits, "%.*g", precision, (double)value);
-        if (strtof(digits, NULL) == value) break;
-    }
-    return strtod(digits, NULL);
-}
-
 json_t *model_config_json(const ModelConfig *config) {
     json_t *root = json_pack(
         "{s:[s], s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:f, s:f, s:b, s:s, s:b, s:f, s:o, s:o, s:o, s:f, s:s}",
-        "architectures", arch_names[config->arch], "model_type", model_types[config->arch], "vocab_size", config->vocab,
-        "hidden_size", config->hidden, "num_hidden_layers", config->layers, "num_attention_heads", config->heads,
-        "num_key_value_heads", config->kv_heads, "head_dim", config->head_dim, "intermediate_size", config->ffn,
-        "max_position_embeddings", config->max_positions, "rms_norm_eps", shortest(config->norm_eps),
-        "initializer_range", shortest(config->init_std), "tie_word_embeddings", config->tied, "hidden_act", "silu",
-        "attention_bias", 0, "attention_dropout", 0.0, "bos_token_id", token_json(config->bos), "eos_token_id",
-        token_json(config->eos), "rope_parameters", rope_json(config), "rope_theta", config->rope_theta, "torch_dtype",
-        "float32");
+        "architectures", arch_rows[config->arch].name, "model_type", arch_rows[config->arch].type, "vocab_size",
+        config->vocab, "hidden_size", config->hidden, "num_hidden_layers", config->layers, "num_attention_heads",
+        config->heads, "num_key_value_heads", config->kv_heads, "head_dim", config->head_dim, "intermediate_size",
+        config->ffn, "max_position_embeddings", config->max_positions, "rms_norm_eps",
+        text_float_value(config->norm_eps), "initializer_range", text_float_value(config->init_std),
+        "tie_word_embeddings", config->tied, "hidden_act", "silu", "attention_bias", 0, "attention_dropout", 0.0,
+        "bos_token_id", token_json(config->bos), "eos_token_id", token_json(config->eos), "rope_parameters",
+        rope_json(config), "rope_theta", config->rope_theta, "torch_dtype", "float32");
     if (config->rope_type == ROPE_LLAMA3) json_object_set_new(root, "rope_scaling", rope_json(config));
     if (config->arch == MODEL_LLAMA) json_object_set_new(root, "mlp_bias", json_false());
     if (config->arch == MODEL_QWEN3_MOE) {
@@ -262,7 +319,7 @@ json_t *model_config_json(const ModelConfig *config) {
         json_t *moe =
             json_pack("{s:i, s:i, s:i, s:i, s:b, s:f, s:i, s:o}", "num_experts", config->experts, "num_local_experts",
                       config->experts, "num_experts_per_tok", config->top_k, "moe_intermediate_size", config->moe_ffn,
-                      "norm_topk_prob", config->norm_topk, "router_aux_loss_coef", shortest(config->aux_coef),
+                      "norm_topk_prob", config->norm_topk, "router_aux_loss_coef", text_float_value(config->aux_coef),
                       "decoder_sparse_step", config->sparse_step, "mlp_only_layers", dense);
         json_object_update(root, moe);
         json_decref(moe);

@@ -30,13 +30,18 @@ typedef struct ModelConfig {
     double rope_factor, rope_low_freq, rope_high_freq; // llama3 scaling
     int rope_original_positions;
 
-    int experts, top_k, moe_ffn; // 0 for a dense model; moe_ffn is the width of one expert
+    int experts, top_k, moe_ffn; // moe_ffn is the width of one expert; used by the layers that are sparse
     bool norm_topk;
     float aux_coef;                // weight of the load-balancing loss
     bool sparse[MODEL_LAYERS_MAX]; // which layers are MoE
     int sparse_step;               // as written in config.json, for writing it back
     int64_t bos, eos;              // -1: none
 } ModelConfig;
+
+// What transformers 5 assumes for a model of this architecture where its config.json says nothing. The sizes of tensors
+// stay 0 and must be given; kv_heads and head_dim are 0 where they follow from the others (model_config_derive).
+void model_config_defaults(ModelConfig *config, ModelArch arch);
+void model_config_derive(ModelConfig *config); // as many KV heads as heads; head_dim = hidden / heads
 
 Status model_config_read(ModelConfig *config, const char *path); // config.json, or a directory that holds one
 Status model_config_parse(ModelConfig *config, const json_t *root, const char *name);
@@ -69,7 +74,9 @@ typedef struct ModelParameters {
 } ModelParameters;
 ModelParameters model_parameters(const ModelConfig *config);
 
-const char *model_arch_name(ModelArch arch); // as HF spells it
+const char *model_arch_name(ModelArch arch); // as HF spells it: "LlamaForCausalLM"
+const char *model_arch_type(ModelArch arch); // its model_type: "llama"
+bool model_arch_parse(ModelArch *arch, const char *type);
 
 // cos and sin of the rotary embedding: [positions, head_dim / 2], computed in double.
 void model_rope_table(const ModelConfig *config, int positions, float *cos_table, float *sin_table);

@@ -55,13 +55,13 @@ Status generator_create(Generator **out, Model *model, int positions) {
     size_t table = (size_t)positions * (size_t)(request.config.head_dim / 2);
     float *tables = xmalloc(2 * table * sizeof(float));
     model_rope_table(&request.config, positions, tables, tables + table);
-    ops->upload(ops, model_const(&generator->view, CONST_COS), tables, table * sizeof(float));
-    ops->upload(ops, model_const(&generator->view, CONST_SIN), tables + table, table * sizeof(float));
+    ops->upload(ops, model_const(&generator->view, CONST_COS).data, tables, table * sizeof(float));
+    ops->upload(ops, model_const(&generator->view, CONST_SIN).data, tables + table, table * sizeof(float));
     free(tables);
-    size_t bias_bytes = (size_t)model->layout.const_bytes[CONST_ROUTER_BIAS];
-    if (bias_bytes)
-        ops->copy(ops, model_const(&generator->view, CONST_ROUTER_BIAS), model_const(model, CONST_ROUTER_BIAS),
-                  bias_bytes);
+    Tensor bias = model_const(model, CONST_ROUTER_BIAS);
+    if (tensor_present(bias))
+        ops->copy(ops, model_const(&generator->view, CONST_ROUTER_BIAS).data, bias.data,
+                  (size_t)model->layout.constants[CONST_ROUTER_BIAS].bytes);
     *out = generator;
     return NULL;
 }
@@ -83,79 +83,33 @@ void generator_reset(Generator *generator) {
     generator->used = 0;
 }
 
-// Attention of n new tokens: rotate, append keys and values to the cache, attend to all of it, join the residual.
-static void cached_attention(Generator *generator, int layer, int n) {
-    Model *view = &generator->view;
-    Ops *ops = view->ops;
-    const ModelConfig *c = &view->layout.request.config;
-    DType dtype = view->layout.dtype;
-    size_t size = dtype_size(dtype);
-    int64_t q_dim = model_attention_dim(c), row = kv_dim(generator), stride = model_qkv_dim(c), qk_dim = q_dim + row;
-    QkRopeShape shape = {.tokens = n,
-                         .seq = generator->positions,
-                         .first_position = generator->used,
-                         .heads = c->heads,
-                         .kv_heads = c->kv_heads,
-                         .head_dim = c->head_dim,
-                         .cos = model_const(view, CONST_COS),
-                         .sin = model_const(view, CONST_SIN),
-                         .q_weight = model_param(view, LAYOUT_WEIGHTS, PARAM_Q_NORM, layer),
-                         .k_weight = model_param(view, LAYOUT_WEIGHTS, PARAM_K_NORM, layer),
-                         .eps = c->norm_eps};
-    bool norm = model_qk_norm(c);
-    char *qkv = transformer_activation(view, ACT_QKV, layer);
-    char *qk = norm ? transformer_activation(view, ACT_QK, layer) : qkv;
-    int64_t qk_stride = norm ? qk_dim : stride;
-    ops->qk_rope_forward(ops, qk, qk_stride, qkv, stride,
-                         norm ? transformer_activation(view, ACT_QK_RSTD, layer) : NULL, &shape, dtype);
-    size_t row_bytes = (size_t)row * size, layer_bytes = 2 * (size_t)generator->positions * row_bytes;
-    char *keys = generator->cache + (size_t)layer * layer_bytes,
-         *values = keys + (size_t)generator->positions * row_bytes;
-    char *attention = transformer_activation(view, ACT_ATTN_OUT, layer);
-    for (int i = 0; i < n; i++) {
-        size_t place = (size_t)(generator->used + i) * row_bytes;
-        ops->copy(ops, keys + place, qk + (size_t)(i * qk_stride + q_dim) * size, row_bytes);
-        ops->copy(ops, values + place, qkv + (size_t)(i * stride + qk_dim) * size, row_bytes);
-    }
-    for (int i = 0; i < n; i++) // one by one: the queries stand apart by the stride of qkv, the op takes adjacent ones
-        ops->attention_cached(ops, attention + (size_t)(i * q_dim) * size, qk + (size_t)(i * qk_stride) * size, keys,
-                              values, 1, generator->used + i, c->heads, c->kv_heads, c->head_dim,
-                              1.0f / __builtin_sqrtf((float)c->head_dim), dtype);
-    ops->linear_forward(ops, transformer_activation(view, ACT_RESIDUAL_MID, layer), attention, q_dim,
-                        model_param(view, LAYOUT_WEIGHTS, PARAM_O, layer),
-                        transformer_activation(view, ACT_RESIDUAL_IN, layer), n, (int)q_dim, c->hidden, dtype);
+// The layer's keys, or (which 1) its values: [positions, kv_heads * head_dim].
+static Tensor layer_cache(const Generator *generator, int layer, int which) {
+    DType dtype = generator->view.layout.dtype;
+    int64_t cols = kv_dim(generator), rows = generator->positions;
+    char *place = generator->cache + (size_t)((2 * layer + which) * rows * cols) * dtype_size(dtype);
+    return tensor_make(place, dtype, rows, cols, which ? "value cache" : "key cache");
 }
 
 void generator_feed(Generator *generator, const int32_t *ids, int n, float *logits) {
     Model *view = &generator->view, *model = generator->model;
     Ops *ops = view->ops;
-    const ModelConfig *c = &view->layout.request.config;
-    DType dtype = view->layout.dtype;
-    size_t size = dtype_size(dtype);
     assert(n >= 1 && generator->used + n <= generator->positions);
     ops->bind_workspace(ops, view->memory[LAYOUT_WORKSPACE], (size_t)view->layout.bytes[LAYOUT_WORKSPACE]);
-    view->layout.tokens = n; // every buffer was sized for `positions` tokens
-    view->pass = 0;
-    ops->upload(ops, model_const(view, CONST_IDS), ids, (size_t)n * sizeof(int32_t));
-    ops->embedding_forward(ops, transformer_activation(view, ACT_RESIDUAL_IN, 0), model_const(view, CONST_IDS),
-                           model_param(view, LAYOUT_WEIGHTS, PARAM_EMBEDDING, -1), n, c->hidden, dtype);
-    for (int i = 0; i < c->layers; i++) {
-        transformer_qkv(view, i);
-        cached_attention(generator, i, n);
-        transformer_mlp(view, i);
-    }
-    transformer_final_norm(view);
-    const char *last =
-        (char *)transformer_activation(view, ACT_FINAL_NORMED, -1) + (size_t)(n - 1) * (size_t)c->hidden * size;
-    void *out = transformer_activation(view, ACT_LOGITS, -1);
-    ops->linear_forward(ops, out, last, c->hidden, model_param(view, LAYOUT_WEIGHTS, transformer_head_param(view), -1),
-                        NULL, 1, c->hidden, c->vocab, dtype);
-    if (dtype == DTYPE_F32) {
-        ops->download(ops, logits, out, (size_t)c->vocab * size);
+    view->tokens = n; // every buffer was sized for `positions` tokens
+    view->first_position = generator->used;
+    ops->upload(ops, model_const(view, CONST_IDS).data, ids, (size_t)n * sizeof(int32_t));
+    transformer_embed(view);
+    for (int i = 0; i < view->layout.layer_count; i++)
+        transformer_layer_cached(view, i, layer_cache(generator, i, 0), layer_cache(generator, i, 1), generator->used);
+    Tensor out = transformer_last_logits(view);
+    size_t bytes = (size_t)out.cols * dtype_size(out.dtype);
+    if (out.dtype == DTYPE_F32) {
+        ops->download(ops, logits, out.data, bytes);
     } else {
-        bf16 *narrow = xmalloc((size_t)c->vocab * size);
-        ops->download(ops, narrow, out, (size_t)c->vocab * size);
-        for (int i = 0; i < c->vocab; i++)
+        bf16 *narrow = xmalloc(bytes);
+        ops->download(ops, narrow, out.data, bytes);
+        for (int64_t i = 0; i < out.cols; i++)
             logits[i] = bf16_to_f32(narrow[i]);
         free(narrow);
     }

@@ -32,21 +32,26 @@ typedef enum Recompute {
     RECOMPUTE_FULL,      // keeps each layer's input only and runs the layer's forward again
 } Recompute;
 
-typedef enum LayoutDevice { LAYOUT_CPU, LAYOUT_CUDA } LayoutDevice;
-
 typedef struct LayoutRequest {
     ModelConfig config;
     Mesh mesh;
-    int stage; // pipeline stage of this rank
+    int stage;          // pipeline stage of this rank
+    int virtual_stages; // chunks of layers on a rank, of the interleaved schedule; 0: 1
+    int micro_batches;  // of a step, which bound what a pipeline has in flight; 0: as many as it can
     Precision precision;
     Recompute recompute;
     int micro_batch, seq;
     int64_t logits_rows; // rows of one LM-head chunk; 0: a good default
-    LayoutDevice device;
+    DeviceKind device;
     int threads;    // of the CPU (its workspace has a part per thread)
     bool documents; // attention and loss are masked across documents
     bool inference; // weights and activations only: no gradients, moments or master weights
 } LayoutRequest;
+
+// Expert parallelism: rows that one rank has room for, as a multiple of what it gets when all experts are equally busy.
+// The worst case is the degree itself (all tokens of all ranks want this rank's experts); the capacity is the smaller
+// of the two.
+#define LAYOUT_EXPERT_HEADROOM 2
 
 // What attention's backward pass is lent at most: more helps no kernel.
 #define LAYOUT_SCRATCH_MAX (INT64_C(9) << 28)
@@ -93,9 +98,7 @@ typedef struct LayoutParam {
     int64_t count; // elements on this rank
     int64_t global_count;
     int64_t offset; // in elements, in the shared order of parameters
-    int shard_axis; // axis that tp, ep or etp cuts, -1: none
-    int shard_degree;
-    bool decay; // matrices decay, vectors do not
+    bool decay;     // matrices decay, vectors do not
     bool expert;
     bool residual; // writes into the residual stream (o, down): may be initialised smaller
 } LayoutParam;
@@ -119,7 +122,7 @@ typedef enum ActId {
     ACT_QK,          // [T, (heads + kv_heads) * head_dim] normed and rotated; only with QK-norm
     ACT_QK_RSTD,     // [T, heads + kv_heads] float; only with QK-norm
     ACT_ATTN_OUT,    // [T, heads * head_dim]
-    ACT_LSE,         // [batch, heads, seq] float
+    ACT_LSE,         // [batch * heads, seq] float
     ACT_MLP_NORMED,  // [T, hidden] input of the gate-up product or of the router
     ACT_MLP_RSTD,    // [T] float
     ACT_GATE_UP,     // [T, 2 ffn] SwiGLU's gate and its result, or [R, 2 moe_ffn] gate and up of experts; the backward
@@ -128,8 +131,8 @@ typedef enum ActId {
     ACT_ROUTER_LSE,  // [T] float
     ACT_EXPERT,      // [T, top_k] int32
     ACT_EXPERT_WEIGHT, // [T, top_k] float
-    ACT_OFFSETS,       // [experts + 1] int32
-    ACT_ROW_OF_SLOT,   // [T * top_k] int32
+    ACT_OFFSETS,       // [1, experts + 1] int32
+    ACT_ROW_OF_SLOT,   // [T, top_k] int32
     ACT_SLOT_OF_ROW,   // [R] int32
     ACT_ROW_WEIGHT,    // [R] float
     ACT_GATHERED,      // [R, hidden]
@@ -169,11 +172,16 @@ typedef enum Phase {
     PHASE_EMBEDDING_BACKWARD,
 } Phase;
 
+// What an op of a step belongs to: a micro-batch's forward or backward pass, forward work that the backward pass does
+// again, or what is done once per optimizer step.
+typedef enum StepPass { STEP_FORWARD, STEP_BACKWARD, STEP_RECOMPUTE, STEP_ONCE } StepPass;
+
 typedef struct LayoutActivation {
     ActId id;
     int layer;         // -1: one for all layers
     Phase first, last; // of a temporary
     bool kept;         // in LAYOUT_ACTIVATIONS, else in LAYOUT_TEMPORARIES
+    bool per_token;    // a row for each token: fewer tokens use the first rows
     DType dtype;
     int64_t rows, cols;
     int64_t offset, bytes; // in bytes, in its block; aligned to 256
@@ -187,11 +195,18 @@ typedef enum ConstId {
     CONST_DOC_START, // [T] int32, only with documents
     CONST_COS,       // [seq, head_dim / 2] float
     CONST_SIN,
-    CONST_SCALARS,     // [MODEL_SCALARS] float
-    CONST_ROUTER_BIAS, // [sparse layers, experts] float
-    CONST_EXPERT_LOAD, // [sparse layers, MOE_LOAD_STATS] float
+    CONST_SCALARS,      // [MODEL_SCALARS] float
+    CONST_ROUTER_BIAS,  // [sparse layers, experts] float
+    CONST_EXPERT_TOTAL, // [sparse layers, experts] int32: tokens of each expert in the step so far
+    CONST_EXPERT_LOAD,  // [sparse layers, MOE_LOAD_STATS] float
     CONST_ID_COUNT,
 } ConstId;
+
+typedef struct LayoutConst {
+    DType dtype;
+    int64_t rows, cols; // 0: not in this model
+    int64_t offset, bytes;
+} LayoutConst;
 
 typedef struct Layout {
     LayoutRequest request;
@@ -204,7 +219,7 @@ typedef struct Layout {
     int64_t element_count, decay_count; // in the shared order, alignment included; the first decay_count decay
     LayoutActivation *activations;
     int activation_count;
-    int64_t const_offset[CONST_ID_COUNT], const_bytes[CONST_ID_COUNT];
+    LayoutConst constants[CONST_ID_COUNT];
     int64_t bytes[LAYOUT_KIND_COUNT];
     int64_t total_bytes;
     // lookup: index + 1 into params / activations, 0 = absent; activations: [pass][layer + 1][id], pass 0 forward
@@ -218,10 +233,20 @@ Status layout_check_kernels(const LayoutRequest *request);
 void layout_free(Layout *layout);
 
 const LayoutParam *layout_param(const Layout *layout, ParamId id, int layer); // NULL: not in this model
-const LayoutActivation *layout_activation(const Layout *layout, ActId id, int layer, int pass); // NULL likewise
+const LayoutActivation *layout_activation(const Layout *layout, ActId id, int layer, StepPass pass); // NULL likewise
 
 int layout_hf_part_count(const Layout *layout, const LayoutParam *param);
 HfPart layout_hf_part(const Layout *layout, const LayoutParam *param, int index);
+
+// Sizes on a rank: rows of the fused qkv, rows of the embedding and of the LM head, and the capacity of the experts'
+// rows.
+int64_t layout_qkv_dim(const LayoutRequest *request);
+int64_t layout_vocab_rows(const LayoutRequest *request);
+int64_t layout_expert_rows(const LayoutRequest *request);
+
+const char *layout_param_name(ParamId id); // "qkv"
+const char *layout_act_name(ActId id);
+const char *layout_const_name(ConstId id);
 
 // Workspace that the ops of the request's device need.
 size_t layout_workspace_bytes(const LayoutRequest *request);

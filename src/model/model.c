@@ -17,9 +17,14 @@ static void upload_rope(Model *model) {
     size_t count = (size_t)request->seq * (size_t)(request->config.head_dim / 2);
     float *cos_table = xmalloc(2 * count * sizeof(float)), *sin_table = cos_table + count;
     model_rope_table(&request->config, request->seq, cos_table, sin_table);
-    model->ops->upload(model->ops, model_const(model, CONST_COS), cos_table, count * sizeof(float));
-    model->ops->upload(model->ops, model_const(model, CONST_SIN), sin_table, count * sizeof(float));
+    model->ops->upload(model->ops, model_const(model, CONST_COS).data, cos_table, count * sizeof(float));
+    model->ops->upload(model->ops, model_const(model, CONST_SIN).data, sin_table, count * sizeof(float));
     free(cos_table);
+}
+
+// A block of the layout, as bytes.
+static Tensor model_block(const Model *model, LayoutKind kind) {
+    return tensor_make(model->memory[kind], DTYPE_U8, 1, model->layout.bytes[kind], layout_kind_name(kind));
 }
 
 Status model_create(Model **out, Ops *ops, const LayoutRequest *request) {
@@ -43,12 +48,12 @@ Status model_create(Model **out, Ops *ops, const LayoutRequest *request) {
         return status;
     }
     ops->bind_workspace(ops, model->memory[LAYOUT_WORKSPACE], (size_t)model->layout.bytes[LAYOUT_WORKSPACE]);
-    ops->zero(ops, model->memory[LAYOUT_CONSTANTS], (size_t)model->layout.bytes[LAYOUT_CONSTANTS]);
+    model->tokens = model->layout.tokens;
+    ops->zero(ops, model_block(model, LAYOUT_CONSTANTS));
     // Padding between parameters takes part in the optimizer's ranges and in the gradient norm: it must hold numbers,
     // and zeros in the gradients. Nothing writes it later.
-    ops->zero(ops, model->memory[LAYOUT_WEIGHTS], (size_t)model->layout.bytes[LAYOUT_WEIGHTS]);
-    if (model->memory[LAYOUT_MASTER])
-        ops->zero(ops, model->memory[LAYOUT_MASTER], (size_t)model->layout.bytes[LAYOUT_MASTER]);
+    ops->zero(ops, model_block(model, LAYOUT_WEIGHTS));
+    if (model->memory[LAYOUT_MASTER]) ops->zero(ops, model_block(model, LAYOUT_MASTER));
     model_zero_optimizer(model);
     upload_rope(model);
     *out = model;
@@ -67,8 +72,8 @@ void model_destroy(Model *model) {
 
 void model_zero_optimizer(Model *model) {
     if (model->layout.request.inference) return;
-    model->ops->zero(model->ops, model->memory[LAYOUT_GRADIENTS], (size_t)model->layout.bytes[LAYOUT_GRADIENTS]);
-    model->ops->zero(model->ops, model->memory[LAYOUT_MOMENTS], (size_t)model->layout.bytes[LAYOUT_MOMENTS]);
+    model->ops->zero(model->ops, model_block(model, LAYOUT_GRADIENTS));
+    model->ops->zero(model->ops, model_block(model, LAYOUT_MOMENTS));
 }
 
 // ---- weights --------------------------------------------------------------------------------------------------------
@@ -230,23 +235,25 @@ void model_step_begin(Model *model, int64_t valid, int micro_batches) {
     model->step_valid = valid;
     model->step_micro_batches = micro_batches;
     model->accumulate = false;
-    model->ops->upload(model->ops, model_const(model, CONST_SCALARS), scalars, sizeof scalars);
+    model->ops->upload(model->ops, model_const(model, CONST_SCALARS).data, scalars, sizeof scalars);
 }
 
 static void upload_inputs(Model *model, const int32_t *ids, const int32_t *targets, const int32_t *doc_start) {
     Ops *ops = model->ops;
     size_t bytes = (size_t)model->layout.tokens * sizeof(int32_t);
-    ops->upload(ops, model_const(model, CONST_IDS), ids, bytes);
-    ops->upload(ops, model_const(model, CONST_TARGETS), targets, bytes);
+    ops->upload(ops, model_const(model, CONST_IDS).data, ids, bytes);
+    ops->upload(ops, model_const(model, CONST_TARGETS).data, targets, bytes);
     if (model->layout.request.documents) {
         assert(doc_start);
-        ops->upload(ops, model_const(model, CONST_DOC_START), doc_start, bytes);
+        ops->upload(ops, model_const(model, CONST_DOC_START).data, doc_start, bytes);
     }
 }
 
 static void run_micro_step(Model *model) {
+    if (!model->accumulate) transformer_zero_added_gradients(model);
     transformer_forward(model);
     transformer_head(model, true);
+    transformer_balance(model);
     transformer_backward(model);
 }
 
@@ -273,27 +280,34 @@ void model_eval_step(Model *model, const int32_t *ids, const int32_t *targets, c
     upload_inputs(model, ids, targets, doc_start);
     transformer_forward(model);
     transformer_head(model, false);
+    transformer_balance(model);
+    model->accumulate = true; // the counts of the next one add up
+}
+
+// Elements [first, first + count) of a block that has a value of `dtype` for every parameter.
+static Tensor parameter_range(const Model *model, LayoutKind kind, DType dtype, int64_t first, int64_t count) {
+    char *memory = model->memory[kind];
+    if (!memory) return TENSOR_NONE;
+    return tensor_make(memory + (size_t)first * dtype_size(dtype), dtype, 1, count, layout_kind_name(kind));
 }
 
 void model_optimizer_step(Model *model, const OptimizerStep *step) {
     Ops *ops = model->ops;
     const Layout *layout = &model->layout;
-    float *norm = model_scalar(model, SCALAR_NORM), *grad = model->memory[LAYOUT_GRADIENTS];
-    float *m = model->memory[LAYOUT_MOMENTS], *v = m + layout->element_count;
-    int32_t *skip = (int32_t *)model_scalar(model, SCALAR_SKIP);
-    ops->norm_f32(ops, norm, grad, layout->element_count);
+    Tensor norm = model_scalar(model, SCALAR_NORM), skip = model_scalar(model, SCALAR_SKIP);
+    model->pass = STEP_ONCE;
+    ops->norm_f32(ops, norm, model_gradients(model));
     float sum_limit = (float)((double)step->loss_limit * (double)model->step_valid);
     ops->guard(ops, skip, model_scalar(model, SCALAR_LOSS_SUM), norm, sum_limit, step->norm_limit);
     for (int range = 0; range < 2; range++) { // matrices decay, vectors do not
-        int64_t first = range ? layout->decay_count : 0, end = range ? layout->element_count : layout->decay_count;
+        int64_t first = range ? layout->decay_count : 0;
+        int64_t count = (range ? layout->element_count : layout->decay_count) - first;
         AdamwArgs args = {
-            .count = end - first,
-            .weight = (char *)model->memory[LAYOUT_WEIGHTS] + (size_t)first * dtype_size(layout->dtype),
-            .master_low = model->memory[LAYOUT_MASTER] ? (int16_t *)model->memory[LAYOUT_MASTER] + first : NULL,
-            .m = m + first,
-            .v = v + first,
-            .grad = grad + first,
-            .dtype = layout->dtype,
+            .weight = parameter_range(model, LAYOUT_WEIGHTS, layout->dtype, first, count),
+            .master_low = parameter_range(model, LAYOUT_MASTER, DTYPE_U16, first, count),
+            .m = parameter_range(model, LAYOUT_MOMENTS, DTYPE_F32, first, count),
+            .v = parameter_range(model, LAYOUT_MOMENTS, DTYPE_F32, layout->element_count + first, count),
+            .grad = parameter_range(model, LAYOUT_GRADIENTS, DTYPE_F32, first, count),
             .lr = step->lr,
             .beta1 = step->beta1,
             .beta2 = step->beta2,
@@ -313,20 +327,13 @@ void model_optimizer_step(Model *model, const OptimizerStep *step) {
 
 enum { RESULT_SLOT = 0, LOAD_SLOT = 1 };
 
-static int32_t *expert_counts(Model *model) { // of the last micro-batch: [sparse layers, experts]
-    model->pass = 0;
-    return transformer_activation(model, ACT_COUNTS, -1);
-}
-
 void model_result_start(Model *model) {
     Ops *ops = model->ops;
-    const ModelConfig *config = &model->layout.request.config;
-    ops->fetch_start(ops, RESULT_SLOT, model_const(model, CONST_SCALARS), MODEL_SCALARS * sizeof(float));
-    int sparse = model_sparse_layers(config);
-    if (!sparse) return;
-    float *load = model_const(model, CONST_EXPERT_LOAD);
-    ops->moe_load_stats(ops, load, expert_counts(model), sparse, config->experts);
-    ops->fetch_start(ops, LOAD_SLOT, load, (size_t)model->layout.const_bytes[CONST_EXPERT_LOAD]);
+    ops->fetch_start(ops, RESULT_SLOT, model_const(model, CONST_SCALARS).data, MODEL_SCALARS * sizeof(float));
+    Tensor load = model_const(model, CONST_EXPERT_LOAD);
+    if (!tensor_present(load)) return;
+    ops->moe_load_stats(ops, load, model_const(model, CONST_EXPERT_TOTAL));
+    ops->fetch_start(ops, LOAD_SLOT, load.data, (size_t)model->layout.constants[CONST_EXPERT_LOAD].bytes);
 }
 
 void model_result_wait(Model *model, StepResult *result) {
@@ -350,12 +357,63 @@ void model_step_result(Model *model, StepResult *result) {
 // ---- expert load ----------------------------------------------------------------------------------------------------
 
 void model_expert_load(Model *model, float *stats) {
-    model->ops->fetch_wait(model->ops, LOAD_SLOT, stats, (size_t)model->layout.const_bytes[CONST_EXPERT_LOAD]);
+    model->ops->fetch_wait(model->ops, LOAD_SLOT, stats, (size_t)model->layout.constants[CONST_EXPERT_LOAD].bytes);
 }
 
 void model_update_router_bias(Model *model, float rate) {
-    const ModelConfig *config = &model->layout.request.config;
-    model->ops->moe_bias_update(model->ops, model_const(model, CONST_ROUTER_BIAS), expert_counts(model),
-                                (int32_t *)model_scalar(model, SCALAR_SKIP), rate, model_sparse_layers(config),
-                                config->experts);
+    model->ops->moe_bias_update(model->ops, model_const(model, CONST_ROUTER_BIAS),
+                                model_const(model, CONST_EXPERT_TOTAL), model_scalar(model, SCALAR_SKIP), rate);
+}
+
+// ---- views ----------------------------------------------------------------------------------------------------------
+
+static Tensor param_view(const Model *model, LayoutKind kind, DType dtype, ParamId id, int layer) {
+    const LayoutParam *param = layout_param(&model->layout, id, layer);
+    char *memory = model->memory[kind];
+    if (!param || !memory) return TENSOR_NONE;
+    int64_t cols = param->shape[param->dims - 1];
+    return tensor_make(memory + (size_t)param->offset * dtype_size(dtype), dtype, param->count / cols, cols,
+                       layout_param_name(id));
+}
+
+Tensor model_weight(const Model *model, ParamId id, int layer) {
+    return param_view(model, LAYOUT_WEIGHTS, model->layout.dtype, id, layer);
+}
+
+Tensor model_grad(const Model *model, ParamId id, int layer) {
+    return param_view(model, LAYOUT_GRADIENTS, DTYPE_F32, id, layer);
+}
+
+Tensor model_gradients(const Model *model) {
+    return parameter_range(model, LAYOUT_GRADIENTS, DTYPE_F32, 0, model->layout.element_count);
+}
+
+Tensor model_act(const Model *model, ActId id, int layer) {
+    const LayoutActivation *act = layout_activation(&model->layout, id, layer, model->pass);
+    if (!act || act->rows * act->cols == 0) return TENSOR_NONE;
+    char *memory = model->memory[act->kept ? LAYOUT_ACTIVATIONS : LAYOUT_TEMPORARIES];
+    return tensor_make(memory + act->offset, act->dtype, act->per_token ? model->tokens : act->rows, act->cols,
+                       layout_act_name(id));
+}
+
+Tensor model_const(const Model *model, ConstId id) {
+    const LayoutConst *constant = &model->layout.constants[id];
+    if (!constant->bytes) return TENSOR_NONE;
+    bool per_token = id == CONST_IDS || id == CONST_TARGETS || id == CONST_DOC_START;
+    return tensor_make((char *)model->memory[LAYOUT_CONSTANTS] + constant->offset, constant->dtype,
+                       per_token ? model->tokens : constant->rows, constant->cols, layout_const_name(id));
+}
+
+Tensor model_scalar(const Model *model, int index) {
+    Tensor scalar = tensor_cols(model_const(model, CONST_SCALARS), index, 1);
+    if (index == SCALAR_SKIP) scalar.dtype = DTYPE_I32;
+    return scalar;
+}
+
+void model_lend_scratch(Model *model, bool lend) {
+    const LayoutActivation *scratch = layout_activation(&model->layout, ACT_SCRATCH, -1, STEP_BACKWARD);
+    int64_t usual = model->layout.bytes[LAYOUT_WORKSPACE];
+    if (!scratch || scratch->bytes <= usual) return;
+    char *memory = lend ? (char *)model->memory[LAYOUT_TEMPORARIES] + scratch->offset : model->memory[LAYOUT_WORKSPACE];
+    model->ops->bind_workspace(model->ops, memory, (size_t)(lend ? scratch->bytes : usual));
 }

@@ -24,7 +24,9 @@ typedef struct Model {
     bool direct;        // run micro-steps op by op instead of replaying the graph (for a profile by category)
     int64_t step_valid; // valid targets of the step under way
     int step_micro_batches;
-    int pass;           // 0 while in forward code, 1 while in backward code (see layout_activation)
+    StepPass pass;      // of the op that is called next
+    int64_t tokens;     // of a micro-batch; generation uses fewer than the layout has room for
+    int first_position; // of the first token, likewise
     float z_loss_coef;  // router z-loss; 0: off
     MoeBalance balance; // of the load-balancing loss
     bool router_bias;   // aux-free balancing: choose experts by probability + bias
@@ -88,24 +90,21 @@ void model_result_start(Model *model); // begins reading the result back
 void model_result_wait(Model *model, StepResult *result);
 void model_step_result(Model *model, StepResult *result); // both
 
-// Expert load of the last micro-batch before model_result_start, after model_result_wait: [sparse layers,
+// Expert load of the step so far, all its micro-batches, after model_result_wait: [sparse layers,
 // MOE_LOAD_STATS], host array.
 void model_expert_load(Model *model, float *stats);
-// Aux-free balancing: bias += rate * sign(mean load - load) from the last micro-batch's counts, unless the guard
-// refused the step. After model_optimizer_step.
+// Aux-free balancing: bias += rate * sign(mean load - load) from the counts of the whole step, unless the guard refused
+// it. After model_optimizer_step.
 void model_update_router_bias(Model *model, float rate);
 
 // ---- for the rest of the room ---------------------------------------------------------------------------------------
 
-static inline void *model_param(const Model *model, LayoutKind kind, ParamId id, int layer) {
-    const LayoutParam *param = layout_param(&model->layout, id, layer);
-    if (!param) return NULL;
-    size_t size = kind == LAYOUT_WEIGHTS ? dtype_size(model->layout.dtype) : kind == LAYOUT_MASTER ? 2 : 4;
-    return (char *)model->memory[kind] + (size_t)param->offset * size;
-}
-static inline void *model_const(const Model *model, ConstId id) {
-    return (char *)model->memory[LAYOUT_CONSTANTS] + model->layout.const_offset[id];
-}
-static inline float *model_scalar(const Model *model, int index) {
-    return (float *)model_const(model, CONST_SCALARS) + index;
-}
+// Views with their (local) shapes; TENSOR_NONE for what this model, rank or pass does not have.
+Tensor model_weight(const Model *model, ParamId id, int layer);
+Tensor model_grad(const Model *model, ParamId id, int layer);
+Tensor model_act(const Model *model, ActId id, int layer); // in the model's current pass
+Tensor model_const(const Model *model, ConstId id);
+Tensor model_scalar(const Model *model, int index); // [1, 1]; SCALAR_SKIP is int32
+Tensor model_gradients(const Model *model);         // all of them: [1, elements]
+// Lends attention the larger workspace that is free in its backward phase, where there is one, and takes it back.
+void model_lend_scratch(Model *model, bool lend);

@@ -8,449 +8,456 @@
 // kept per layer (model/layout.h) are the inputs of the linear layers, which their weight gradients need; the backward
 // passes of RMSNorm and of a dense SwiGLU get along with these, so that the residual stream and SwiGLU's up are not
 // kept.
+//
+// No size stands here: a tensor brings its own, as the layout cut it for this rank.
 #include "model/transformer.h"
 
-#include <assert.h>
+// ---- a layer as its tensors -----------------------------------------------------------------------------------------
 
-void *transformer_activation(const Model *model, ActId id, int layer) {
-    const LayoutActivation *found = layout_activation(&model->layout, id, layer, model->pass);
-    assert(found);
-    return (char *)model->memory[found->kept ? LAYOUT_ACTIVATIONS : LAYOUT_TEMPORARIES] + found->offset;
+// T: tokens of the micro-batch, R: expert rows. Where q_norm is absent there is no QK-norm, and so on.
+typedef struct LayerWeights {
+    Tensor attn_norm, mlp_norm; // [1, hidden]
+    Tensor qkv;                 // [(heads + 2 kv_heads) * head_dim, hidden]
+    Tensor q_norm, k_norm;      // [1, head_dim]
+    Tensor o;                   // [hidden, heads * head_dim]
+    Tensor gate_up, down;       // [2 ffn, hidden], [hidden, ffn]
+    Tensor router;              // [experts, hidden]
+    Tensor expert_gate_up;      // [experts * 2 moe_ffn, hidden]
+    Tensor expert_down;         // [experts * hidden, moe_ffn]
+} LayerWeights;
+
+typedef struct Layer {
+    bool sparse;
+    LayerWeights w, dw; // weights and their gradients
+
+    Tensor residual_in;            // [T, hidden]
+    Tensor attn_normed, attn_rstd; // [T, hidden], [T, 1]
+    Tensor qkv;                    // [T, (heads + 2 kv_heads) * head_dim]
+    Tensor qk, qk_rstd;            // with QK-norm: queries and keys as attention reads them, [T, heads + kv_heads]
+    Tensor q, k, v;                // views of qkv or qk
+    Tensor attn_out, lse;          // [T, heads * head_dim], [batch * heads, seq]
+    Tensor residual_mid;           // [T, hidden]
+    Tensor mlp_normed, mlp_rstd;   // [T, hidden], [T, 1]
+    Tensor gate_up;                // [T, 2 ffn] gate and hidden side by side, or [R, 2 moe_ffn] gate and up
+    Tensor hidden;                 // [T, ffn]: its second half, or [R, moe_ffn]
+    Tensor gathered, expert_out;   // [R, hidden]
+    Tensor residual_out;           // [T, hidden]
+    Attention attention;
+    Rope rope;
+    MoeRouting routing;
+    Tensor row_count; // [1, 1] rows in use
+
+    Tensor dresidual, dnormed; // [T, hidden]
+    Tensor dattn;              // [T, heads * head_dim]
+    Tensor dqkv, dq, dk, dv;   // [T, (heads + 2 kv_heads) * head_dim], and its parts
+    Tensor dhidden;            // [T, ffn] or [R, moe_ffn]
+    Tensor drows, drow_weight; // [R, hidden], [R, 1]
+    Tensor dlogits, dprob;     // [T, experts], [1, experts]
+} Layer;
+
+static LayerWeights layer_weights(const Model *model, int layer, Tensor (*of)(const Model *, ParamId, int)) {
+    return (LayerWeights){.attn_norm = of(model, PARAM_ATTN_NORM, layer),
+                          .mlp_norm = of(model, PARAM_MLP_NORM, layer),
+                          .qkv = of(model, PARAM_QKV, layer),
+                          .q_norm = of(model, PARAM_Q_NORM, layer),
+                          .k_norm = of(model, PARAM_K_NORM, layer),
+                          .o = of(model, PARAM_O, layer),
+                          .gate_up = of(model, PARAM_GATE_UP, layer),
+                          .down = of(model, PARAM_DOWN, layer),
+                          .router = of(model, PARAM_ROUTER, layer),
+                          .expert_gate_up = of(model, PARAM_EXPERT_GATE_UP, layer),
+                          .expert_down = of(model, PARAM_EXPERT_DOWN, layer)};
 }
 
-static void *act(const Model *model, ActId id, int layer) {
-    return transformer_activation(model, id, layer);
-}
-
-static void *weight(const Model *model, ParamId id, int layer) {
-    return model_param(model, LAYOUT_WEIGHTS, id, layer);
-}
-
-static float *grad(const Model *model, ParamId id, int layer) {
-    return model_param(model, LAYOUT_GRADIENTS, id, layer);
-}
-
-// ---- shapes ---------------------------------------------------------------------------------------------------------
-
-static QkRopeShape rope_shape(const Model *model, int layer) {
+// Queries, keys and values stand side by side in a row; what attention reads of them.
+static void attention_tensors(const Model *model, Layer *l) {
     const ModelConfig *c = &model->layout.request.config;
-    return (QkRopeShape){.tokens = model->layout.tokens,
-                         .seq = model->layout.request.seq,
-                         .heads = c->heads,
-                         .kv_heads = c->kv_heads,
-                         .head_dim = c->head_dim,
-                         .cos = model_const(model, CONST_COS),
-                         .sin = model_const(model, CONST_SIN),
-                         .q_weight = weight(model, PARAM_Q_NORM, layer),
-                         .k_weight = weight(model, PARAM_K_NORM, layer),
-                         .eps = c->norm_eps};
+    int64_t q = l->attn_out.cols, kv = (l->qkv.cols - q) / 2;
+    bool documents = model->layout.request.documents;
+    l->qk = tensor_present(l->w.q_norm) ? l->qk : tensor_cols(l->qkv, 0, q + kv);
+    l->q = tensor_cols(l->qk, 0, q);
+    l->k = tensor_cols(l->qk, q, kv);
+    l->v = tensor_cols(l->qkv, q + kv, kv);
+    l->attention = (Attention){.seq = (int)(model->tokens / model->layout.request.micro_batch),
+                               .head_dim = c->head_dim,
+                               .scale = 1.0f / __builtin_sqrtf((float)c->head_dim),
+                               .doc_start = documents ? model_const(model, CONST_DOC_START) : TENSOR_NONE};
+    l->rope = (Rope){.seq = l->attention.seq,
+                     .first_position = model->first_position,
+                     .heads = (int)(q / c->head_dim),
+                     .kv_heads = (int)(kv / c->head_dim),
+                     .head_dim = c->head_dim,
+                     .cos = model_const(model, CONST_COS),
+                     .sin = model_const(model, CONST_SIN),
+                     .q_weight = l->w.q_norm,
+                     .k_weight = l->w.k_norm,
+                     .eps = c->norm_eps};
+    if (!tensor_present(l->dqkv)) return;
+    l->dq = tensor_cols(l->dqkv, 0, q);
+    l->dk = tensor_cols(l->dqkv, q, kv);
+    l->dv = tensor_cols(l->dqkv, q + kv, kv);
 }
 
-// Where attention reads q, k and v: all from the fused qkv, or q and k from the normed and rotated copy under QK-norm.
-typedef struct QkvView {
-    const char *q, *k, *v;
-    AttentionShape shape;
-} QkvView;
-
-static QkvView qkv_view(const Model *model, int layer) {
-    const ModelConfig *c = &model->layout.request.config;
-    const char *qkv = act(model, ACT_QKV, layer);
-    int64_t q_dim = model_attention_dim(c), kv_dim = (int64_t)c->kv_heads * c->head_dim, stride = model_qkv_dim(c);
-    size_t size = dtype_size(model->layout.dtype);
-    const char *qk = model_qk_norm(c) ? act(model, ACT_QK, layer) : qkv;
-    int64_t qk_stride = model_qk_norm(c) ? q_dim + kv_dim : stride;
-    return (QkvView){
-        .q = qk,
-        .k = qk + (size_t)q_dim * size,
-        .v = qkv + (size_t)(q_dim + kv_dim) * size,
-        .shape = {.batch = model->layout.request.micro_batch,
-                  .seq = model->layout.request.seq,
-                  .heads = c->heads,
-                  .kv_heads = c->kv_heads,
-                  .head_dim = c->head_dim,
-                  .q_stride = qk_stride,
-                  .k_stride = qk_stride,
-                  .v_stride = stride,
-                  .o_stride = q_dim,
-                  .scale = 1.0f / __builtin_sqrtf((float)c->head_dim),
-                  .doc_start = model->layout.request.documents ? model_const(model, CONST_DOC_START) : NULL}};
+// gate_up and the gradient of hidden are one buffer for all layers under full recompute: each gives it its own shape.
+static void dense_tensors(Layer *l) {
+    int64_t ffn = l->w.down.cols;
+    l->gate_up = tensor_reshape(l->gate_up, l->mlp_normed.rows, 2 * ffn);
+    l->hidden = tensor_cols(l->gate_up, ffn, ffn);
+    if (tensor_present(l->dhidden)) l->dhidden = tensor_reshape(l->dhidden, l->gate_up.rows, ffn);
 }
 
-static MoeShape moe_shape(const Model *model) {
-    const ModelConfig *c = &model->layout.request.config;
-    return (MoeShape){.tokens = model->layout.tokens,
-                      .experts = c->experts,
-                      .top_k = c->top_k,
-                      .norm_topk = c->norm_topk,
-                      .rows = model->layout.rows,
-                      .force = model->force};
-}
-
-static int sparse_index(const ModelConfig *c, int layer) { // of the layer among the sparse ones
+static int sparse_index(const Model *model, int layer) { // of the layer among this stage's sparse ones
     int index = 0;
-    for (int i = 0; i < layer; i++)
-        index += c->sparse[i];
+    for (int i = model->layout.first_layer; i < layer; i++)
+        index += model->layout.request.config.sparse[i];
     return index;
 }
 
-static MoeRouting moe_routing(const Model *model, int layer) {
-    const ModelConfig *c = &model->layout.request.config;
-    int64_t place = (int64_t)sparse_index(c, layer) * c->experts;
-    const LayoutActivation *logits = layout_activation(&model->layout, ACT_ROUTER_LOGITS, layer, model->pass);
-    return (MoeRouting){.logits = logits ? act(model, ACT_ROUTER_LOGITS, layer) : NULL,
-                        .bias = model->router_bias ? (float *)model_const(model, CONST_ROUTER_BIAS) + place : NULL,
-                        .probs = act(model, ACT_PROBS, layer),
-                        .lse = act(model, ACT_ROUTER_LSE, layer),
-                        .expert = act(model, ACT_EXPERT, layer),
-                        .weight = act(model, ACT_EXPERT_WEIGHT, layer),
-                        .counts = (int32_t *)act(model, ACT_COUNTS, -1) + place,
-                        .offsets = act(model, ACT_OFFSETS, layer),
-                        .row_of_slot = act(model, ACT_ROW_OF_SLOT, layer),
-                        .slot_of_row = act(model, ACT_SLOT_OF_ROW, layer),
-                        .row_weight = act(model, ACT_ROW_WEIGHT, layer),
-                        .prob_sum = (float *)act(model, ACT_PROB_SUM, -1) + place};
+static void moe_tensors(const Model *model, int layer, Layer *l) {
+    int64_t index = sparse_index(model, layer), ffn = l->w.expert_down.cols;
+    Tensor slot_of_row = model_act(model, ACT_SLOT_OF_ROW, layer), offsets = model_act(model, ACT_OFFSETS, layer);
+    Tensor bias = model->router_bias ? tensor_rows(model_const(model, CONST_ROUTER_BIAS), index, 1) : TENSOR_NONE;
+    l->routing = (MoeRouting){.logits = model_act(model, ACT_ROUTER_LOGITS, layer),
+                              .bias = bias,
+                              .probs = model_act(model, ACT_PROBS, layer),
+                              .lse = model_act(model, ACT_ROUTER_LSE, layer),
+                              .expert = model_act(model, ACT_EXPERT, layer),
+                              .weight = model_act(model, ACT_EXPERT_WEIGHT, layer),
+                              .counts = tensor_rows(model_act(model, ACT_COUNTS, -1), index, 1),
+                              .offsets = offsets,
+                              .row_of_slot = model_act(model, ACT_ROW_OF_SLOT, layer),
+                              .slot_of_row = slot_of_row,
+                              .row_weight = model_act(model, ACT_ROW_WEIGHT, layer),
+                              .prob_sum = tensor_rows(model_act(model, ACT_PROB_SUM, -1), index, 1),
+                              .norm_topk = model->layout.request.config.norm_topk,
+                              .force = model->force};
+    l->row_count = tensor_cols(offsets, offsets.cols - 1, 1);
+    l->gate_up = tensor_reshape(l->gate_up, slot_of_row.rows, 2 * ffn);
+    l->hidden = model_act(model, ACT_HIDDEN, layer);
+    l->gathered = model_act(model, ACT_GATHERED, layer);
+    l->expert_out = model_act(model, ACT_EXPERT_OUT, layer);
+    l->drows = model_act(model, ACT_DROWS, layer);
+    l->drow_weight = model_act(model, ACT_DROW_WEIGHT, layer);
+    l->dlogits = model_act(model, ACT_DLOGITS, layer);
+    l->dprob = tensor_rows(model_act(model, ACT_DPROB, -1), index, 1);
+    if (tensor_present(l->dhidden)) l->dhidden = tensor_reshape(l->dhidden, slot_of_row.rows, ffn);
 }
 
-// ---- norms ----------------------------------------------------------------------------------------------------------
-
-typedef struct Norm {
-    ActId residual, normed, rstd; // what it reads, and what it writes
-    ParamId weight;
-} Norm;
-
-static const Norm NORM_ATTENTION = {ACT_RESIDUAL_IN, ACT_ATTN_NORMED, ACT_ATTN_RSTD, PARAM_ATTN_NORM};
-static const Norm NORM_MLP = {ACT_RESIDUAL_MID, ACT_MLP_NORMED, ACT_MLP_RSTD, PARAM_MLP_NORM};
-static const Norm NORM_FINAL = {ACT_RESIDUAL_FINAL, ACT_FINAL_NORMED, ACT_FINAL_RSTD, PARAM_FINAL_NORM};
-
-static void norm_forward(Model *model, int layer, const Norm *norm) {
-    const ModelConfig *c = &model->layout.request.config;
-    model->ops->add_rmsnorm_forward(model->ops, act(model, norm->normed, layer), NULL, act(model, norm->rstd, layer),
-                                    act(model, norm->residual, layer), NULL, weight(model, norm->weight, layer),
-                                    model->layout.tokens, c->hidden, c->norm_eps, model->layout.dtype);
+static bool is_last(const Model *model, int layer) {
+    return layer == model->layout.first_layer + model->layout.layer_count - 1;
 }
 
-// From ACT_DNORMED into ACT_DRESIDUAL; first: which holds nothing yet.
-static void norm_backward(Model *model, int layer, const Norm *norm, bool first) {
-    model->ops->add_rmsnorm_backward(
-        model->ops, act(model, ACT_DRESIDUAL, -1), grad(model, norm->weight, layer), act(model, ACT_DNORMED, -1),
-        act(model, norm->normed, layer), act(model, norm->rstd, layer), weight(model, norm->weight, layer),
-        model->layout.tokens, model->layout.request.config.hidden, first, model->layout.dtype);
+static Layer layer_tensors(const Model *model, int layer) {
+    Layer l = {
+        .sparse = model->layout.request.config.sparse[layer],
+        .w = layer_weights(model, layer, model_weight),
+        .dw = layer_weights(model, layer, model_grad),
+        .residual_in = model_act(model, ACT_RESIDUAL_IN, layer),
+        .attn_normed = model_act(model, ACT_ATTN_NORMED, layer),
+        .attn_rstd = model_act(model, ACT_ATTN_RSTD, layer),
+        .qkv = model_act(model, ACT_QKV, layer),
+        .qk = model_act(model, ACT_QK, layer),
+        .qk_rstd = model_act(model, ACT_QK_RSTD, layer),
+        .attn_out = model_act(model, ACT_ATTN_OUT, layer),
+        .lse = model_act(model, ACT_LSE, layer),
+        .residual_mid = model_act(model, ACT_RESIDUAL_MID, layer),
+        .mlp_normed = model_act(model, ACT_MLP_NORMED, layer),
+        .mlp_rstd = model_act(model, ACT_MLP_RSTD, layer),
+        .gate_up = model_act(model, ACT_GATE_UP, layer),
+        .residual_out = is_last(model, layer) ? model_act(model, ACT_RESIDUAL_FINAL, -1)
+                                              : model_act(model, ACT_RESIDUAL_IN, layer + 1),
+        .dresidual = model_act(model, ACT_DRESIDUAL, -1),
+        .dnormed = model_act(model, ACT_DNORMED, -1),
+        .dattn = model_act(model, ACT_DATTN, layer),
+        .dqkv = model_act(model, ACT_DQKV, layer),
+        .dhidden = model_act(model, ACT_DHIDDEN, layer),
+    };
+    attention_tensors(model, &l);
+    if (l.sparse)
+        moe_tensors(model, layer, &l);
+    else
+        dense_tensors(&l);
+    return l;
 }
 
 // ---- forward --------------------------------------------------------------------------------------------------------
 
-// Queries and keys under QK-norm, into their own place.
-static void qk_rope(Model *model, int layer) {
-    const ModelConfig *c = &model->layout.request.config;
-    QkRopeShape shape = rope_shape(model, layer);
-    model->ops->qk_rope_forward(model->ops, act(model, ACT_QK, layer), (int64_t)(c->heads + c->kv_heads) * c->head_dim,
-                                act(model, ACT_QKV, layer), model_qkv_dim(c), act(model, ACT_QK_RSTD, layer), &shape,
-                                model->layout.dtype);
+static void norm_forward(Model *model, Tensor normed, Tensor rstd, Tensor residual, Tensor weight) {
+    model->ops->add_rmsnorm_forward(model->ops, normed, TENSOR_NONE, rstd, residual, TENSOR_NONE, weight,
+                                    model->layout.request.config.norm_eps);
 }
 
-static const void *attention_norm(Model *model, int layer) {
-    norm_forward(model, layer, &NORM_ATTENTION);
-    return act(model, ACT_ATTN_NORMED, layer);
-}
-
-// ACT_RESIDUAL_IN through the norm and the QKV product.
-void transformer_qkv(Model *model, int layer) {
-    const ModelConfig *c = &model->layout.request.config;
-    model->ops->linear_forward(model->ops, act(model, ACT_QKV, layer), attention_norm(model, layer), c->hidden,
-                               weight(model, PARAM_QKV, layer), NULL, model->layout.tokens, c->hidden, model_qkv_dim(c),
-                               model->layout.dtype);
-}
-
-// The same, and queries and keys as attention reads them.
-static void qkv_rotated(Model *model, int layer) {
-    const ModelConfig *c = &model->layout.request.config;
-    if (model_qk_norm(c)) {
-        transformer_qkv(model, layer);
-        qk_rope(model, layer);
-        return;
+// residual_mid = residual_in + O(attention(QKV(norm(residual_in))))
+static void attention_forward(Model *model, const Layer *l) {
+    Ops *ops = model->ops;
+    norm_forward(model, l->attn_normed, l->attn_rstd, l->residual_in, l->w.attn_norm);
+    if (tensor_present(l->w.q_norm)) {
+        ops->linear_forward(ops, l->qkv, l->attn_normed, l->w.qkv, TENSOR_NONE);
+        ops->qk_rope_forward(ops, l->qk, l->qk_rstd, tensor_cols(l->qkv, 0, l->qk.cols), &l->rope);
+    } else {
+        ops->linear_rope_forward(ops, l->qkv, l->attn_normed, l->w.qkv, &l->rope);
     }
-    QkRopeShape shape = rope_shape(model, layer);
-    model->ops->linear_rope_forward(model->ops, act(model, ACT_QKV, layer), attention_norm(model, layer),
-                                    weight(model, PARAM_QKV, layer), c->hidden, &shape, model->layout.dtype);
+    ops->attention_forward(ops, l->attn_out, l->lse, l->q, l->k, l->v, &l->attention);
+    ops->linear_forward(ops, l->residual_mid, l->attn_out, l->w.o, l->residual_in);
 }
 
-// The attention half of a layer, into ACT_RESIDUAL_MID.
-static void attention_forward(Model *model, int layer) {
+// residual_out = residual_mid + down(SwiGLU(gate_up(norm(residual_mid))))
+static void dense_forward(Model *model, const Layer *l) {
     Ops *ops = model->ops;
-    const ModelConfig *c = &model->layout.request.config;
-    DType dtype = model->layout.dtype;
-    qkv_rotated(model, layer);
-    QkvView view = qkv_view(model, layer);
-    ops->attention_forward(ops, act(model, ACT_ATTN_OUT, layer), act(model, ACT_LSE, layer), view.q, view.k, view.v,
-                           &view.shape, dtype);
-    ops->linear_forward(ops, act(model, ACT_RESIDUAL_MID, layer), act(model, ACT_ATTN_OUT, layer),
-                        model_attention_dim(c), weight(model, PARAM_O, layer), act(model, ACT_RESIDUAL_IN, layer),
-                        model->layout.tokens, model_attention_dim(c), c->hidden, dtype);
+    ops->linear_swiglu_forward(ops, l->gate_up, l->mlp_normed, l->w.gate_up);
+    if (model->pass == STEP_RECOMPUTE) return; // this is what the backward pass reads
+    ops->linear_forward(ops, l->residual_out, l->hidden, l->w.down, l->residual_mid);
 }
 
-// Where a layer leaves its result: the input of the next one, or of the final norm.
-static void *residual_out(Model *model, int layer) {
-    bool last = layer == model->layout.request.config.layers - 1;
-    return last ? act(model, ACT_RESIDUAL_FINAL, -1) : act(model, ACT_RESIDUAL_IN, layer + 1);
-}
-
-// The second half of a dense layer's ACT_GATE_UP rows: the input of its down projection.
-static const void *hidden_part(const Model *model, int layer) {
-    size_t gate_bytes = (size_t)model->layout.request.config.ffn * dtype_size(model->layout.dtype);
-    return (const char *)act(model, ACT_GATE_UP, layer) + gate_bytes;
-}
-
-static void dense_forward(Model *model, int layer, bool output) {
+// The same for each expert on the rows of its tokens. The combine weight goes into SwiGLU, so that the sum over a
+// token's experts is a plain one.
+static void moe_forward(Model *model, const Layer *l) {
     Ops *ops = model->ops;
-    const ModelConfig *c = &model->layout.request.config;
-    int64_t T = model->layout.tokens;
-    DType dtype = model->layout.dtype;
-    ops->linear_swiglu_forward(ops, act(model, ACT_GATE_UP, layer), act(model, ACT_MLP_NORMED, layer),
-                               weight(model, PARAM_GATE_UP, layer), T, c->hidden, c->ffn, dtype);
-    if (!output) return;
-    ops->linear_forward(ops, residual_out(model, layer), hidden_part(model, layer), 2 * (int64_t)c->ffn,
-                        weight(model, PARAM_DOWN, layer), act(model, ACT_RESIDUAL_MID, layer), T, c->ffn, c->hidden,
-                        dtype);
+    ops->moe_router_forward(ops, l->routing.logits, l->mlp_normed, l->w.router);
+    ops->moe_route_forward(ops, &l->routing);
+    ops->moe_gather(ops, l->gathered, l->mlp_normed, &l->routing);
+    ops->grouped_linear_forward(ops, l->gate_up, l->gathered, l->w.expert_gate_up, l->routing.offsets);
+    if (model->pass == STEP_RECOMPUTE) return;
+    ops->swiglu_forward(ops, l->hidden, l->gate_up, l->routing.row_weight, l->row_count);
+    ops->grouped_linear_forward(ops, l->expert_out, l->hidden, l->w.expert_down, l->routing.offsets);
+    ops->moe_sum(ops, l->residual_out, l->expert_out, l->residual_mid, &l->routing);
 }
 
-static void moe_forward(Model *model, int layer, bool output) {
-    Ops *ops = model->ops;
-    const ModelConfig *c = &model->layout.request.config;
-    int64_t T = model->layout.tokens, R = model->layout.rows;
-    DType dtype = model->layout.dtype;
-    MoeShape shape = moe_shape(model);
-    MoeRouting routing = moe_routing(model, layer);
-    const void *normed = act(model, ACT_MLP_NORMED, layer);
-    ops->moe_router_forward(ops, routing.logits, normed, weight(model, PARAM_ROUTER, layer), T, c->hidden, c->experts,
-                            dtype);
-    ops->moe_route_forward(ops, &routing, &shape);
-    void *gathered = act(model, ACT_GATHERED, layer), *gate_up = act(model, ACT_GATE_UP, layer);
-    ops->moe_gather(ops, gathered, normed, &routing, &shape, c->hidden, dtype);
-    ops->grouped_linear_forward(ops, gate_up, gathered, weight(model, PARAM_EXPERT_GATE_UP, layer), routing.offsets,
-                                c->experts, R, c->hidden, 2 * c->moe_ffn, dtype);
-    if (!output) return;
-    void *hidden = act(model, ACT_HIDDEN, layer), *expert_out = act(model, ACT_EXPERT_OUT, layer);
-    // The combine weight goes into SwiGLU, so that the sum over a token's experts is a plain one.
-    ops->swiglu_forward(ops, hidden, gate_up, routing.row_weight, routing.offsets + c->experts, R, c->moe_ffn, dtype);
-    ops->grouped_linear_forward(ops, expert_out, hidden, weight(model, PARAM_EXPERT_DOWN, layer), routing.offsets,
-                                c->experts, R, c->moe_ffn, c->hidden, dtype);
-    ops->moe_sum(ops, residual_out(model, layer), expert_out, act(model, ACT_RESIDUAL_MID, layer), &routing, &shape,
-                 c->hidden, dtype);
-}
-
-// The MLP half of a layer, from ACT_RESIDUAL_MID. output false: stop at what the backward pass reads.
-static void mlp_forward(Model *model, int layer, bool output) {
-    norm_forward(model, layer, &NORM_MLP);
-    if (model->layout.request.config.sparse[layer])
-        moe_forward(model, layer, output);
+static void mlp_forward(Model *model, const Layer *l) {
+    norm_forward(model, l->mlp_normed, l->mlp_rstd, l->residual_mid, l->w.mlp_norm);
+    if (l->sparse)
+        moe_forward(model, l);
     else
-        dense_forward(model, layer, output);
+        dense_forward(model, l);
 }
 
-void transformer_mlp(Model *model, int layer) {
-    mlp_forward(model, layer, true);
+void transformer_embed(Model *model) {
+    model->pass = STEP_FORWARD;
+    model->ops->embedding_forward(model->ops, model_act(model, ACT_RESIDUAL_IN, model->layout.first_layer),
+                                  model_const(model, CONST_IDS), model_weight(model, PARAM_EMBEDDING, -1));
+}
+
+void transformer_layer_forward(Model *model, int layer) {
+    model->pass = STEP_FORWARD;
+    Layer l = layer_tensors(model, layer);
+    attention_forward(model, &l);
+    mlp_forward(model, &l);
 }
 
 void transformer_forward(Model *model) {
+    transformer_embed(model);
+    for (int i = 0; i < model->layout.layer_count; i++)
+        transformer_layer_forward(model, model->layout.first_layer + i);
+}
+
+void transformer_layer_cached(Model *model, int layer, Tensor keys, Tensor values, int used) {
     Ops *ops = model->ops;
-    const ModelConfig *c = &model->layout.request.config;
-    model->pass = 0;
-    ops->embedding_forward(ops, act(model, ACT_RESIDUAL_IN, 0), model_const(model, CONST_IDS),
-                           weight(model, PARAM_EMBEDDING, -1), model->layout.tokens, c->hidden, model->layout.dtype);
-    for (int i = 0; i < c->layers; i++) {
-        attention_forward(model, i);
-        mlp_forward(model, i, true);
+    model->pass = STEP_FORWARD;
+    Layer l = layer_tensors(model, layer);
+    norm_forward(model, l.attn_normed, l.attn_rstd, l.residual_in, l.w.attn_norm);
+    ops->linear_forward(ops, l.qkv, l.attn_normed, l.w.qkv, TENSOR_NONE);
+    ops->qk_rope_forward(ops, l.qk, l.qk_rstd, tensor_cols(l.qkv, 0, l.qk.cols), &l.rope);
+    size_t row_bytes = (size_t)keys.cols * dtype_size(keys.dtype);
+    for (int64_t i = 0; i < l.k.rows; i++) {
+        ops->copy(ops, tensor_at(keys, used + i, 0), tensor_at(l.k, i, 0), row_bytes);
+        ops->copy(ops, tensor_at(values, used + i, 0), tensor_at(l.v, i, 0), row_bytes);
     }
+    for (int64_t i = 0; i < l.q.rows;
+         i++) // one by one: queries stand apart by the stride of qkv, the op takes adjacent ones
+        ops->attention_cached(ops, tensor_rows(l.attn_out, i, 1), tensor_rows(l.q, i, 1), keys, values, used + (int)i,
+                              l.attention.head_dim, l.attention.scale);
+    ops->linear_forward(ops, l.residual_mid, l.attn_out, l.w.o, l.residual_in);
+    mlp_forward(model, &l);
 }
 
 // ---- head -----------------------------------------------------------------------------------------------------------
 
-void transformer_final_norm(Model *model) {
-    norm_forward(model, -1, &NORM_FINAL);
-}
-
-ParamId transformer_head_param(const Model *model) {
+static ParamId head_param(const Model *model) { // the LM head, or the embedding it is tied to
     return model->layout.request.config.tied ? PARAM_EMBEDDING : PARAM_HEAD;
 }
 
-// Before the first gradients of a step: what no product overwrites. The vectors stand together behind the matrices; the
-// embedding is overwritten only as the LM head.
-static void zero_added_gradients(Model *model) {
+static void final_norm(Model *model) {
+    norm_forward(model, model_act(model, ACT_FINAL_NORMED, -1), model_act(model, ACT_FINAL_RSTD, -1),
+                 model_act(model, ACT_RESIDUAL_FINAL, -1), model_weight(model, PARAM_FINAL_NORM, -1));
+}
+
+void transformer_zero_added_gradients(Model *model) {
     Ops *ops = model->ops;
     const Layout *layout = &model->layout;
-    size_t vectors = (size_t)(layout->element_count - layout->decay_count);
-    ops->zero(ops, (float *)model->memory[LAYOUT_GRADIENTS] + layout->decay_count, vectors * sizeof(float));
-    const LayoutParam *embedding = layout_param(layout, PARAM_EMBEDDING, -1);
-    if (transformer_head_param(model) != PARAM_EMBEDDING)
-        ops->zero(ops, grad(model, PARAM_EMBEDDING, -1), (size_t)embedding->count * sizeof(float));
+    Tensor all = model_gradients(model);
+    model->pass = STEP_ONCE;
+    ops->zero(ops, tensor_cols(all, layout->decay_count, layout->element_count - layout->decay_count));
+    Tensor embedding = model_grad(model, PARAM_EMBEDDING, -1);
+    if (tensor_present(embedding) && head_param(model) != PARAM_EMBEDDING) ops->zero(ops, embedding);
+}
+
+// Rows of normed that one chunk of logits takes.
+static int64_t chunk_rows(Tensor normed, Tensor logits, int64_t first) {
+    return normed.rows - first < logits.rows ? normed.rows - first : logits.rows;
 }
 
 void transformer_head(Model *model, bool backward) {
     Ops *ops = model->ops;
-    const Layout *layout = &model->layout;
-    const ModelConfig *c = &layout->request.config;
-    DType dtype = layout->dtype;
-    size_t row_bytes = (size_t)c->hidden * dtype_size(dtype);
-    model->pass = 0;
-    if (backward && !model->accumulate) zero_added_gradients(model);
-    transformer_final_norm(model);
-    char *normed = act(model, ACT_FINAL_NORMED, -1), *dnormed = act(model, ACT_DNORMED, -1);
-    void *logits = act(model, ACT_LOGITS, -1), *head = weight(model, transformer_head_param(model), -1);
-    float *losses = act(model, ACT_LOSSES, -1);
-    const int32_t *targets = model_const(model, CONST_TARGETS);
+    model->pass = STEP_FORWARD;
+    final_norm(model);
+    Tensor normed = model_act(model, ACT_FINAL_NORMED, -1), dnormed = model_act(model, ACT_DNORMED, -1);
+    Tensor logits = model_act(model, ACT_LOGITS, -1), losses = model_act(model, ACT_LOSSES, -1);
+    Tensor head = model_weight(model, head_param(model), -1), dhead = model_grad(model, head_param(model), -1);
+    Tensor targets = model_const(model, CONST_TARGETS);
+    Tensor scale = backward ? model_scalar(model, SCALAR_CE_SCALE) : TENSOR_NONE;
     // The full logits never exist: a chunk's loss and gradient are taken while it is there.
-    for (int64_t first = 0; first < layout->tokens; first += layout->logits_rows) {
-        int64_t rows = layout->tokens - first < layout->logits_rows ? layout->tokens - first : layout->logits_rows;
-        char *chunk = normed + (size_t)first * row_bytes;
-        ops->linear_forward(ops, logits, chunk, c->hidden, head, NULL, rows, c->hidden, c->vocab, dtype);
-        ops->cross_entropy(ops, losses + first, logits, targets + first,
-                           backward ? model_scalar(model, SCALAR_CE_SCALE) : NULL, rows, c->vocab, dtype);
+    for (int64_t first = 0, rows; first < normed.rows; first += rows) {
+        rows = chunk_rows(normed, logits, first);
+        Tensor in = tensor_rows(normed, first, rows), out = tensor_rows(logits, 0, rows);
+        ops->linear_forward(ops, out, in, head, TENSOR_NONE);
+        ops->cross_entropy(ops, tensor_rows(losses, first, rows), out, tensor_rows(targets, first, rows), scale);
         if (!backward) continue;
-        ops->linear_backward_input(ops, dnormed + (size_t)first * row_bytes, logits, head, rows, c->hidden, c->vocab,
-                                   dtype);
-        ops->linear_backward_weight(ops, grad(model, transformer_head_param(model), -1), logits, chunk, c->hidden, rows,
-                                    c->hidden, c->vocab, model->accumulate || first > 0, dtype);
+        model->pass = STEP_BACKWARD;
+        ops->linear_backward_input(ops, tensor_rows(dnormed, first, rows), out, head);
+        ops->linear_backward_weight(ops, dhead, out, in, model->accumulate || first > 0);
+        model->pass = STEP_FORWARD;
     }
-    ops->sum_f32(ops, model_scalar(model, SCALAR_LOSS_SUM), losses, layout->tokens, true);
-    int sparse = model_sparse_layers(c);
-    if (sparse)
-        ops->moe_balance(ops, model_scalar(model, SCALAR_AUX_SUM), act(model, ACT_DPROB, -1),
-                         model_scalar(model, SCALAR_AUX_SCALE), act(model, ACT_COUNTS, -1),
-                         act(model, ACT_PROB_SUM, -1), model->balance, sparse, layout->tokens, c->experts);
-    if (backward) norm_backward(model, -1, &NORM_FINAL, true);
+    ops->sum_f32(ops, model_scalar(model, SCALAR_LOSS_SUM), losses, true);
+}
+
+// The final norm's backward pass: from dnormed into dresidual, which holds nothing yet.
+void transformer_head_backward(Model *model) {
+    model->pass = STEP_FORWARD; // of the final norm's tensors
+    Tensor normed = model_act(model, ACT_FINAL_NORMED, -1), rstd = model_act(model, ACT_FINAL_RSTD, -1);
+    model->pass = STEP_BACKWARD;
+    model->ops->add_rmsnorm_backward(model->ops, model_act(model, ACT_DRESIDUAL, -1),
+                                     model_grad(model, PARAM_FINAL_NORM, -1), model_act(model, ACT_DNORMED, -1), normed,
+                                     rstd, model_weight(model, PARAM_FINAL_NORM, -1), true);
+}
+
+// Counts of all layers are there: the balancing loss, its gradients, and the step's load.
+void transformer_balance(Model *model) {
+    Ops *ops = model->ops;
+    model->pass = STEP_FORWARD;
+    Tensor counts = model_act(model, ACT_COUNTS, -1);
+    if (!tensor_present(counts)) return;
+    ops->moe_balance(ops, model_scalar(model, SCALAR_AUX_SUM), model_act(model, ACT_DPROB, -1),
+                     model_scalar(model, SCALAR_AUX_SCALE), counts, model_act(model, ACT_PROB_SUM, -1), model->balance,
+                     model->tokens);
+    ops->moe_add_counts(ops, model_const(model, CONST_EXPERT_TOTAL), counts, model->accumulate);
+}
+
+static void head_logits(Model *model, Tensor logits, Tensor normed) {
+    model->ops->linear_forward(model->ops, logits, normed, model_weight(model, head_param(model), -1), TENSOR_NONE);
+}
+
+Tensor transformer_last_logits(Model *model) {
+    final_norm(model);
+    Tensor normed = model_act(model, ACT_FINAL_NORMED, -1);
+    Tensor logits = tensor_rows(model_act(model, ACT_LOGITS, -1), 0, 1);
+    head_logits(model, logits, tensor_rows(normed, normed.rows - 1, 1));
+    return logits;
 }
 
 void transformer_logits(Model *model, void *host) {
-    const Layout *layout = &model->layout;
-    const ModelConfig *c = &layout->request.config;
-    size_t row_bytes = (size_t)c->hidden * dtype_size(layout->dtype),
-           out_bytes = (size_t)c->vocab * dtype_size(layout->dtype);
     transformer_forward(model);
-    transformer_final_norm(model);
-    void *logits = act(model, ACT_LOGITS, -1);
-    for (int64_t first = 0; first < layout->tokens; first += layout->logits_rows) {
-        int64_t rows = layout->tokens - first < layout->logits_rows ? layout->tokens - first : layout->logits_rows;
-        const char *chunk = (const char *)act(model, ACT_FINAL_NORMED, -1) + (size_t)first * row_bytes;
-        model->ops->linear_forward(model->ops, logits, chunk, c->hidden,
-                                   weight(model, transformer_head_param(model), -1), NULL, rows, c->hidden, c->vocab,
-                                   layout->dtype);
-        model->ops->download(model->ops, (char *)host + (size_t)first * out_bytes, logits, (size_t)rows * out_bytes);
+    final_norm(model);
+    Tensor normed = model_act(model, ACT_FINAL_NORMED, -1), logits = model_act(model, ACT_LOGITS, -1);
+    size_t row_bytes = (size_t)logits.cols * dtype_size(logits.dtype);
+    for (int64_t first = 0, rows; first < normed.rows; first += rows) {
+        rows = chunk_rows(normed, logits, first);
+        head_logits(model, tensor_rows(logits, 0, rows), tensor_rows(normed, first, rows));
+        model->ops->download(model->ops, (char *)host + (size_t)first * row_bytes, logits.data,
+                             (size_t)rows * row_bytes);
     }
 }
 
 // ---- backward -------------------------------------------------------------------------------------------------------
 
-static void dense_backward(Model *model, int layer) {
-    Ops *ops = model->ops;
-    const ModelConfig *c = &model->layout.request.config;
-    int64_t T = model->layout.tokens;
-    DType dtype = model->layout.dtype;
-    void *dresidual = act(model, ACT_DRESIDUAL, -1), *gate_hidden = act(model, ACT_GATE_UP, layer);
-    ops->linear_backward_weight(ops, grad(model, PARAM_DOWN, layer), dresidual, hidden_part(model, layer),
-                                2 * (int64_t)c->ffn, T, c->ffn, c->hidden, model->accumulate, dtype);
-    ops->linear_swiglu_backward(ops, gate_hidden, act(model, ACT_DHIDDEN, layer), gate_hidden, dresidual,
-                                weight(model, PARAM_DOWN, layer), T, c->ffn, c->hidden, dtype);
-    const void *dgate_up = gate_hidden; // by now
-    ops->linear_backward_weight(ops, grad(model, PARAM_GATE_UP, layer), dgate_up, act(model, ACT_MLP_NORMED, layer),
-                                c->hidden, T, c->hidden, 2 * c->ffn, model->accumulate, dtype);
-    ops->linear_backward_input(ops, act(model, ACT_DNORMED, -1), dgate_up, weight(model, PARAM_GATE_UP, layer), T,
-                               c->hidden, 2 * c->ffn, dtype);
-    norm_backward(model, layer, &NORM_MLP, false);
+// dresidual, the gradient of what a sub-layer hands on, gets the part that goes through its norm added.
+static void norm_backward(Model *model, const Layer *l, Tensor dweight, Tensor normed, Tensor rstd, Tensor weight) {
+    model->ops->add_rmsnorm_backward(model->ops, l->dresidual, dweight, l->dnormed, normed, rstd, weight, false);
 }
 
-static void moe_backward(Model *model, int layer) {
+static void dense_backward(Model *model, const Layer *l) {
     Ops *ops = model->ops;
-    const ModelConfig *c = &model->layout.request.config;
-    int64_t T = model->layout.tokens, R = model->layout.rows;
-    DType dtype = model->layout.dtype;
-    MoeShape shape = moe_shape(model);
-    MoeRouting routing = moe_routing(model, layer);
-    const int32_t *row_count = routing.offsets + c->experts;
-    void *drows = act(model, ACT_DROWS, layer), *dhidden = act(model, ACT_DHIDDEN, layer);
-    void *gate_up = act(model, ACT_GATE_UP, layer), *dnormed = act(model, ACT_DNORMED, -1);
-    float *drow_weight = act(model, ACT_DROW_WEIGHT, layer), *dlogits = act(model, ACT_DLOGITS, layer);
-    const void *down = weight(model, PARAM_EXPERT_DOWN, layer), *router = weight(model, PARAM_ROUTER, layer);
-
-    ops->moe_gather(ops, drows, act(model, ACT_DRESIDUAL, -1), &routing, &shape, c->hidden, dtype);
-    ops->grouped_linear_backward_input(ops, dhidden, drows, down, routing.offsets, c->experts, R, c->moe_ffn, c->hidden,
-                                       dtype);
-    ops->swiglu_backward(ops, gate_up, dhidden, drow_weight, gate_up, dhidden, routing.row_weight, row_count, R,
-                         c->moe_ffn, dtype);
-    ops->grouped_linear_backward_weight(ops, grad(model, PARAM_EXPERT_DOWN, layer), drows, dhidden, routing.offsets,
-                                        c->experts, R, c->moe_ffn, c->hidden, model->accumulate, dtype);
-    ops->grouped_linear_backward_input(ops, drows, gate_up, weight(model, PARAM_EXPERT_GATE_UP, layer), routing.offsets,
-                                       c->experts, R, c->hidden, 2 * c->moe_ffn, dtype);
-    ops->moe_sum(ops, dnormed, drows, NULL, &routing, &shape, c->hidden, dtype);
-    const float *dprob = (float *)act(model, ACT_DPROB, -1) + (int64_t)sparse_index(c, layer) * c->experts;
-    ops->moe_route_backward(ops, dlogits, drow_weight, dprob,
-                            model->z_loss_coef != 0 ? model_scalar(model, SCALAR_Z_COEF) : NULL, &routing, &shape);
-    const void *normed = act(model, ACT_MLP_NORMED, layer);
-    ops->moe_router_backward(ops, dnormed, grad(model, PARAM_ROUTER, layer), dlogits, normed, router, T, c->hidden,
-                             c->experts, model->accumulate, dtype);
-    norm_backward(model, layer, &NORM_MLP, false);
-    void *gathered = act(model, ACT_GATHERED, layer);
-    if (model->layout.request.recompute == RECOMPUTE_SELECTIVE)
-        ops->moe_gather(ops, gathered, normed, &routing, &shape, c->hidden, dtype);
-    ops->grouped_linear_backward_weight(ops, grad(model, PARAM_EXPERT_GATE_UP, layer), gate_up, gathered,
-                                        routing.offsets, c->experts, R, c->hidden, 2 * c->moe_ffn, model->accumulate,
-                                        dtype);
+    ops->linear_backward_weight(ops, l->dw.down, l->dresidual, l->hidden, model->accumulate);
+    ops->linear_swiglu_backward(ops, l->gate_up, l->dhidden, l->gate_up, l->dresidual, l->w.down);
+    Tensor dgate_up = l->gate_up; // by now
+    ops->linear_backward_weight(ops, l->dw.gate_up, dgate_up, l->mlp_normed, model->accumulate);
+    ops->linear_backward_input(ops, l->dnormed, dgate_up, l->w.gate_up);
+    norm_backward(model, l, l->dw.mlp_norm, l->mlp_normed, l->mlp_rstd, l->w.mlp_norm);
 }
 
-// Lends attention the larger workspace that is free in its backward phase, where there is one, and takes it back.
-static void bind_scratch(Model *model, bool lend) {
-    const LayoutActivation *scratch = layout_activation(&model->layout, ACT_SCRATCH, -1, 1);
-    int64_t usual = model->layout.bytes[LAYOUT_WORKSPACE];
-    if (!scratch || scratch->bytes <= usual) return;
-    void *memory = lend ? act(model, ACT_SCRATCH, -1) : model->memory[LAYOUT_WORKSPACE];
-    model->ops->bind_workspace(model->ops, memory, (size_t)(lend ? scratch->bytes : usual));
+static bool recomputes(const Model *model, Recompute policy) {
+    return model->layout.request.recompute == policy;
 }
 
-static void attention_backward(Model *model, int layer) {
+static void moe_backward(Model *model, const Layer *l) {
     Ops *ops = model->ops;
-    const ModelConfig *c = &model->layout.request.config;
-    int64_t T = model->layout.tokens, qkv_dim = model_qkv_dim(c), q_dim = model_attention_dim(c);
-    int64_t kv_dim = (int64_t)c->kv_heads * c->head_dim;
-    DType dtype = model->layout.dtype;
-    size_t size = dtype_size(dtype);
-    void *dresidual = act(model, ACT_DRESIDUAL, -1), *dattn = act(model, ACT_DATTN, layer);
-    const void *attn_out = act(model, ACT_ATTN_OUT, layer);
-    char *dqkv = act(model, ACT_DQKV, layer);
-    ops->linear_backward_input(ops, dattn, dresidual, weight(model, PARAM_O, layer), T, (int)q_dim, c->hidden, dtype);
-    ops->linear_backward_weight(ops, grad(model, PARAM_O, layer), dresidual, attn_out, q_dim, T, (int)q_dim, c->hidden,
-                                model->accumulate, dtype);
-    if (model_qk_norm(c) && model->layout.request.recompute == RECOMPUTE_SELECTIVE) qk_rope(model, layer);
-    QkvView view = qkv_view(model, layer);
-    QkRopeShape rope = rope_shape(model, layer);
-    bind_scratch(model, true);
-    ops->attention_backward(ops, dqkv, dqkv + (size_t)q_dim * size, dqkv + (size_t)(q_dim + kv_dim) * size, qkv_dim,
-                            dattn, attn_out, act(model, ACT_LSE, layer), view.q, view.k, view.v, &view.shape,
-                            model_qk_norm(c) ? NULL : &rope, dtype);
-    bind_scratch(model, false);
-    if (model_qk_norm(c)) // without it attention has taken the rotation back
-        ops->qk_rope_backward(ops, dqkv, qkv_dim, act(model, ACT_QKV, layer), qkv_dim, act(model, ACT_QK_RSTD, layer),
-                              grad(model, PARAM_Q_NORM, layer), grad(model, PARAM_K_NORM, layer), &rope, dtype);
-    ops->linear_backward_weight(ops, grad(model, PARAM_QKV, layer), dqkv, act(model, ACT_ATTN_NORMED, layer), c->hidden,
-                                T, c->hidden, (int)qkv_dim, model->accumulate, dtype);
-    ops->linear_backward_input(ops, act(model, ACT_DNORMED, -1), dqkv, weight(model, PARAM_QKV, layer), T, c->hidden,
-                               (int)qkv_dim, dtype);
-    norm_backward(model, layer, &NORM_ATTENTION, false);
+    Tensor z_coef = model->z_loss_coef != 0 ? model_scalar(model, SCALAR_Z_COEF) : TENSOR_NONE;
+    Tensor offsets = l->routing.offsets;
+    ops->moe_gather(ops, l->drows, l->dresidual, &l->routing);
+    ops->grouped_linear_backward_input(ops, l->dhidden, l->drows, l->w.expert_down, offsets);
+    ops->swiglu_backward(ops, l->gate_up, l->dhidden, l->drow_weight, l->gate_up, l->dhidden, l->routing.row_weight,
+                         l->row_count);
+    Tensor dgate_up = l->gate_up, hidden = l->dhidden; // by now
+    ops->grouped_linear_backward_weight(ops, l->dw.expert_down, l->drows, hidden, offsets, model->accumulate);
+    ops->grouped_linear_backward_input(ops, l->drows, dgate_up, l->w.expert_gate_up, offsets);
+    ops->moe_sum(ops, l->dnormed, l->drows, TENSOR_NONE, &l->routing);
+    ops->moe_route_backward(ops, l->dlogits, l->drow_weight, l->dprob, z_coef, &l->routing);
+    ops->moe_router_backward(ops, l->dnormed, l->dw.router, l->dlogits, l->mlp_normed, l->w.router, model->accumulate);
+    norm_backward(model, l, l->dw.mlp_norm, l->mlp_normed, l->mlp_rstd, l->w.mlp_norm);
+    if (recomputes(model, RECOMPUTE_SELECTIVE)) {
+        model->pass = STEP_RECOMPUTE;
+        ops->moe_gather(ops, l->gathered, l->mlp_normed, &l->routing);
+        model->pass = STEP_BACKWARD;
+    }
+    ops->grouped_linear_backward_weight(ops, l->dw.expert_gate_up, dgate_up, l->gathered, offsets, model->accumulate);
+}
+
+static void attention_backward(Model *model, const Layer *l) {
+    Ops *ops = model->ops;
+    bool qk_norm = tensor_present(l->w.q_norm);
+    Tensor qk_in = tensor_cols(l->qkv, 0, l->qk.cols), dqk = tensor_cols(l->dqkv, 0, l->qk.cols);
+    ops->linear_backward_input(ops, l->dattn, l->dresidual, l->w.o);
+    ops->linear_backward_weight(ops, l->dw.o, l->dresidual, l->attn_out, model->accumulate);
+    if (qk_norm && recomputes(model, RECOMPUTE_SELECTIVE)) {
+        model->pass = STEP_RECOMPUTE;
+        ops->qk_rope_forward(ops, l->qk, l->qk_rstd, qk_in, &l->rope);
+        model->pass = STEP_BACKWARD;
+    }
+    model_lend_scratch(model, true);
+    ops->attention_backward(ops, l->dq, l->dk, l->dv, l->dattn, l->attn_out, l->lse, l->q, l->k, l->v, &l->attention,
+                            qk_norm ? NULL : &l->rope);
+    model_lend_scratch(model, false);
+    if (qk_norm) // without it attention has taken the rotation back
+        ops->qk_rope_backward(ops, dqk, l->dw.q_norm, l->dw.k_norm, qk_in, l->qk_rstd, &l->rope);
+    ops->linear_backward_weight(ops, l->dw.qkv, l->dqkv, l->attn_normed, model->accumulate);
+    ops->linear_backward_input(ops, l->dnormed, l->dqkv, l->w.qkv);
+    norm_backward(model, l, l->dw.attn_norm, l->attn_normed, l->attn_rstd, l->w.attn_norm);
+}
+
+void transformer_layer_backward(Model *model, int layer) {
+    model->pass = STEP_BACKWARD;
+    Layer l = layer_tensors(model, layer);
+    if (recomputes(model, RECOMPUTE_FULL)) {
+        model->pass = STEP_RECOMPUTE;
+        attention_forward(model, &l);
+        mlp_forward(model, &l);
+        model->pass = STEP_BACKWARD;
+    }
+    if (l.sparse)
+        moe_backward(model, &l);
+    else
+        dense_backward(model, &l);
+    attention_backward(model, &l);
+}
+
+void transformer_embed_backward(Model *model) {
+    model->pass = STEP_BACKWARD;
+    model->ops->embedding_backward(model->ops, model_grad(model, PARAM_EMBEDDING, -1),
+                                   model_act(model, ACT_DRESIDUAL, -1), model_const(model, CONST_IDS));
 }
 
 void transformer_backward(Model *model) {
-    const ModelConfig *c = &model->layout.request.config;
-    model->pass = 1;
-    for (int i = c->layers - 1; i >= 0; i--) {
-        if (model->layout.request.recompute == RECOMPUTE_FULL) {
-            attention_forward(model, i);
-            mlp_forward(model, i, false);
-        }
-        if (c->sparse[i])
-            moe_backward(model, i);
-        else
-            dense_backward(model, i);
-        attention_backward(model, i);
-    }
-    model->ops->embedding_backward(model->ops, grad(model, PARAM_EMBEDDING, -1), act(model, ACT_DRESIDUAL, -1),
-                                   model_const(model, CONST_IDS), model->layout.tokens, c->hidden, c->vocab,
-                                   model->layout.dtype);
+    transformer_head_backward(model);
+    for (int i = model->layout.layer_count - 1; i >= 0; i--)
+        transformer_layer_backward(model, model->layout.first_layer + i);
+    transformer_embed_backward(model);
 }

@@ -3,18 +3,26 @@
 
 #include "model/model.h"
 
-// ids, targets and doc_start of the micro-batch are in the model's constants.
-void transformer_forward(Model *model);  // through the last layer: ACT_RESIDUAL_FINAL is set
-void transformer_backward(Model *model); // from ACT_DRESIDUAL, set by transformer_head
+// ids, targets and doc_start of the micro-batch are in the model's constants. A micro-step is, in this order:
+void transformer_zero_added_gradients(Model *model); // first of a step: gradients that no product overwrites
+void transformer_forward(Model *model);              // through the last layer: ACT_RESIDUAL_FINAL is set
 // Final norm, LM head and cross entropy in chunks. Adds to the loss sum; with `backward` also the gradients of the head
-// and ACT_DRESIDUAL.
+// and of the final norm's result.
 void transformer_head(Model *model, bool backward);
+void transformer_balance(Model *model);  // MoE: balancing loss, and the load of the step
+void transformer_backward(Model *model); // from the head on
+
+// Their parts, for pipelines and for the record of a step.
+void transformer_embed(Model *model);
+void transformer_layer_forward(Model *model, int layer);
+void transformer_head_backward(Model *model);
+void transformer_layer_backward(Model *model, int layer);
+void transformer_embed_backward(Model *model);
+
 // Runs the forward pass, and logits of all tokens to a host array [tokens, vocab] of the model's dtype.
 void transformer_logits(Model *model, void *host);
 
-// For model/generate.c, which runs the layers with cached keys and values: the pieces that do not depend on the cache.
-void *transformer_activation(const Model *model, ActId id, int layer); // in the current pass
-void transformer_qkv(Model *model, int layer);      // ACT_RESIDUAL_IN through the norm and the QKV product
-void transformer_mlp(Model *model, int layer);      // from ACT_RESIDUAL_MID to the next layer's ACT_RESIDUAL_IN
-void transformer_final_norm(Model *model);          // into ACT_FINAL_NORMED
-ParamId transformer_head_param(const Model *model); // the LM head, or the embedding it is tied to
+// For model/generate.c: a layer forward with keys and values that are kept; those of the model's tokens go into rows
+// `used` and on. Then the logits of the last token: [1, vocab].
+void transformer_layer_cached(Model *model, int layer, Tensor keys, Tensor values, int used);
+Tensor transformer_last_logits(Model *model);

@@ -63,17 +63,43 @@ Status ops_create(Ops **ops, const char *device) {
     return status_hint(status_usage("unknown device \"%s\"", device), "use cpu, cuda, cuda:N or auto");
 }
 
+const char *device_kind_name(DeviceKind kind) {
+    return kind == DEVICE_CUDA ? "cuda" : "cpu";
+}
+
 const char *op_category_name(OpCategory category) {
-    static const char *const names[OP_CATEGORY_COUNT] = {
-        [OP_GEMM] = "gemm",           [OP_ATTENTION] = "attention", [OP_MOE] = "moe", [OP_ELEMENTWISE] = "elementwise",
-        [OP_OPTIMIZER] = "optimizer", [OP_COPY] = "copy",
+    static const char *const names[CATEGORY_COUNT] = {
+        [CATEGORY_GEMM] = "gemm",       [CATEGORY_GROUPED] = "grouped",         [CATEGORY_ATTENTION] = "attention",
+        [CATEGORY_ROUTING] = "routing", [CATEGORY_ELEMENTWISE] = "elementwise", [CATEGORY_OPTIMIZER] = "optimizer",
+        [CATEGORY_COPY] = "copy",
     };
     return names[category];
 }
 
+const char *op_name(OpId op) {
+#define OPS_LIST_NAME(id, function, category) #function,
+    static const char *const names[OP_COUNT] = {OPS_LIST(OPS_LIST_NAME)};
+#undef OPS_LIST_NAME
+    return names[op];
+}
+
+OpCategory op_category(OpId op) {
+#define OPS_LIST_CATEGORY(id, function, category) category,
+    static const OpCategory categories[OP_COUNT] = {OPS_LIST(OPS_LIST_CATEGORY)};
+#undef OPS_LIST_CATEGORY
+    return categories[op];
+}
+
+void op_sum_categories(const double of_ops[OP_COUNT], double of_categories[CATEGORY_COUNT]) {
+    for (int i = 0; i < CATEGORY_COUNT; i++)
+        of_categories[i] = 0;
+    for (int i = 0; i < OP_COUNT; i++)
+        of_categories[op_category((OpId)i)] += of_ops[i];
+}
+
 void ops_destroy(Ops *ops) {
     if (!ops) return;
-    if (strcmp(ops->name, "cpu") == 0)
+    if (ops->kind == DEVICE_CPU)
         ops_cpu_destroy(ops);
     else
         ops_cuda_destroy(ops);
@@ -81,22 +107,19 @@ void ops_destroy(Ops *ops) {
 
 // ---- fused ops as their parts ---------------------------------------------------------------------------------------
 
-void ops_linear_then_rope_forward(Ops *ops, void *out, const void *in, const void *weight, int in_dim,
-                                  const QkRopeShape *rope, DType dtype) {
-    int out_dim = (rope->heads + 2 * rope->kv_heads) * rope->head_dim;
-    ops->linear_forward(ops, out, in, in_dim, weight, NULL, rope->tokens, in_dim, out_dim, dtype);
-    ops->qk_rope_forward(ops, out, out_dim, out, out_dim, NULL, rope, dtype);
+void ops_linear_then_rope_forward(Ops *ops, Tensor out, Tensor in, Tensor weight, const Rope *rope) {
+    Tensor qk = tensor_cols(out, 0, (int64_t)(rope->heads + rope->kv_heads) * rope->head_dim);
+    ops->linear_forward(ops, out, in, weight, TENSOR_NONE);
+    ops->qk_rope_forward(ops, qk, TENSOR_NONE, qk, rope);
 }
 
-void ops_linear_then_swiglu_forward(Ops *ops, void *gate_hidden, const void *in, const void *weight, int64_t rows,
-                                    int in_dim, int dim, DType dtype) {
-    ops->linear_forward(ops, gate_hidden, in, in_dim, weight, NULL, rows, in_dim, 2 * dim, dtype);
-    ops->swiglu_packed_forward(ops, gate_hidden, rows, dim, dtype);
+void ops_linear_then_swiglu_forward(Ops *ops, Tensor gate_hidden, Tensor in, Tensor weight) {
+    ops->linear_forward(ops, gate_hidden, in, weight, TENSOR_NONE);
+    ops->swiglu_packed_forward(ops, gate_hidden);
 }
 
-void ops_linear_then_swiglu_backward(Ops *ops, void *dgate_up, void *scratch, const void *gate_hidden,
-                                     const void *dnext, const void *weight, int64_t rows, int dim, int next_dim,
-                                     DType dtype) {
-    ops->linear_backward_input(ops, scratch, dnext, weight, rows, dim, next_dim, dtype);
-    ops->swiglu_packed_backward(ops, dgate_up, gate_hidden, scratch, rows, dim, dtype);
+void ops_linear_then_swiglu_backward(Ops *ops, Tensor dgate_up, Tensor scratch, Tensor gate_hidden, Tensor dnext,
+                                     Tensor weight) {
+    ops->linear_backward_input(ops, scratch, dnext, weight);
+    ops->swiglu_packed_backward(ops, dgate_up, gate_hidden, scratch);
 }

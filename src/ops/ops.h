@@ -1,17 +1,21 @@
-// The operations a transformer needs, as one table of functions on plain pointers and sizes. model/transformer.c is
-// written against this table only; ops/cpu and ops/cuda each fill one. A call enqueues work in order and returns; on
-// the CPU it is done when the call returns.
+// The operations a transformer needs, as one table of functions on tensors. model/transformer.c is written against this
+// table only; ops/cpu and ops/cuda each fill one. A call enqueues work in order and returns; on the CPU it is done when
+// the call returns.
 //
 // Conventions
-//  - All pointers are memory of the table (from alloc), except where a name says host.
-//  - `dtype` is the storage type of activations and weights: DTYPE_F32 or DTYPE_BF16. Sums are taken in float (or
-//  better).
+//  - Tensors (ops/tensor.h) are views of the table's memory (from alloc). Outputs come first, then inputs, then
+//  numbers.
+//  - Activations and weights are DTYPE_F32 or DTYPE_BF16, the same in one call. Sums are taken in float (or better).
 //    Weight gradients, optimizer state, log-sum-exp, reciprocal deviations and everything of the MoE router are float.
-//  - Weights are [out_dim, in_dim], row-major, as PyTorch and HF store them. Rows are tokens: row = batch * seq +
-//  position.
+//  - Weights are [out, in], row-major, as PyTorch and HF store them. Rows of activations are tokens: row = batch * seq
+//  +
+//    position.
+//  - Rows stand next to each other (stride = columns) unless the comment says "any stride".
 //  - Weight gradients are accumulated (+=), or overwritten where the op is told so (accumulate false): a step's first
 //    micro-batch. All other outputs are overwritten unless the comment says +=.
 //  - Outputs do not overlap inputs unless the comment allows it ("may be").
+//  - Which shapes belong together is written down once, in ops/check.c; debug builds check every call, and every build
+//    checks a model's calls when it records them (ops/record.h).
 //  - Every op is deterministic: the same inputs give the same bits, run after run.
 //  - An op may use the bound workspace as scratch; its content does not survive the call.
 //  - The backward passes of RMSNorm and of a dense layer's SwiGLU read what the forward pass handed on, and divide by
@@ -19,37 +23,35 @@
 //    norm weight or a gate nearer to zero than OPS_NONZERO counts as OPS_NONZERO: too little to matter in any sum.
 #pragma once
 
-#include "base/dtype.h"
 #include "base/status.h"
-
-#include <stdbool.h>
-#include <stdint.h>
+#include "ops/tensor.h"
 
 typedef struct Ops Ops;
 
 #define OPS_NONZERO 0x1p-60f
 
-// ---- shapes ---------------------------------------------------------------------------------------------------------
+typedef enum DeviceKind { DEVICE_CPU, DEVICE_CUDA } DeviceKind;
+const char *device_kind_name(DeviceKind kind); // "cpu", "cuda"
 
-typedef struct AttentionShape {
-    int batch, seq, heads, kv_heads,
-        head_dim; // kv_heads divides heads; query head h reads KV head h / (heads / kv_heads)
-    int64_t q_stride, k_stride, v_stride,
-        o_stride;             // elements from one token to the next (the heads of a token are adjacent)
-    float scale;              // of the scores, usually 1 / sqrt(head_dim)
-    const int32_t *doc_start; // [batch, seq] first position of the token's document, or NULL: position i attends to
-                              // doc_start[i] <= j <= i
-} AttentionShape;
+// ---- what an op is told beside its tensors --------------------------------------------------------------------------
 
-typedef struct QkRopeShape {
-    int64_t tokens; // position of token t is first_position + t % seq
-    int seq, first_position;
+// Causal attention. Tokens are sequences of `seq`; heads of a token are adjacent; query head h reads KV head
+// h / (heads / kv_heads), where heads and kv_heads follow from the widths of q and k.
+typedef struct Attention {
+    int seq, head_dim;
+    float scale;      // of the scores, usually 1 / sqrt(head_dim)
+    Tensor doc_start; // [tokens, 1] int32: first position of the token's document, or absent: position i attends to
+                      // doc_start[i] <= j <= i
+} Attention;
+
+// Rotary position embedding of query and key heads, after an RMSNorm of each head where there are weights for it.
+typedef struct Rope {
+    int seq, first_position; // position of token t is first_position + t % seq
     int heads, kv_heads, head_dim;
-    const float *cos,
-        *sin; // [positions, head_dim / 2]; halves are rotated as HF does: (x1, x2) -> (x1 c - x2 s, x2 c + x1 s)
-    const void *q_weight, *k_weight; // [head_dim] RMSNorm over each head before the rotation, or NULL for none
+    Tensor cos, sin; // [positions, head_dim / 2]; halves are rotated as HF does: (x1, x2) -> (x1 c - x2 s, x2 c + x1 s)
+    Tensor q_weight, k_weight; // [1, head_dim], or absent
     float eps;
-} QkRopeShape;
+} Rope;
 
 typedef enum MoeForce { MOE_NATURAL, MOE_BALANCED, MOE_WORST } MoeForce; // the last two only for benchmarks
 
@@ -58,30 +60,25 @@ typedef enum MoeForce { MOE_NATURAL, MOE_BALANCED, MOE_WORST } MoeForce; // the 
 // weight each; the loss that is reported is their mean.
 typedef enum MoeBalance { BALANCE_TOGETHER, BALANCE_LAYERS } MoeBalance;
 
-typedef struct MoeShape {
-    int64_t tokens;
-    int experts, top_k;
-    bool norm_topk; // weights of the chosen experts are rescaled to sum to 1
-    int64_t rows;   // capacity of the permuted buffers: moe_rows_capacity(tokens, top_k, experts, row_align)
-    MoeForce force;
-} MoeShape;
-
 // Routing of one layer. A slot is t * top_k + j: the j-th choice of token t. A row is a place in the buffer in which
 // the slots of one expert stand together in slot order (stable); each expert's rows start at a multiple of row_align,
-// and the rows between its last slot and the next expert are padding.
+// and the rows between its last slot and the next expert are padding. The number of rows is a capacity
+// (moe_rows_capacity); how many are in use is the last offset.
 typedef struct MoeRouting {
-    float *logits;        // [tokens, experts] in
-    const float *bias;    // [experts] added to the probabilities for the choice only (aux-free balancing), or NULL
-    float *probs;         // [tokens, experts] softmax of the logits
-    float *lse;           // [tokens] log-sum-exp of the logits (for the z-loss)
-    int32_t *expert;      // [tokens, top_k] chosen experts, best first; equal scores: the lower expert first
-    float *weight;        // [tokens, top_k] combine weights
-    int32_t *counts;      // [experts] slots of each expert
-    int32_t *offsets;     // [experts + 1] first row of each expert; the last is the number of rows in use
-    int32_t *row_of_slot; // [tokens * top_k]
-    int32_t *slot_of_row; // [rows] -1 for padding and for unused rows
-    float *row_weight;    // [rows] combine weight of the row, 0 for padding and for unused rows
-    float *prob_sum;      // [experts] sum over tokens of probs
+    Tensor logits; // [tokens, experts] float, in
+    Tensor bias;   // [1, experts] float, added to the probabilities for the choice only (aux-free balancing), or absent
+    Tensor probs;  // [tokens, experts] float: softmax of the logits
+    Tensor lse;    // [tokens, 1] float: log-sum-exp of the logits (for the z-loss)
+    Tensor expert; // [tokens, top_k] int32: chosen experts, best first; equal scores: the lower expert first
+    Tensor weight; // [tokens, top_k] float: combine weights
+    Tensor counts; // [1, experts] int32: slots of each expert
+    Tensor offsets;     // [1, experts + 1] int32: first row of each expert; the last is the number of rows in use
+    Tensor row_of_slot; // [tokens, top_k] int32
+    Tensor slot_of_row; // [rows, 1] int32, -1 for padding and for unused rows
+    Tensor row_weight;  // [rows, 1] float: combine weight of the row, 0 for padding and for unused rows
+    Tensor prob_sum;    // [1, experts] float: sum over tokens of probs
+    bool norm_topk;     // weights of the chosen experts are rescaled to sum to 1
+    MoeForce force;
 } MoeRouting;
 
 // Rows of an expert start at multiples of this: tiles of the grouped product on the GPU.
@@ -108,43 +105,100 @@ typedef enum MoeLoad {
     MOE_LOAD_STATS,
 } MoeLoad;
 
-// One contiguous range of parameters that share their decay.
+// One contiguous range of parameters that share their decay: [1, count] each.
 typedef struct AdamwArgs {
-    int64_t count;
-    void *weight;        // [count] dtype
-    int16_t *master_low; // [count] with bf16 weights: what the float master weight has beyond the rounded bf16 weight,
-                         // as bf16_split (base/dtype.h) defines it. NULL: the weight itself is the master
-    float *m, *v;        // [count] moments
-    const float *grad;   // [count]
-    DType dtype;
+    Tensor weight;     // bf16 or float
+    Tensor master_low; // int16 (as DTYPE_U16) with bf16 weights: what the float master weight has beyond the rounded
+                       // bf16 weight, as bf16_split (base/dtype.h) defines it. Absent: the weight itself is the master
+    Tensor m, v;       // float: moments
+    Tensor grad;       // float
     float lr, beta1, beta2, eps, weight_decay;
     float bias1, bias2;   // 1 - beta1^step, 1 - beta2^step
     float max_norm;       // gradients are scaled by min(1, max_norm / (norm + 1e-6)); 0: no clipping
-    const float *norm;    // [1] global gradient norm
-    const int32_t *skip;  // [1] nonzero: leave weights and moments alone
+    Tensor norm;          // [1, 1] float: global gradient norm
+    Tensor skip;          // [1, 1] int32, nonzero: leave weights and moments alone
     uint64_t seed, first; // bf16 without master_low: stochastic rounding keyed by (seed, element first + i)
 } AdamwArgs;
 
-// What the time of a step is split into (ops table, bench and report use the same names).
+// ---- the list of ops ------------------------------------------------------------------------------------------------
+
+// What the time of a step is split into. Planner, profile, bench and report use this one list.
 typedef enum OpCategory {
-    OP_GEMM,
-    OP_ATTENTION,
-    OP_MOE,         // routing, permutation and grouped products
-    OP_ELEMENTWISE, // norms, rotary, SwiGLU, embedding, cross entropy
-    OP_OPTIMIZER,
-    OP_COPY,
-    OP_CATEGORY_COUNT,
+    CATEGORY_GEMM,    // products with a weight
+    CATEGORY_GROUPED, // the experts' products
+    CATEGORY_ATTENTION,
+    CATEGORY_ROUTING,     // router, choice and permutation of expert rows
+    CATEGORY_ELEMENTWISE, // norms, rotary, SwiGLU, embedding, cross entropy
+    CATEGORY_OPTIMIZER,
+    CATEGORY_COPY,
+    CATEGORY_COUNT,
 } OpCategory;
 
 const char *op_category_name(OpCategory category); // "gemm", as bench and metrics write it
 
+// Every op of the table below that computes: id, function, category.
+#define OPS_LIST(X)                                                                     \
+    X(UPLOAD, upload, CATEGORY_COPY)                                                    \
+    X(COPY, copy, CATEGORY_COPY)                                                        \
+    X(ZERO, zero, CATEGORY_COPY)                                                        \
+    X(SUM_F32, sum_f32, CATEGORY_ELEMENTWISE)                                           \
+    X(LINEAR_FORWARD, linear_forward, CATEGORY_GEMM)                                    \
+    X(LINEAR_BACKWARD_INPUT, linear_backward_input, CATEGORY_GEMM)                      \
+    X(LINEAR_BACKWARD_WEIGHT, linear_backward_weight, CATEGORY_GEMM)                    \
+    X(EMBEDDING_FORWARD, embedding_forward, CATEGORY_ELEMENTWISE)                       \
+    X(EMBEDDING_BACKWARD, embedding_backward, CATEGORY_ELEMENTWISE)                     \
+    X(ADD_RMSNORM_FORWARD, add_rmsnorm_forward, CATEGORY_ELEMENTWISE)                   \
+    X(ADD_RMSNORM_BACKWARD, add_rmsnorm_backward, CATEGORY_ELEMENTWISE)                 \
+    X(QK_ROPE_FORWARD, qk_rope_forward, CATEGORY_ELEMENTWISE)                           \
+    X(QK_ROPE_BACKWARD, qk_rope_backward, CATEGORY_ELEMENTWISE)                         \
+    X(LINEAR_ROPE_FORWARD, linear_rope_forward, CATEGORY_GEMM)                          \
+    X(ATTENTION_FORWARD, attention_forward, CATEGORY_ATTENTION)                         \
+    X(ATTENTION_BACKWARD, attention_backward, CATEGORY_ATTENTION)                       \
+    X(ATTENTION_CACHED, attention_cached, CATEGORY_ATTENTION)                           \
+    X(SWIGLU_FORWARD, swiglu_forward, CATEGORY_ELEMENTWISE)                             \
+    X(SWIGLU_BACKWARD, swiglu_backward, CATEGORY_ELEMENTWISE)                           \
+    X(SWIGLU_PACKED_FORWARD, swiglu_packed_forward, CATEGORY_ELEMENTWISE)               \
+    X(SWIGLU_PACKED_BACKWARD, swiglu_packed_backward, CATEGORY_ELEMENTWISE)             \
+    X(LINEAR_SWIGLU_FORWARD, linear_swiglu_forward, CATEGORY_GEMM)                      \
+    X(LINEAR_SWIGLU_BACKWARD, linear_swiglu_backward, CATEGORY_GEMM)                    \
+    X(CROSS_ENTROPY, cross_entropy, CATEGORY_ELEMENTWISE)                               \
+    X(MOE_ROUTER_FORWARD, moe_router_forward, CATEGORY_ROUTING)                         \
+    X(MOE_ROUTER_BACKWARD, moe_router_backward, CATEGORY_ROUTING)                       \
+    X(MOE_ROUTE_FORWARD, moe_route_forward, CATEGORY_ROUTING)                           \
+    X(MOE_ROUTE_BACKWARD, moe_route_backward, CATEGORY_ROUTING)                         \
+    X(MOE_BALANCE, moe_balance, CATEGORY_ROUTING)                                       \
+    X(MOE_ADD_COUNTS, moe_add_counts, CATEGORY_ROUTING)                                 \
+    X(MOE_LOAD_STATS, moe_load_stats, CATEGORY_ROUTING)                                 \
+    X(MOE_BIAS_UPDATE, moe_bias_update, CATEGORY_ROUTING)                               \
+    X(MOE_GATHER, moe_gather, CATEGORY_ROUTING)                                         \
+    X(MOE_SUM, moe_sum, CATEGORY_ROUTING)                                               \
+    X(GROUPED_LINEAR_FORWARD, grouped_linear_forward, CATEGORY_GROUPED)                 \
+    X(GROUPED_LINEAR_BACKWARD_INPUT, grouped_linear_backward_input, CATEGORY_GROUPED)   \
+    X(GROUPED_LINEAR_BACKWARD_WEIGHT, grouped_linear_backward_weight, CATEGORY_GROUPED) \
+    X(NORM_F32, norm_f32, CATEGORY_OPTIMIZER)                                           \
+    X(GUARD, guard, CATEGORY_OPTIMIZER)                                                 \
+    X(ADAMW, adamw, CATEGORY_OPTIMIZER)
+
+#define OPS_LIST_ID(id, function, category) OP_##id,
+typedef enum OpId { OPS_LIST(OPS_LIST_ID) OP_COUNT } OpId;
+#undef OPS_LIST_ID
+
+const char *op_name(OpId op); // "linear_forward": the function's
+OpCategory op_category(OpId op);
+void op_sum_categories(const double of_ops[OP_COUNT], double of_categories[CATEGORY_COUNT]);
+
 // ---- the table ------------------------------------------------------------------------------------------------------
 
+typedef struct OpsObserver OpsObserver; // ops/record.h
+
 struct Ops {
-    const char *name;   // "cpu", "cuda"
+    DeviceKind kind;
     const char *device; // what the hardware calls itself: "NVIDIA H200"; "cpu"
     void *state;        // the implementation's own
     int row_align;      // expert rows start at multiples of this (see MoeRouting)
+
+    OpsObserver *observers; // who is told of every call (ops/record.h); NULL: nobody
+    const Ops *observed;    // then: the functions behind, NULL where there are none
 
     // -- memory and order. alloc is aligned to 256 bytes and not cleared. --
     Status (*alloc)(Ops *ops, void **memory, size_t bytes, const char *what);
@@ -158,7 +212,7 @@ struct Ops {
                         size_t bytes);                                // slot 0..7, at most 4096 bytes: asynchronous
     void (*fetch_wait)(Ops *ops, int slot, void *host, size_t bytes); // waits for that fetch only
     void (*copy)(Ops *ops, void *out, const void *in, size_t bytes);
-    void (*zero)(Ops *ops, void *out, size_t bytes);
+    void (*zero)(Ops *ops, Tensor out);
     Status (*sync)(Ops *ops); // waits for everything; reports the first failure since the last sync
 
     // -- graphs: between begin and end, work is recorded instead of run. *graph stays NULL where recording is not
@@ -170,149 +224,124 @@ struct Ops {
 
     // -- time: marks are points in the order of work; slot 0..63. --
     void (*mark)(Ops *ops, int slot);
-    double (*mark_elapsed)(Ops *ops, int from, int to);                     // milliseconds; waits
-    void (*profile_start)(Ops *ops);                                        // from now on, split the time by category
-    void (*profile_stop)(Ops *ops, double milliseconds[OP_CATEGORY_COUNT]); // waits
+    double (*mark_elapsed)(Ops *ops, int from, int to); // milliseconds; waits
+    void (*profile_start)(Ops *ops);                    // from now on, split the time by op
+    // Waits. An op that runs as its parts may count as these.
+    void (*profile_stop)(Ops *ops, double milliseconds[OP_COUNT]);
 
-    // -- elements --
-    void (*fill_f32)(Ops *ops, float *out, float value, int64_t count);
-    void (*cast)(Ops *ops, void *out, DType out_dtype, const void *in, DType in_dtype, int64_t count); // f32 <-> bf16
-    void (*sum_f32)(Ops *ops, float *out, const float *in, int64_t count, bool accumulate);            // *out (+)= sum
+    // -- sums --
+    void (*sum_f32)(Ops *ops, Tensor out, Tensor in, bool accumulate); // out [1, 1] (+)= sum of in
 
-    // -- linear: out = in . weight^T + add. in_stride: elements from one row of in to the next. add (may be NULL: none)
-    //    is the residual that the product joins: [rows, out_dim], summed in float. --
-    void (*linear_forward)(Ops *ops, void *out, const void *in, int64_t in_stride, const void *weight, const void *add,
-                           int64_t rows, int in_dim, int out_dim, DType dtype);
-    void (*linear_backward_input)(Ops *ops, void *din, const void *dout, const void *weight, int64_t rows, int in_dim,
-                                  int out_dim, DType dtype);
-    void (*linear_backward_weight)(Ops *ops, float *dweight, const void *dout, const void *in, int64_t in_stride,
-                                   int64_t rows, int in_dim, int out_dim, bool accumulate, DType dtype);
+    // -- linear: out = in . weight^T + add. add (may be absent) is the residual that the product joins: [rows, out],
+    //    summed in float. in: any stride. --
+    void (*linear_forward)(Ops *ops, Tensor out, Tensor in, Tensor weight, Tensor add);
+    void (*linear_backward_input)(Ops *ops, Tensor din, Tensor dout, Tensor weight);
+    void (*linear_backward_weight)(Ops *ops, Tensor dweight, Tensor dout, Tensor in, bool accumulate); // in: any stride
 
-    // -- embedding. ids outside [0, vocab) are a bug of the caller. --
-    void (*embedding_forward)(Ops *ops, void *out, const int32_t *ids, const void *weight, int64_t rows, int dim,
-                              DType dtype);
-    void (*embedding_backward)(Ops *ops, float *dweight, const void *dout, const int32_t *ids, int64_t rows, int dim,
-                               int vocab, DType dtype);
+    // -- embedding. ids [tokens, 1] int32; outside of the weight's rows they are a bug of the caller. --
+    void (*embedding_forward)(Ops *ops, Tensor out, Tensor ids, Tensor weight);
+    void (*embedding_backward)(Ops *ops, Tensor dweight, Tensor dout, Tensor ids);
 
     // -- residual add + RMSNorm (the add for branches that no product of this rank ends): sum = residual + branch; out
-    // = sum * rstd * weight. branch NULL: sum is residual itself and
-    //    is not written. sum may be residual. --
-    void (*add_rmsnorm_forward)(Ops *ops, void *out, void *sum, float *rstd, const void *residual, const void *branch,
-                                const void *weight, int64_t rows, int dim, float eps, DType dtype);
+    // =
+    //    sum * rstd * weight. branch absent: sum is residual itself and is not written (absent). sum may be residual.
+    //    rstd [rows, 1]. --
+    void (*add_rmsnorm_forward)(Ops *ops, Tensor out, Tensor sum, Tensor rstd, Tensor residual, Tensor branch,
+                                Tensor weight, float eps);
     // dsum += gradient through the norm; dweight +=. out: of the forward pass, which the following linear layer needs
     // anyway; sum * rstd is out / weight. dsum_is_zero: dsum holds nothing yet and is overwritten.
-    void (*add_rmsnorm_backward)(Ops *ops, void *dsum, float *dweight, const void *dout, const void *out,
-                                 const float *rstd, const void *weight, int64_t rows, int dim, bool dsum_is_zero,
-                                 DType dtype);
+    void (*add_rmsnorm_backward)(Ops *ops, Tensor dsum, Tensor dweight, Tensor dout, Tensor out, Tensor rstd,
+                                 Tensor weight, bool dsum_is_zero);
 
-    // -- QK-norm + RoPE on the query and key heads (adjacent: heads, then kv_heads, of head_dim each). Without norm
-    //    weights out may be in. rstd: [tokens, heads + kv_heads], used only with norm weights. --
-    void (*qk_rope_forward)(Ops *ops, void *out, int64_t out_stride, const void *in, int64_t in_stride, float *rstd,
-                            const QkRopeShape *shape, DType dtype);
-    // grad holds d(out) in its query and key heads and gets d(in) in place. in and rstd: as of the forward pass (in is
-    // read only with norm weights). dq_weight, dk_weight +=.
-    void (*qk_rope_backward)(Ops *ops, void *grad, int64_t grad_stride, const void *in, int64_t in_stride,
-                             const float *rstd, float *dq_weight, float *dk_weight, const QkRopeShape *shape,
-                             DType dtype);
+    // -- QK-norm + RoPE on the query and key heads (adjacent: heads, then kv_heads, of head_dim each); out and in: any
+    //    stride. Without norm weights out may be in. rstd: [tokens, heads + kv_heads], only with norm weights. --
+    void (*qk_rope_forward)(Ops *ops, Tensor out, Tensor rstd, Tensor in, const Rope *rope);
+    // grad holds d(out) in its query and key heads and gets d(in) in place. in and rstd: as of the forward pass, only
+    // with norm weights. dq_weight, dk_weight +=, likewise. grad and in: any stride.
+    void (*qk_rope_backward)(Ops *ops, Tensor grad, Tensor dq_weight, Tensor dk_weight, Tensor in, Tensor rstd,
+                             const Rope *rope);
 
     // -- the product of queries, keys and values with RoPE behind it: out = in . weight^T, with weight [(heads + 2 *
-    //    kv_heads) * head_dim, in_dim] and rope->tokens rows; its query and key heads are rotated. Without norm
-    //    weights.
-    void (*linear_rope_forward)(Ops *ops, void *out, const void *in, const void *weight, int in_dim,
-                                const QkRopeShape *rope, DType dtype);
+    //    kv_heads) * head_dim, in]; its query and key heads are rotated. Without norm weights. --
+    void (*linear_rope_forward)(Ops *ops, Tensor out, Tensor in, Tensor weight, const Rope *rope);
 
-    // -- causal attention; lse: [batch, heads, seq] log-sum-exp of the scaled scores --
-    void (*attention_forward)(Ops *ops, void *out, float *lse, const void *q, const void *k, const void *v,
-                              const AttentionShape *shape, DType dtype);
-    // dq, dk, dv have the strides of dqkv_stride; dout and out have o_stride. dq, dk, dv are overwritten. rope (may be
-    // NULL; without norm weights; dk stands behind the heads of dq): dq and dk also go back through its rotation, as
-    // qk_rope_backward would take them.
-    void (*attention_backward)(Ops *ops, void *dq, void *dk, void *dv, int64_t dqkv_stride, const void *dout,
-                               const void *out, const float *lse, const void *q, const void *k, const void *v,
-                               const AttentionShape *shape, const QkRopeShape *rope, DType dtype);
-    // Inference: n new tokens of one sequence at positions first..first+n-1 against caches [positions, kv_heads *
-    // head_dim] that already hold the new keys and values. q and out: [n, heads * head_dim].
-    void (*attention_cached)(Ops *ops, void *out, const void *q, const void *k_cache, const void *v_cache, int n,
-                             int first, int heads, int kv_heads, int head_dim, float scale, DType dtype);
+    // -- causal attention; lse: [batch * heads, seq] log-sum-exp of the scaled scores. q, k, v: any stride. --
+    void (*attention_forward)(Ops *ops, Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v, const Attention *how);
+    // dq, dk, dv: one stride for the three, overwritten. rope (may be NULL; without norm weights; dk stands behind the
+    // heads of dq): dq and dk also go back through its rotation, as qk_rope_backward would take them.
+    void (*attention_backward)(Ops *ops, Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out, Tensor lse, Tensor q,
+                               Tensor k, Tensor v, const Attention *how, const Rope *rope);
+    // Inference: new tokens of one sequence at positions first, first + 1, ... against caches [positions, kv_heads *
+    // head_dim] that already hold their keys and values.
+    void (*attention_cached)(Ops *ops, Tensor out, Tensor q, Tensor k_cache, Tensor v_cache, int first, int head_dim,
+                             float scale);
 
     // -- SwiGLU of expert rows: out = row_weight * silu(gate) * up; gate_up: [rows, 2 * dim], gate first. row_weight
-    //    (may be NULL: 1): [rows]. row_count (may be NULL): only the first *row_count rows exist; the others are left
-    //    alone. --
-    void (*swiglu_forward)(Ops *ops, void *out, const void *gate_up, const float *row_weight, const int32_t *row_count,
-                           int64_t rows, int dim, DType dtype);
+    //    [rows, 1] (may be absent: 1). row_count [1, 1] int32 (may be absent): only the first *row_count rows exist;
+    //    the others are left alone. --
+    void (*swiglu_forward)(Ops *ops, Tensor out, Tensor gate_up, Tensor row_weight, Tensor row_count);
     // dgate_up may be gate_up; out (may be dout) gets the forward result again, for the weight gradient of the next
-    // linear layer. drow_weight: [rows] sum over dim of dout * silu(gate) * up. row_weight is not NULL here.
-    void (*swiglu_backward)(Ops *ops, void *dgate_up, void *out, float *drow_weight, const void *gate_up,
-                            const void *dout, const float *row_weight, const int32_t *row_count, int64_t rows, int dim,
-                            DType dtype);
+    // linear layer. drow_weight: [rows, 1] sum over dim of dout * silu(gate) * up. row_weight is present here.
+    void (*swiglu_backward)(Ops *ops, Tensor dgate_up, Tensor out, Tensor drow_weight, Tensor gate_up, Tensor dout,
+                            Tensor row_weight, Tensor row_count);
 
     // -- SwiGLU of a dense layer, packed: gate_hidden: [rows, 2 * dim] holds gate and hidden = silu(gate) * up side by
     //    side. hidden is what the next linear layer reads, and up is hidden / silu(gate): nothing else need be kept.
     //    Forward in place, from gate and up: [rows, 2 * dim]. Backward: dgate_up may be gate_hidden. --
-    void (*swiglu_packed_forward)(Ops *ops, void *gate_up, int64_t rows, int dim, DType dtype);
-    void (*swiglu_packed_backward)(Ops *ops, void *dgate_up, const void *gate_hidden, const void *dhidden, int64_t rows,
-                                   int dim, DType dtype);
+    void (*swiglu_packed_forward)(Ops *ops, Tensor gate_up);
+    void (*swiglu_packed_backward)(Ops *ops, Tensor dgate_up, Tensor gate_hidden, Tensor dhidden);
 
-    // -- The same with the product beside it. Forward: gate and up are in . weight^T, with weight [2 * dim, in_dim].
-    //    Backward: the gradient of hidden is dnext . weight, with weight [next_dim, dim] of the linear layer that reads
-    //    it; scratch: [rows, dim] for implementations that need a place for it. --
-    void (*linear_swiglu_forward)(Ops *ops, void *gate_hidden, const void *in, const void *weight, int64_t rows,
-                                  int in_dim, int dim, DType dtype);
-    void (*linear_swiglu_backward)(Ops *ops, void *dgate_up, void *scratch, const void *gate_hidden, const void *dnext,
-                                   const void *weight, int64_t rows, int dim, int next_dim, DType dtype);
+    // -- The same with the product beside it. Forward: gate and up are in . weight^T, with weight [2 * dim, in].
+    //    Backward: the gradient of hidden is dnext . weight, with weight [next, dim] of the linear layer that reads it;
+    //    scratch: [rows, dim] for implementations that need a place for it. --
+    void (*linear_swiglu_forward)(Ops *ops, Tensor gate_hidden, Tensor in, Tensor weight);
+    void (*linear_swiglu_backward)(Ops *ops, Tensor dgate_up, Tensor scratch, Tensor gate_hidden, Tensor dnext,
+                                   Tensor weight);
 
-    // -- cross entropy over rows of logits, in place: logits become scale[0] * d(loss)/d(logits). losses[row] = -log p
-    // of the
-    //    target; a target < 0 is ignored: loss 0, gradient 0. scale NULL: logits stay as they are (evaluation). --
-    void (*cross_entropy)(Ops *ops, float *losses, void *logits, const int32_t *targets, const float *scale,
-                          int64_t rows, int vocab, DType dtype);
+    // -- cross entropy over rows of logits, in place: logits become scale * d(loss)/d(logits). losses [rows, 1] = -log
+    // p
+    //    of the target; a target (int32) < 0 is ignored: loss 0, gradient 0. scale [1, 1] absent: logits stay as they
+    //    are (evaluation). --
+    void (*cross_entropy)(Ops *ops, Tensor losses, Tensor logits, Tensor targets, Tensor scale);
 
     // -- MoE --
-    void (*moe_router_forward)(Ops *ops, float *logits, const void *in, const void *weight, int64_t rows, int dim,
-                               int experts, DType dtype);
-    void (*moe_router_backward)(Ops *ops, void *din, float *dweight, const float *dlogits, const void *in,
-                                const void *weight, int64_t rows, int dim, int experts, bool accumulate,
-                                DType dtype); // din +=, dweight (+)=
+    void (*moe_router_forward)(Ops *ops, Tensor logits, Tensor in, Tensor weight);
+    void (*moe_router_backward)(Ops *ops, Tensor din, Tensor dweight, Tensor dlogits, Tensor in, Tensor weight,
+                                bool accumulate); // din +=, dweight (+)=
     // Softmax, choice, weights, counts, offsets and the permutation: everything of MoeRouting from its logits.
-    void (*moe_route_forward)(Ops *ops, const MoeRouting *routing, const MoeShape *shape);
-    // dlogits from drow_weight (gradient of row_weight), from the balancing loss (dprob: [experts] gradient of each
-    // token's probability, from moe_balance; NULL: none) and from the z-loss z_coef[0] * sum over tokens of lse^2
-    // (NULL: none).
-    void (*moe_route_backward)(Ops *ops, float *dlogits, const float *drow_weight, const float *dprob,
-                               const float *z_coef, const MoeRouting *routing, const MoeShape *shape);
-    // Load-balancing loss: experts * sum_e (share of the rows that chose e) * (mean probability of e). *loss += loss;
-    // dprob[l, e] = scale[0] * d(objective)/d(prob of one token in layer l), the objective being that loss, or by
-    // layers the sum of theirs (*loss gets their mean). counts, prob_sum: [layers, experts].
-    void (*moe_balance)(Ops *ops, float *loss, float *dprob, const float *scale, const int32_t *counts,
-                        const float *prob_sum, MoeBalance balance, int layers, int64_t tokens, int experts);
+    void (*moe_route_forward)(Ops *ops, const MoeRouting *routing);
+    // dlogits from drow_weight (gradient of row_weight), from the balancing loss (dprob: [1, experts] gradient of each
+    // token's probability, from moe_balance; absent: none) and from the z-loss z_coef * sum over tokens of lse^2 ([1,
+    // 1]; absent: none).
+    void (*moe_route_backward)(Ops *ops, Tensor dlogits, Tensor drow_weight, Tensor dprob, Tensor z_coef,
+                               const MoeRouting *routing);
+    // Load-balancing loss: experts * sum_e (share of the rows that chose e) * (mean probability of e). loss += loss;
+    // dprob[l, e] = scale * d(objective)/d(prob of one token in layer l), the objective being that loss, or by layers
+    // the sum of theirs (loss gets their mean). counts, prob_sum, dprob: [layers, experts]; loss, scale: [1, 1].
+    void (*moe_balance)(Ops *ops, Tensor loss, Tensor dprob, Tensor scale, Tensor counts, Tensor prob_sum,
+                        MoeBalance balance, int64_t tokens);
+    void (*moe_add_counts)(Ops *ops, Tensor total, Tensor counts, bool accumulate); // total (+)= counts, int32
     // stats: [layers, MOE_LOAD_STATS] from counts: [layers, experts]; a layer without tokens has MAX and ENTROPY 0.
-    void (*moe_load_stats)(Ops *ops, float *stats, const int32_t *counts, int layers, int experts);
+    void (*moe_load_stats)(Ops *ops, Tensor stats, Tensor counts);
     // Aux-free balancing: bias[l, e] += rate where the expert has less than its layer's mean, -= rate where it has
-    // more. *skip nonzero: nothing.
-    void (*moe_bias_update)(Ops *ops, float *bias, const int32_t *counts, const int32_t *skip, float rate, int layers,
-                            int experts);
-    void (*moe_gather)(Ops *ops, void *rows_out, const void *in, const MoeRouting *routing, const MoeShape *shape,
-                       int dim,
-                       DType dtype); // row = in[token of its slot]; padding rows (not unused ones) become 0
-    void (*moe_sum)(Ops *ops, void *out, const void *rows_in, const void *add, const MoeRouting *routing,
-                    const MoeShape *shape, int dim, DType dtype); // out[t] = add[t] (NULL: 0; may be out) + sum over
-                                                                  // its slots of their rows
-    // Grouped linear: rows of expert e meet weight[e]: [experts, out_dim, in_dim]. offsets as in MoeRouting (on the
-    // device: nothing here waits for the host). Rows from offsets[experts] on are left alone. A weight gradient that is
-    // not accumulated becomes zero for an expert without rows.
-    void (*grouped_linear_forward)(Ops *ops, void *out, const void *in, const void *weight, const int32_t *offsets,
-                                   int experts, int64_t rows, int in_dim, int out_dim, DType dtype);
-    void (*grouped_linear_backward_input)(Ops *ops, void *din, const void *dout, const void *weight,
-                                          const int32_t *offsets, int experts, int64_t rows, int in_dim, int out_dim,
-                                          DType dtype);
-    void (*grouped_linear_backward_weight)(Ops *ops, float *dweight, const void *dout, const void *in,
-                                           const int32_t *offsets, int experts, int64_t rows, int in_dim, int out_dim,
-                                           bool accumulate, DType dtype);
+    // more. skip nonzero: nothing.
+    void (*moe_bias_update)(Ops *ops, Tensor bias, Tensor counts, Tensor skip, float rate);
+    // out[row] = in[token of its slot]; padding rows (not unused ones) become 0.
+    void (*moe_gather)(Ops *ops, Tensor out, Tensor in, const MoeRouting *routing);
+    // out[t] = add[t] (absent: 0; may be out) + sum over its slots of their rows of in.
+    void (*moe_sum)(Ops *ops, Tensor out, Tensor in, Tensor add, const MoeRouting *routing);
+    // Grouped linear: rows of expert e meet rows [e * out, (e + 1) * out) of weight: [experts * out, in]. offsets as in
+    // MoeRouting (on the device: nothing here waits for the host). Rows from the last offset on are left alone. A
+    // weight gradient that is not accumulated becomes zero for an expert without rows.
+    void (*grouped_linear_forward)(Ops *ops, Tensor out, Tensor in, Tensor weight, Tensor offsets);
+    void (*grouped_linear_backward_input)(Ops *ops, Tensor din, Tensor dout, Tensor weight, Tensor offsets);
+    void (*grouped_linear_backward_weight)(Ops *ops, Tensor dweight, Tensor dout, Tensor in, Tensor offsets,
+                                           bool accumulate);
 
     // -- optimizer --
-    void (*norm_f32)(Ops *ops, float *out, const float *in, int64_t count); // *out = sqrt(sum of squares), fixed order
-    // *skip = 1 when *loss or *norm is not finite, or *loss > loss_limit, or *norm > norm_limit; else 0.
-    void (*guard)(Ops *ops, int32_t *skip, const float *loss, const float *norm, float loss_limit, float norm_limit);
+    void (*norm_f32)(Ops *ops, Tensor out, Tensor in); // out [1, 1] = sqrt(sum of squares), fixed order
+    // skip = 1 when loss or norm is not finite, or loss > loss_limit, or norm > norm_limit; else 0. [1, 1] each.
+    void (*guard)(Ops *ops, Tensor skip, Tensor loss, Tensor norm, float loss_limit, float norm_limit);
     void (*adamw)(Ops *ops, const AdamwArgs *args);
 };
 
@@ -335,13 +364,10 @@ size_t ops_cuda_workspace(const OpsWorkspaceRequest *request);
 
 // linear_rope_forward and linear_swiglu_* as two calls of their parts, for implementations and shapes without one
 // kernel for both.
-void ops_linear_then_rope_forward(Ops *ops, void *out, const void *in, const void *weight, int in_dim,
-                                  const QkRopeShape *rope, DType dtype);
-void ops_linear_then_swiglu_forward(Ops *ops, void *gate_hidden, const void *in, const void *weight, int64_t rows,
-                                    int in_dim, int dim, DType dtype);
-void ops_linear_then_swiglu_backward(Ops *ops, void *dgate_up, void *scratch, const void *gate_hidden,
-                                     const void *dnext, const void *weight, int64_t rows, int dim, int next_dim,
-                                     DType dtype);
+void ops_linear_then_rope_forward(Ops *ops, Tensor out, Tensor in, Tensor weight, const Rope *rope);
+void ops_linear_then_swiglu_forward(Ops *ops, Tensor gate_hidden, Tensor in, Tensor weight);
+void ops_linear_then_swiglu_backward(Ops *ops, Tensor dgate_up, Tensor scratch, Tensor gate_hidden, Tensor dnext,
+                                     Tensor weight);
 
 Status ops_cpu_create(Ops **ops);
 void ops_cpu_destroy(Ops *ops);

@@ -233,7 +233,7 @@ static Status read_words(const CalcQuantity *quantity, const char *const *words,
 // --- rules between inputs -------------------------------------------------------------------------------------------
 
 // The value of "tp" or "tp*pp*cp".
-static double product(const CalcQuantity *quantity, const CalcArgs *args, const char *names) {
+static double product_of_inputs(const CalcQuantity *quantity, const CalcArgs *args, const char *names) {
     double value = 1;
     for (const char *name = names; *name;) {
         size_t length = strcspn(name, "*");
@@ -246,7 +246,7 @@ static double product(const CalcQuantity *quantity, const CalcArgs *args, const 
 }
 
 static Status check_rule(const CalcQuantity *quantity, const CalcRule *rule, const CalcArgs *args) {
-    double a = product(quantity, args, rule->a), b = product(quantity, args, rule->b);
+    double a = product_of_inputs(quantity, args, rule->a), b = product_of_inputs(quantity, args, rule->b);
     bool divides = fmod(a, b) == 0;
     char *shown_a = calc_number_text(a), *shown_b = calc_number_text(b);
     Status status = NULL;
@@ -335,7 +335,7 @@ static char *join_notes(const char *note, const char *remark) {
     return note && *note ? text_format("%s; %s", remark, note) : text_copy(remark);
 }
 
-static Status evaluate(CalcResult *result, const CalcQuantity *quantity, const char *const *words, int count) {
+static Status evaluate_quantity(CalcResult *result, const CalcQuantity *quantity, const char *const *words, int count) {
     CalcArgs args = {.quantity = quantity};
     TRY(read_words(quantity, words, count, &args));
     for (int r = 0; r < CALC_RULES_MAX && quantity->rules[r].kind; r++)
@@ -362,7 +362,7 @@ Status calc_evaluate(CalcResult *result, const char *name, const char *const *wo
     *result = (CalcResult){0};
     const CalcQuantity *quantity = calc_find(name);
     if (!quantity) return unknown_quantity(name);
-    return with_inputs(evaluate(result, quantity, words, count), quantity);
+    return with_inputs(evaluate_quantity(result, quantity, words, count), quantity);
 }
 
 void calc_result_free(CalcResult *result) {

@@ -7,18 +7,9 @@
 
 static const double WHOLE_MAX = 9007199254740992.0; // 2^53: every whole number up to here is a double
 
-static int digits_needed(double value) {
-    char text[40];
-    for (int digits = 1; digits < 17; digits++) {
-        snprintf(text, sizeof text, "%.*g", digits, value);
-        if (strtod(text, NULL) == value) return digits;
-    }
-    return 17;
-}
-
 char *calc_number_text(double value) {
-    if (value == floor(value) && fabs(value) < 1e15) return text_format("%.0f", value);
-    return text_format("%.*g", digits_needed(value), value);
+    char number[32];
+    return text_copy(text_number(number, value));
 }
 
 static const char *limit_text(const CalcInput *input) {
@@ -101,13 +92,13 @@ json_t *calc_result_json(const CalcResult *result) {
 
 char *calc_json_text(const json_t *root) {
     const json_t *value = json_object_get(root, "value");
-    int digits = json_is_real(value) ? digits_needed(json_real_value(value)) : 17;
+    int digits = json_is_real(value) ? text_digits(json_real_value(value)) : 17;
     return json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION((size_t)digits));
 }
 
 // --- lists ----------------------------------------------------------------------------------------------------------
 
-static bool matches(const CalcSubject *subject, const CalcQuantity *quantity, const char *word) {
+static bool quantity_matches(const CalcSubject *subject, const CalcQuantity *quantity, const char *word) {
     return !word || strcasestr(quantity->name, word) || strcasestr(subject->name, word) ||
            strcasestr(quantity->summary, word);
 }
@@ -116,7 +107,7 @@ static Status nothing_matches(const char *word) {
     return status_hint(status_usage("no quantity matches \"%s\"", word), "hearth calc --list names all of them");
 }
 
-static void describe(TextBuffer *out, const CalcQuantity *quantity) {
+static void describe_quantity(TextBuffer *out, const CalcQuantity *quantity) {
     text_buffer_format(out, "%s: %s%s%s%s\n", quantity->name, quantity->summary, *quantity->unit ? " (" : "",
                        quantity->unit, *quantity->unit ? ")" : "");
     int count = calc_input_count(quantity);
@@ -134,7 +125,7 @@ static void describe(TextBuffer *out, const CalcQuantity *quantity) {
 Status calc_list_text(TextBuffer *out, const char *word) {
     const CalcQuantity *one = word ? calc_find(word) : NULL;
     if (one) {
-        describe(out, one);
+        describe_quantity(out, one);
         return NULL;
     }
     bool any = false;
@@ -143,7 +134,7 @@ Status calc_list_text(TextBuffer *out, const char *word) {
         bool headed = false;
         for (int i = 0; i < subject->count; i++) {
             const CalcQuantity *quantity = &subject->quantities[i];
-            if (!matches(subject, quantity, word)) continue;
+            if (!quantity_matches(subject, quantity, word)) continue;
             if (!headed) text_buffer_format(out, "%s%s\n", any ? "\n" : "", subject->name);
             headed = any = true;
             text_buffer_format(out, "  %-34s %s%s%s%s\n", quantity->name, quantity->summary,
@@ -172,7 +163,7 @@ Status calc_list_json(json_t **root, const char *word) {
     for (int s = 0; s < calc_subject_count; s++)
         for (int i = 0; i < calc_subjects[s]->count; i++) {
             const CalcQuantity *quantity = &calc_subjects[s]->quantities[i];
-            if (one ? quantity == one : matches(calc_subjects[s], quantity, word))
+            if (one ? quantity == one : quantity_matches(calc_subjects[s], quantity, word))
                 json_array_append_new(list, quantity_json(calc_subjects[s], quantity));
         }
     if (json_array_size(list) == 0) {

@@ -1,6 +1,10 @@
 // Checkpoints: size, time to write, how often (Young's interval), and what a crash costs.
 #pragma once
 
+// Of one parameter in a checkpoint of hearth: the weight and both moments of AdamW as floats, whatever the precision of
+// the run. train/checkpoint.c writes that; PLAN_CHECKPOINT_BYTES in memory.h is the 14 bytes of others.
+enum { PLAN_CHECKPOINT_PARAMETER_BYTES = 3 * 4 };
+
 double plan_write_seconds(double bytes, double bandwidth,
                           double writers);                      // each writer has the whole bandwidth to itself
 double plan_young_interval(double mtbf_s, double checkpoint_s); // seconds between checkpoints

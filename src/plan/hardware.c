@@ -176,18 +176,19 @@ typedef struct Reader {
     const char *file;
 } Reader;
 
-static Status complain(const Reader *reader, const TomlValue *at, Status status) {
+static Status reader_error(const Reader *reader, const TomlValue *at, Status status) {
     return status_at(status, reader->file, at->line, at->column);
 }
 
 static Status read_number(const Reader *reader, const char *table, const Field *field, const TomlValue *value,
                           double *out) {
     if (value->type != TOML_INTEGER && value->type != TOML_FLOAT)
-        return complain(reader, value,
-                        status_usage("%s.%s must be a number, not %s", table, field->key, toml_type_name(value->type)));
+        return reader_error(
+            reader, value,
+            status_usage("%s.%s must be a number, not %s", table, field->key, toml_type_name(value->type)));
     double number = value->type == TOML_INTEGER ? (double)value->integer : value->number;
     if (!(number >= field->min && number <= field->max))
-        return complain(
+        return reader_error(
             reader, value,
             status_usage("%s.%s = %g is out of range: %g to %g", table, field->key, number, field->min, field->max));
     *out = number * field->scale;
@@ -197,11 +198,12 @@ static Status read_number(const Reader *reader, const char *table, const Field *
 static Status read_text(const Reader *reader, const char *table, const Field *field, const TomlValue *value,
                         char *out) {
     if (value->type != TOML_STRING)
-        return complain(reader, value,
-                        status_usage("%s.%s must be a string, not %s", table, field->key, toml_type_name(value->type)));
+        return reader_error(
+            reader, value,
+            status_usage("%s.%s must be a string, not %s", table, field->key, toml_type_name(value->type)));
     if (value->length >= (size_t)field->max)
-        return complain(reader, value,
-                        status_usage("%s.%s has more than %d characters", table, field->key, (int)field->max - 1));
+        return reader_error(reader, value,
+                            status_usage("%s.%s has more than %d characters", table, field->key, (int)field->max - 1));
     memcpy(out, value->text, value->length);
     out[value->length] = '\0';
     return NULL;
@@ -210,7 +212,8 @@ static Status read_text(const Reader *reader, const char *table, const Field *fi
 static Status read_fields(const Reader *reader, const char *table, const TomlValue *from, const Field *fields,
                           int count, void *to) {
     if (from->type != TOML_TABLE)
-        return complain(reader, from, status_usage("%s must be a table, not %s", table, toml_type_name(from->type)));
+        return reader_error(reader, from,
+                            status_usage("%s must be a table, not %s", table, toml_type_name(from->type)));
     for (size_t i = 0; i < from->length; i++) {
         const Field *field = NULL;
         for (int k = 0; k < count && !field; k++)
@@ -222,7 +225,7 @@ static Status read_fields(const Reader *reader, const char *table, const TomlVal
             const char *nearest = text_nearest(from->keys[i], names, (size_t)count);
             Status status = status_usage("%s has no key \"%s\"", table, from->keys[i]);
             if (nearest) status = status_hint(status, "did you mean %s?", nearest);
-            return complain(reader, from->values[i], status);
+            return reader_error(reader, from->values[i], status);
         }
         char *place = (char *)to + field->offset;
         const TomlValue *value = from->values[i];
@@ -232,7 +235,7 @@ static Status read_fields(const Reader *reader, const char *table, const TomlVal
             TRY(read_text(reader, table, field, value, place));
         } else if (field->kind == FIELD_BOOL) {
             if (value->type != TOML_BOOLEAN)
-                return complain(reader, value, status_usage("%s.%s must be true or false", table, field->key));
+                return reader_error(reader, value, status_usage("%s.%s must be true or false", table, field->key));
             *(bool *)place = value->boolean;
         }
     }
@@ -243,7 +246,7 @@ static Status read_fields(const Reader *reader, const char *table, const TomlVal
 
 // Index of the entry called `name`, added (zeroed but for its name) when there is none; returns the array, which may
 // have moved. Every entry starts with its name.
-static void *entry(void *entries, int *count, size_t size, const char *name, int *index, bool *added) {
+static void *catalogue_entry(void *entries, int *count, size_t size, const char *name, int *index, bool *added) {
     for (*index = 0; *index < *count; (*index)++)
         if (strcmp((char *)entries + (size_t)*index * size, name) == 0) {
             *added = false;
@@ -258,7 +261,7 @@ static void *entry(void *entries, int *count, size_t size, const char *name, int
 }
 
 static Status read_gemms(const Reader *reader, const TomlValue *array, HardwareGpu *gpu) {
-    if (array->type != TOML_ARRAY) return complain(reader, array, status_usage("gemm must be an array of tables"));
+    if (array->type != TOML_ARRAY) return reader_error(reader, array, status_usage("gemm must be an array of tables"));
     gpu->gemm_count = 0; // measured points replace those of an earlier document
     for (size_t i = 0; i < array->length; i++) {
         GemmEntry point = {.dtype = "bf16", .kind = "dense"};
@@ -268,19 +271,20 @@ static Status read_gemms(const Reader *reader, const TomlValue *array, HardwareG
         while (dtype < HARDWARE_DTYPE_COUNT && strcmp(point.dtype, dtype_names[dtype]) != 0)
             dtype++;
         if (dtype == HARDWARE_DTYPE_COUNT)
-            return complain(reader, value, status_usage("gemm.dtype must be fp32, tf32, bf16, fp16 or fp8"));
+            return reader_error(reader, value, status_usage("gemm.dtype must be fp32, tf32, bf16, fp16 or fp8"));
         bool grouped = strcmp(point.kind, "grouped") == 0;
         if (!grouped && strcmp(point.kind, "dense") != 0)
-            return complain(reader, value, status_usage("gemm.kind must be dense or grouped"));
+            return reader_error(reader, value, status_usage("gemm.kind must be dense or grouped"));
         if (!(point.m > 0 && point.n > 0 && point.k > 0 && point.flops > 0))
-            return complain(reader, value, status_usage("a gemm point needs m, n, k and tflops"));
+            return reader_error(reader, value, status_usage("a gemm point needs m, n, k and tflops"));
         if (!gpu->cpu && gpu->peak[dtype] > 0 && point.flops > gpu->peak[dtype]) // a CPU's peak is of one core
-            return complain(reader, value,
-                            status_hint(status_usage("%g TFLOP/s is more than the dense %s peak of %g",
-                                                     point.flops / TERA, dtype_names[dtype], gpu->peak[dtype] / TERA),
-                                        "peaks with 2:4 sparsity are not used here; was the measurement right?"));
+            return reader_error(
+                reader, value,
+                status_hint(status_usage("%g TFLOP/s is more than the dense %s peak of %g", point.flops / TERA,
+                                         dtype_names[dtype], gpu->peak[dtype] / TERA),
+                            "peaks with 2:4 sparsity are not used here; was the measurement right?"));
         if (gpu->gemm_count == HARDWARE_GEMMS_MAX)
-            return complain(reader, value, status_usage("more than %d gemm points", HARDWARE_GEMMS_MAX));
+            return reader_error(reader, value, status_usage("more than %d gemm points", HARDWARE_GEMMS_MAX));
         gpu->gemms[gpu->gemm_count++] = (HardwareGemm){.dtype = (HardwareDtype)dtype,
                                                        .grouped = grouped,
                                                        .m = point.m,
@@ -295,17 +299,18 @@ static Status read_gemms(const Reader *reader, const TomlValue *array, HardwareG
 }
 
 static Status read_attentions(const Reader *reader, const TomlValue *array, HardwareGpu *gpu) {
-    if (array->type != TOML_ARRAY) return complain(reader, array, status_usage("attention must be an array of tables"));
+    if (array->type != TOML_ARRAY)
+        return reader_error(reader, array, status_usage("attention must be an array of tables"));
     gpu->attention_count = 0;
     for (size_t i = 0; i < array->length; i++) {
         HardwareAttention point = {0};
         const TomlValue *value = array->values[i];
         TRY(read_fields(reader, "attention", value, attention_fields, COUNT(attention_fields), &point));
         if (!(point.head_dim > 0 && point.seq > 0 && point.forward > 0 && point.backward > 0))
-            return complain(reader, value,
-                            status_usage("an attention point needs head_dim, seq, forward_tflops, backward_tflops"));
+            return reader_error(
+                reader, value, status_usage("an attention point needs head_dim, seq, forward_tflops, backward_tflops"));
         if (gpu->attention_count == HARDWARE_ATTENTIONS_MAX)
-            return complain(reader, value, status_usage("more than %d attention points", HARDWARE_ATTENTIONS_MAX));
+            return reader_error(reader, value, status_usage("more than %d attention points", HARDWARE_ATTENTIONS_MAX));
         gpu->attentions[gpu->attention_count++] = point;
     }
     return NULL;
@@ -314,7 +319,8 @@ static Status read_attentions(const Reader *reader, const TomlValue *array, Hard
 static Status read_gpu(const Reader *reader, Hardware *hardware, const char *name, const TomlValue *table) {
     int index;
     bool added;
-    hardware->gpus = entry(hardware->gpus, &hardware->gpu_count, sizeof *hardware->gpus, name, &index, &added);
+    hardware->gpus =
+        catalogue_entry(hardware->gpus, &hardware->gpu_count, sizeof *hardware->gpus, name, &index, &added);
     HardwareGpu *gpu = &hardware->gpus[index];
     if (added) {
         gpu->efficiency = hardware->efficiency;
@@ -330,8 +336,8 @@ static Status read_gpu(const Reader *reader, Hardware *hardware, const char *nam
     if ((part = toml_get(table, "gemm"))) TRY(read_gemms(reader, part, gpu));
     if ((part = toml_get(table, "attention"))) TRY(read_attentions(reader, part, gpu));
     if (added && !(gpu->peak[HARDWARE_FP32] > 0 && gpu->memory > 0 && gpu->bandwidth > 0))
-        return complain(reader, table,
-                        status_usage("a new GPU needs at least fp32_tflops, memory_gib and memory_GBps (%s)", name));
+        return reader_error(
+            reader, table, status_usage("a new GPU needs at least fp32_tflops, memory_gib and memory_GBps (%s)", name));
     return NULL;
 }
 
@@ -339,11 +345,12 @@ static Status read_node(const Reader *reader, Hardware *hardware, const char *na
     int index;
     const HardwareGpu *gpu;
     bool added;
-    hardware->nodes = entry(hardware->nodes, &hardware->node_count, sizeof *hardware->nodes, name, &index, &added);
+    hardware->nodes =
+        catalogue_entry(hardware->nodes, &hardware->node_count, sizeof *hardware->nodes, name, &index, &added);
     HardwareNode *node = &hardware->nodes[index];
     if (added) node->gpus = 8;
     TRY(read_fields(reader, name, table, node_fields, COUNT(node_fields), node));
-    return complain(reader, table, hardware_find_gpu(hardware, node->gpu, &gpu));
+    return reader_error(reader, table, hardware_find_gpu(hardware, node->gpu, &gpu));
 }
 
 static Status read_cluster(const Reader *reader, Hardware *hardware, const char *name, const TomlValue *table) {
@@ -351,18 +358,18 @@ static Status read_cluster(const Reader *reader, Hardware *hardware, const char 
     const HardwareNode *node;
     bool added;
     hardware->clusters =
-        entry(hardware->clusters, &hardware->cluster_count, sizeof *hardware->clusters, name, &index, &added);
+        catalogue_entry(hardware->clusters, &hardware->cluster_count, sizeof *hardware->clusters, name, &index, &added);
     HardwareCluster *cluster = &hardware->clusters[index];
     if (added) cluster->nodes = 1;
     TRY(read_fields(reader, name, table, cluster_fields, COUNT(cluster_fields), cluster));
-    return complain(reader, table, hardware_find_node(hardware, cluster->node, &node));
+    return reader_error(reader, table, hardware_find_node(hardware, cluster->node, &node));
 }
 
 static Status read_software(const Reader *reader, Hardware *hardware, const char *name, const TomlValue *table) {
     int index;
     bool added;
-    hardware->software =
-        entry(hardware->software, &hardware->software_count, sizeof *hardware->software, name, &index, &added);
+    hardware->software = catalogue_entry(hardware->software, &hardware->software_count, sizeof *hardware->software,
+                                         name, &index, &added);
     HardwareSoftware *software = &hardware->software[index];
     if (added) {
         software->compute_factor = software->memory_factor = software->eager_factor = software->exchange_efficiency = 1;
@@ -395,7 +402,7 @@ static Status read_machine(const Reader *reader, Hardware *hardware, const TomlV
     MachineEntry machine = {.launch_gap = -1, .swiglu_hidden = -1, .rope_hidden = -1};
     const HardwareGpu *found;
     TRY(read_fields(reader, "machine", table, machine_fields, COUNT(machine_fields), &machine));
-    TRY(complain(reader, table, hardware_find_gpu(hardware, machine.gpu, &found)));
+    TRY(reader_error(reader, table, hardware_find_gpu(hardware, machine.gpu, &found)));
     HardwareGpu *gpu = &hardware->gpus[found - hardware->gpus];
     gpu->measured = true;
     double reached = machine.elementwise > 0 ? machine.elementwise : machine.copy;
@@ -422,10 +429,11 @@ static Status read_entries(const Reader *reader, Hardware *hardware, const TomlV
     const TomlValue *tables = toml_get(root, kind);
     if (!tables) return NULL;
     if (tables->type != TOML_TABLE)
-        return complain(reader, tables, status_usage("%s must hold tables: [%s.NAME]", kind, kind));
+        return reader_error(reader, tables, status_usage("%s must hold tables: [%s.NAME]", kind, kind));
     for (size_t i = 0; i < tables->length; i++) {
         if (strlen(tables->keys[i]) >= HARDWARE_NAME_MAX)
-            return complain(reader, tables->values[i], status_usage("the name \"%s\" is too long", tables->keys[i]));
+            return reader_error(reader, tables->values[i],
+                                status_usage("the name \"%s\" is too long", tables->keys[i]));
         TRY(read(reader, hardware, tables->keys[i], tables->values[i]));
     }
     return NULL;
@@ -443,7 +451,7 @@ Status hardware_merge(Hardware *hardware, const TomlValue *root, const char *fil
         Status status = status_usage("a hardware file has no section \"%s\"", root->keys[i]);
         const char *nearest = text_nearest(root->keys[i], known, COUNT(known));
         if (nearest) status = status_hint(status, "did you mean [%s]?", nearest);
-        return complain(&reader, root->values[i], status);
+        return reader_error(&reader, root->values[i], status);
     }
     const TomlValue *part = toml_get(root, "efficiency");
     if (part)
@@ -458,14 +466,15 @@ Status hardware_merge(Hardware *hardware, const TomlValue *root, const char *fil
     part = toml_get(root, "machine");
     if (part) return read_machine(&reader, hardware, root, part);
     if ((part = toml_get(root, "gemm")) || (part = toml_get(root, "attention")))
-        return complain(&reader, part,
-                        status_usage("measured points need a [machine] that says which gpu they are of"));
+        return reader_error(&reader, part,
+                            status_usage("measured points need a [machine] that says which gpu they are of"));
     return NULL;
 }
 
 // ---- lookup ---------------------------------------------------------------------------------------------------------
 
-static Status find(const char *what, const char *name, const void *entries, int count, size_t size, int *index) {
+static Status find_by_name(const char *what, const char *name, const void *entries, int count, size_t size,
+                           int *index) {
     const char **names = xmalloc((size_t)(count + 1) * sizeof *names);
     *index = -1;
     for (int i = 0; i < count; i++) {
@@ -494,28 +503,28 @@ static Status find(const char *what, const char *name, const void *entries, int 
 
 Status hardware_find_gpu(const Hardware *hardware, const char *name, const HardwareGpu **gpu) {
     int index;
-    TRY(find("gpu", name, hardware->gpus, hardware->gpu_count, sizeof **gpu, &index));
+    TRY(find_by_name("gpu", name, hardware->gpus, hardware->gpu_count, sizeof **gpu, &index));
     *gpu = &hardware->gpus[index];
     return NULL;
 }
 
 Status hardware_find_node(const Hardware *hardware, const char *name, const HardwareNode **node) {
     int index;
-    TRY(find("node", name, hardware->nodes, hardware->node_count, sizeof **node, &index));
+    TRY(find_by_name("node", name, hardware->nodes, hardware->node_count, sizeof **node, &index));
     *node = &hardware->nodes[index];
     return NULL;
 }
 
 Status hardware_find_cluster(const Hardware *hardware, const char *name, const HardwareCluster **cluster) {
     int index;
-    TRY(find("cluster", name, hardware->clusters, hardware->cluster_count, sizeof **cluster, &index));
+    TRY(find_by_name("cluster", name, hardware->clusters, hardware->cluster_count, sizeof **cluster, &index));
     *cluster = &hardware->clusters[index];
     return NULL;
 }
 
 Status hardware_find_software(const Hardware *hardware, const char *name, const HardwareSoftware **software) {
     int index;
-    TRY(find("software", name, hardware->software, hardware->software_count, sizeof **software, &index));
+    TRY(find_by_name("software", name, hardware->software, hardware->software_count, sizeof **software, &index));
     *software = &hardware->software[index];
     return NULL;
 }

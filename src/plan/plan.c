@@ -1,5 +1,6 @@
 #include "plan/plan.h"
 
+#include "base/pipeline_schedule.h"
 #include "plan/batch.h"
 #include "plan/checkpointing.h"
 #include "plan/cost.h"
@@ -36,14 +37,42 @@ PlanMachine plan_machine(const Hardware *hardware, const HardwareGpu *gpu, const
 
 // ---- prediction -----------------------------------------------------------------------------------------------------
 
+static Status check_virtual_stages(const PlanRun *run) {
+    int pp = run->layout.mesh.pp;
+    if (run->virtual_stages <= 1) return NULL;
+    if (run->layout.config.layers < pp * run->virtual_stages)
+        return status_usage("%d layers cannot fill %d x %d virtual stages", run->layout.config.layers, pp,
+                            run->virtual_stages);
+    return pipeline_schedule_check(PIPELINE_INTERLEAVED, pp, run->virtual_stages, run->grad_accum);
+}
+
+void plan_limit_virtual_stages(PlanRun *run) {
+    Status status = check_virtual_stages(run);
+    if (status) run->virtual_stages = 1;
+    status_free(status);
+}
+
+int64_t plan_in_flight(const PlanRun *run, int stage) {
+    return pipeline_in_flight(pipeline_schedule_of(run->virtual_stages), run->layout.mesh.pp, run->virtual_stages,
+                              stage, run->grad_accum);
+}
+
+static LayoutRequest stage_request(const PlanRun *run, int stage) {
+    LayoutRequest request = run->layout;
+    request.stage = stage;
+    request.virtual_stages = run->virtual_stages;
+    request.micro_batches = run->grad_accum;
+    return request;
+}
+
 // The first stage holds the embedding and the deepest stash, the last the head, the second the most layers.
-Status plan_layouts(Layout *layouts, int *count, const LayoutRequest *request) {
-    int pp = request->mesh.pp, stages[3] = {0, pp > 2 ? 1 : pp - 1, pp - 1};
+Status plan_layouts(Layout *layouts, int *count, const PlanRun *run) {
+    int pp = run->layout.mesh.pp, stages[3] = {0, pp > 2 ? 1 : pp - 1, pp - 1};
     int distinct = pp == 1 ? 1 : pp == 2 ? 2 : 3;
+    TRY(check_virtual_stages(run));
     for (*count = 0; *count < distinct; (*count)++) {
-        LayoutRequest one = *request;
-        one.stage = stages[*count];
-        Status status = layout_build(&layouts[*count], &one);
+        LayoutRequest request = stage_request(run, stages[*count]);
+        Status status = layout_build(&layouts[*count], &request);
         if (status) {
             plan_layouts_free(layouts, *count);
             return status;
@@ -75,6 +104,17 @@ static PlanMemory fitted_memory(const PlanMachine *machine, const PlanRun *run) 
     return memory;
 }
 
+// A token visits top_k different experts, so a rank that holds fewer than top_k gets no more rows than experts from it.
+static void set_expert_rows(PlanMemory *memory, const Layout *layout) {
+    const ModelConfig *config = &layout->request.config;
+    int ep = layout->request.mesh.ep;
+    if (ep == 1 || !model_sparse_layers(config)) return;
+    int held = config->experts / ep, visits = config->top_k < held ? config->top_k : held;
+    memory->expert_rows = layout->rows;
+    memory->expert_rows_mean = layout->tokens * config->top_k;
+    memory->expert_rows_most = layout->tokens * ep * visits;
+}
+
 PlanMemory plan_memory(const PlanMachine *machine, const PlanRun *run, const Layout *layouts, int count) {
     if (machine->software.state_bytes > 0) return fitted_memory(machine, run);
     int most = 0;
@@ -85,13 +125,14 @@ PlanMemory plan_memory(const PlanMachine *machine, const PlanRun *run, const Lay
                          .total = (double)layouts[most].total_bytes,
                          .fraction = (double)layouts[most].total_bytes / machine->gpu.memory};
     memcpy(memory.bytes, layouts[most].bytes, sizeof memory.bytes);
+    set_expert_rows(&memory, &layouts[most]);
     return memory;
 }
 
 Status plan_predict(PlanPrediction *prediction, const PlanMachine *machine, const PlanRun *run) {
     Layout layouts[3];
     int count;
-    TRY(plan_layouts(layouts, &count, &run->layout));
+    TRY(plan_layouts(layouts, &count, run));
     prediction->memory = plan_memory(machine, run, layouts, count);
     step_model(&prediction->step, machine, run, layouts, count, prediction->memory.fraction);
     plan_layouts_free(layouts, count);
@@ -100,7 +141,7 @@ Status plan_predict(PlanPrediction *prediction, const PlanMachine *machine, cons
 
 // ---- report ---------------------------------------------------------------------------------------------------------
 
-static Status check(const PlanMachine *machine, const PlanRun *run, const PlanQuestions *questions) {
+static Status check_plan(const PlanMachine *machine, const PlanRun *run, const PlanQuestions *questions) {
     const Mesh *mesh = &run->layout.mesh;
     int64_t ranks = mesh_ranks(mesh);
     if (ranks != machine->gpus)
@@ -109,9 +150,6 @@ static Status check(const PlanMachine *machine, const PlanRun *run, const PlanQu
                            "leave dp out: it takes what the others leave");
     if (questions->mfu > 1)
         return status_usage("a utilisation of %.0f %% cannot be: the peak is the most there is", 100 * questions->mfu);
-    if (run->virtual_stages > 1 && run->layout.config.layers < mesh->pp * run->virtual_stages)
-        return status_usage("%d layers cannot fill %d x %d virtual stages", run->layout.config.layers, mesh->pp,
-                            run->virtual_stages);
     return NULL;
 }
 
@@ -146,11 +184,9 @@ static void set_budget(PlanReport *r) {
     r->critical_batch = plan_critical_batch((double)r->parameters.active, r->tokens);
 }
 
-// fp32 weights and two moments; a pure bf16 run has no master.
 static void set_checkpoints(PlanReport *r) {
-    double bytes = r->run.layout.precision == PRECISION_BF16_PURE ? 10 : 12;
     double nodes = ceil((double)r->machine.gpus / r->machine.gpus_per_node);
-    r->checkpoint_bytes = bytes * (double)r->parameters.total;
+    r->checkpoint_bytes = PLAN_CHECKPOINT_PARAMETER_BYTES * (double)r->parameters.total;
     double bandwidth = fmin(r->machine.defaults.checkpoint_bandwidth, r->machine.defaults.storage_bandwidth / nodes);
     r->checkpoint_seconds = plan_write_seconds(r->checkpoint_bytes, bandwidth, nodes);
     r->mtbf =
@@ -161,18 +197,17 @@ static void set_checkpoints(PlanReport *r) {
                                     r->machine.defaults.recovery);
 }
 
-// Stage s holds p - s micro-batches; the layout has their bytes.
+// The schedule says how many micro-batches a stage holds; the layout has their bytes.
 static Status set_pipeline(PlanReport *r) {
-    const LayoutRequest *request = &r->run.layout;
-    int pp = request->mesh.pp;
+    int pp = r->run.layout.mesh.pp;
     r->bubble_of_wall = plan_bubble_of_wall(pp, r->run.grad_accum, r->run.virtual_stages);
     r->bubble_of_ideal = plan_bubble_of_ideal(pp, r->run.grad_accum, r->run.virtual_stages);
     r->stash_count = pp > 1 ? (pp < PLAN_STAGES_SHOWN ? pp : PLAN_STAGES_SHOWN) : 0;
     for (int i = 0; i < r->stash_count; i++) {
-        LayoutRequest one = *request;
+        LayoutRequest request = stage_request(&r->run, i);
         Layout layout;
-        one.stage = i;
-        TRY(layout_build(&layout, &one));
+        TRY(layout_build(&layout, &request));
+        r->in_flight[i] = (double)plan_in_flight(&r->run, i) / r->run.virtual_stages;
         r->stash[i] = (double)layout.bytes[LAYOUT_ACTIVATIONS];
         layout_free(&layout);
     }
@@ -185,7 +220,7 @@ Status plan_report(PlanReport *report, const char *name, const PlanMachine *mach
         .machine = *machine, .run = *run, .questions = *questions, .parameters = model_parameters(&run->layout.config)};
     snprintf(report->name, sizeof report->name, "%s", name);
     if (report->questions.memory_limit <= 0) report->questions.memory_limit = 0.85;
-    TRY(check(machine, run, questions));
+    TRY(check_plan(machine, run, questions));
     TRY(plan_predict(&report->prediction, machine, run));
     set_rate(report);
     set_budget(report);

@@ -14,6 +14,9 @@ typedef struct PlanMemory { // of the rank that needs most
     double total;
     double fraction;       // of the device's memory
     double states, active; // of a fitted model: states and activations
+    // Rows that the buffers of one rank's experts have room for, the mean of balanced routing, and the most that any
+    // routing could send there; 0 unless the layout is exact and expert-parallel.
+    int64_t expert_rows, expert_rows_mean, expert_rows_most;
 } PlanMemory;
 
 typedef struct PlanPrediction {
@@ -24,9 +27,14 @@ typedef struct PlanPrediction {
 // Memory and step time. A mesh or batch that the model cannot have is a usage error; one that does not fit is not.
 Status plan_predict(PlanPrediction *prediction, const PlanMachine *machine, const PlanRun *run);
 // Memory only: cheap, for the search. Fills up to three layouts of distinct stages, freed by plan_layouts_free.
-Status plan_layouts(Layout *layouts, int *count, const LayoutRequest *request);
+Status plan_layouts(Layout *layouts, int *count, const PlanRun *run);
 void plan_layouts_free(Layout *layouts, int count);
 PlanMemory plan_memory(const PlanMachine *machine, const PlanRun *run, const Layout *layouts, int count);
+
+// One chunk of layers per stage where layers or micro-batches do not allow the virtual stages that the run names.
+void plan_limit_virtual_stages(PlanRun *run);
+// Chunks of layers that a pipeline stage keeps activations of, at most.
+int64_t plan_in_flight(const PlanRun *run, int stage);
 
 // `gpus` of `gpu` in nodes of gpus_per_node; links and price as the GPU (and node, may be NULL) say. cores scales a
 // CPU.
@@ -88,6 +96,7 @@ typedef struct PlanReport {
 
     double bubble_of_wall, bubble_of_ideal; // closed form, equal stages
     double stash[PLAN_STAGES_SHOWN];        // bytes of activations in flight per stage
+    double in_flight[PLAN_STAGES_SHOWN]; // micro-batches that these belong to; a chunk of a stage counts for its part
     int stash_count;
 
     bool fits;          // in the device's memory

@@ -34,8 +34,9 @@ static void keep_best(PlanReport *report, const PlanChange *change) {
     report->changes[place] = *change;
 }
 
-static void consider(Advice *advice, const PlanRun *run, const char *format, ...) __attribute__((format(printf, 3, 4)));
-static void consider(Advice *advice, const PlanRun *run, const char *format, ...) {
+static void consider_change(Advice *advice, const PlanRun *run, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+static void consider_change(Advice *advice, const PlanRun *run, const char *format, ...) {
     PlanPrediction prediction;
     Status status = plan_predict(&prediction, &advice->report->machine, run);
     if (status) { // the model cannot be cut that way
@@ -59,22 +60,23 @@ static void consider_batch(Advice *advice, const PlanRun *run) {
     other.layout.micro_batch *= 2;
     if (run->grad_accum % 2 == 0) {
         other.grad_accum /= 2;
-        consider(advice, &other, "micro_batch %d with grad_accum %d (same batch)", other.layout.micro_batch,
-                 other.grad_accum);
+        consider_change(advice, &other, "micro_batch %d with grad_accum %d (same batch)", other.layout.micro_batch,
+                        other.grad_accum);
     } else {
-        consider(advice, &other, "micro_batch %d (twice the batch)", other.layout.micro_batch);
+        consider_change(advice, &other, "micro_batch %d (twice the batch)", other.layout.micro_batch);
     }
     other = *run;
     other.grad_accum *= 2;
     if (advice->report->prediction.step.tokens * 2 <= advice->report->critical_batch)
-        consider(advice, &other, "grad_accum %d (twice the batch, still below the critical one)", other.grad_accum);
+        consider_change(advice, &other, "grad_accum %d (twice the batch, still below the critical one)",
+                        other.grad_accum);
     for (int divide = 2; divide <= run->layout.micro_batch; divide *= 2) {
         if (run->layout.micro_batch % divide) break;
         other = *run;
         other.layout.micro_batch /= divide;
         other.grad_accum *= divide;
-        consider(advice, &other, "micro_batch %d with grad_accum %d (same batch)", other.layout.micro_batch,
-                 other.grad_accum);
+        consider_change(advice, &other, "micro_batch %d with grad_accum %d (same batch)", other.layout.micro_batch,
+                        other.grad_accum);
     }
 }
 
@@ -83,26 +85,26 @@ static void consider_memory(Advice *advice, const PlanRun *run) {
         if (mode == (int)run->layout.recompute) continue;
         PlanRun other = *run;
         other.layout.recompute = (Recompute)mode;
-        consider(advice, &other, "recompute %s instead of %s", recompute_name((Recompute)mode),
-                 recompute_name(run->layout.recompute));
+        consider_change(advice, &other, "recompute %s instead of %s", recompute_name((Recompute)mode),
+                        recompute_name(run->layout.recompute));
     }
     const Mesh *mesh = &run->layout.mesh;
     for (int zero = 0; zero <= 3 && mesh_data_ranks(mesh) > 1; zero++) {
         if (zero == mesh->zero) continue;
         PlanRun other = *run;
         other.layout.mesh.zero = zero;
-        consider(advice, &other, "ZeRO %d instead of %d", zero, mesh->zero);
+        consider_change(advice, &other, "ZeRO %d instead of %d", zero, mesh->zero);
     }
     PlanRun other = *run;
     other.layout.precision = PRECISION_BF16;
-    if (run->layout.precision == PRECISION_FP32) consider(advice, &other, "precision bf16 instead of fp32");
+    if (run->layout.precision == PRECISION_FP32) consider_change(advice, &other, "precision bf16 instead of fp32");
     other = *run;
     other.grad_bytes = 2;
     if (run->grad_bytes > 2 && advice->report->machine.gpus > 1)
-        consider(advice, &other, "gradients reduced in bf16 instead of fp32");
+        consider_change(advice, &other, "gradients reduced in bf16 instead of fp32");
     other = *run;
     other.eager = false;
-    if (run->eager) consider(advice, &other, "compilation or recorded graphs switched on");
+    if (run->eager) consider_change(advice, &other, "compilation or recorded graphs switched on");
 }
 
 // Moves a factor of two between data parallelism and another axis.
@@ -121,7 +123,7 @@ static void consider_axis(Advice *advice, const PlanRun *run, int *(*axis)(Mesh 
             other.grad_accum *= 2;
         else if (even)
             other.grad_accum /= 2;
-        consider(advice, &other, "%s %d with dp %d%s", name, *degree, *dp, even ? "" : " (twice the batch)");
+        consider_change(advice, &other, "%s %d with dp %d%s", name, *degree, *dp, even ? "" : " (twice the batch)");
     }
 }
 
@@ -139,18 +141,18 @@ static void consider_mesh(Advice *advice, const PlanRun *run) {
     consider_axis(advice, run, pipeline_axis, "pp");
     PlanRun other = *run;
     other.virtual_stages = 2 * run->virtual_stages;
-    if (mesh->pp > 1 && run->layout.config.layers >= mesh->pp * other.virtual_stages)
-        consider(advice, &other, "%d virtual stages per rank (interleaved schedule)", other.virtual_stages);
-    if (!run->layout.config.experts) return;
+    if (mesh->pp > 1) // refused where layers or micro-batches do not allow it
+        consider_change(advice, &other, "%d virtual stages per rank (interleaved schedule)", other.virtual_stages);
+    if (!model_sparse_layers(&run->layout.config)) return;
     for (int up = 0; up < 2; up++) {
         other = *run;
         if (!up && mesh->ep % 2) continue;
         other.layout.mesh.ep = up ? mesh->ep * 2 : mesh->ep / 2;
-        consider(advice, &other, "ep %d instead of %d", other.layout.mesh.ep, mesh->ep);
+        consider_change(advice, &other, "ep %d instead of %d", other.layout.mesh.ep, mesh->ep);
     }
     other = *run;
     other.layout.mesh.etp = 1;
-    if (mesh->etp > 1) consider(advice, &other, "etp 1 instead of %d", mesh->etp);
+    if (mesh->etp > 1) consider_change(advice, &other, "etp 1 instead of %d", mesh->etp);
 }
 
 void plan_advise(PlanReport *report) {
@@ -215,8 +217,8 @@ void plan_fit(PlanReport *report) {
 
 // ---- warnings -------------------------------------------------------------------------------------------------------
 
-static void warn(PlanReport *report, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static void warn(PlanReport *report, const char *format, ...) {
+static void add_warning(PlanReport *report, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void add_warning(PlanReport *report, const char *format, ...) {
     if (report->warning_count == PLAN_WARNINGS_MAX) return;
     va_list args;
     va_start(args, format);
@@ -227,32 +229,33 @@ static void warn(PlanReport *report, const char *format, ...) {
 static void warn_memory(PlanReport *r) {
     double used = r->prediction.memory.fraction;
     if (used > 1)
-        warn(r, "does not fit: %.0f %% of the device's memory is needed", 100 * used);
+        add_warning(r, "does not fit: %.0f %% of the device's memory is needed", 100 * used);
     else if (used > 0.95)
-        warn(r, "memory %.1f %%: above 95 %% a run thrashes or fails; stay at 80 to 85 %%", 100 * used);
+        add_warning(r, "memory %.1f %%: above 95 %% a run thrashes or fails; stay at 80 to 85 %%", 100 * used);
     else if (used > 0.85)
-        warn(r, "memory %.1f %%: above 85 %% little room is left for other programs and fragmentation", 100 * used);
+        add_warning(r, "memory %.1f %%: above 85 %% little room is left for other programs and fragmentation",
+                    100 * used);
 }
 
 static void warn_mesh(PlanReport *r) {
     const Mesh *mesh = &r->run.layout.mesh;
     const ModelConfig *c = &r->run.layout.config;
     if (mesh->tp > r->machine.gpus_per_node)
-        warn(r, "tensor parallelism of %d crosses nodes of %d GPUs: its all-reduces are on the critical path", mesh->tp,
-             r->machine.gpus_per_node);
+        add_warning(r, "tensor parallelism of %d crosses nodes of %d GPUs: its all-reduces are on the critical path",
+                    mesh->tp, r->machine.gpus_per_node);
     if (c->kv_heads % mesh->tp)
-        warn(r, "%d KV heads do not divide by tp %d: each rank keeps a copy (%d of each head)", c->kv_heads, mesh->tp,
-             mesh->tp / c->kv_heads);
-    if (c->experts && mesh->tp > 1)
-        warn(r, "tensor parallelism of an MoE model pays all-reduces in every layer; tp = 1 is usually faster");
+        add_warning(r, "%d KV heads do not divide by tp %d: each rank keeps a copy (%d of each head)", c->kv_heads,
+                    mesh->tp, mesh->tp / c->kv_heads);
+    if (model_sparse_layers(c) && mesh->tp > 1)
+        add_warning(r, "tensor parallelism of an MoE model pays all-reduces in every layer; tp = 1 is usually faster");
     if (mesh->ep * mesh->etp > r->machine.gpus_per_node)
-        warn(r, "experts over %d ranks cross nodes: the all-to-all runs at network speed", mesh->ep * mesh->etp);
+        add_warning(r, "experts over %d ranks cross nodes: the all-to-all runs at network speed", mesh->ep * mesh->etp);
     double bubble = r->prediction.step.part[STEP_BUBBLE] / r->prediction.step.seconds;
     if (bubble > 0.2)
-        warn(r, "pipeline bubble %.0f %% of the step: more micro-batches or virtual stages would shrink it",
-             100 * bubble);
+        add_warning(r, "pipeline bubble %.0f %% of the step: more micro-batches or virtual stages would shrink it",
+                    100 * bubble);
     if (r->run.layout.precision != PRECISION_FP32 && r->machine.gpu.peak[HARDWARE_BF16] <= 0)
-        warn(r, "%s has no bf16 units: computed at the fp32 rate", r->machine.gpu.title);
+        add_warning(r, "%s has no bf16 units: computed at the fp32 rate", r->machine.gpu.title);
 }
 
 void plan_warn(PlanReport *r) {
@@ -260,18 +263,18 @@ void plan_warn(PlanReport *r) {
     warn_memory(r);
     warn_mesh(r);
     if (r->prediction.step.tokens > r->critical_batch)
-        warn(r, "a batch of %s tokens is above the critical batch of about %s: larger ones buy little",
-             text_count(text, r->prediction.step.tokens), text_count(limit, r->critical_batch));
+        add_warning(r, "a batch of %s tokens is above the critical batch of about %s: larger ones buy little",
+                    text_count(text, r->prediction.step.tokens), text_count(limit, r->critical_batch));
     if (r->mfu > 1)
-        warn(r, "MFU %.0f %% is above the peak: the rate, the peak or the token count is wrong", 100 * r->mfu);
+        add_warning(r, "MFU %.0f %% is above the peak: the rate, the peak or the token count is wrong", 100 * r->mfu);
     else if (r->mfu > 0.75)
-        warn(r, "MFU %.0f %% is more than anybody reaches in training: check the assumption", 100 * r->mfu);
+        add_warning(r, "MFU %.0f %% is more than anybody reaches in training: check the assumption", 100 * r->mfu);
     if (r->tokens < 0.5 * r->chinchilla_tokens)
-        warn(r, "%.0f %% of the 20 tokens per parameter that Chinchilla suggests",
-             100 * r->tokens / r->chinchilla_tokens);
+        add_warning(r, "%.0f %% of the 20 tokens per parameter that Chinchilla suggests",
+                    100 * r->tokens / r->chinchilla_tokens);
     if (!r->machine.gpu.measured && r->machine.gpu.gemm_count == 0)
-        warn(r, "nobody measured this device: default efficiencies are used; `hearth bench` measures them");
+        add_warning(r, "nobody measured this device: default efficiencies are used; `hearth bench` measures them");
     if (!r->prediction.memory.exact)
-        warn(r, "memory and speed are those of %s, fitted to logs; hearth's own come without --software",
-             r->machine.software.title);
+        add_warning(r, "memory and speed are those of %s, fitted to logs; hearth's own come without --software",
+                    r->machine.software.title);
 }

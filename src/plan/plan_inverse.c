@@ -19,21 +19,21 @@ Status plan_vocab(PlanVocab *result, const PlanReport *report, int vocab) {
     return NULL;
 }
 
-static int rounded(double value, int to) {
+static int round_to_multiple(double value, int to) {
     int steps = (int)lround(value / to);
     return (steps < 1 ? 1 : steps) * to;
 }
 
 // The model scaled to `heads` query heads and `layers`: width and MLP follow the heads, head size and vocabulary stay.
-static ModelConfig scaled(const ModelConfig *base, int heads, int layers) {
+static ModelConfig scale_model(const ModelConfig *base, int heads, int layers) {
     ModelConfig config = *base;
     double factor = (double)heads / base->heads;
     int group = base->heads / base->kv_heads;
     config.heads = heads;
     config.kv_heads = heads / group;
-    config.hidden = rounded(base->hidden * factor, 64);
-    config.ffn = rounded(base->ffn * factor, 64);
-    if (base->experts) config.moe_ffn = rounded(base->moe_ffn * factor, 64);
+    config.hidden = round_to_multiple(base->hidden * factor, 64);
+    config.ffn = round_to_multiple(base->ffn * factor, 64);
+    if (base->experts) config.moe_ffn = round_to_multiple(base->moe_ffn * factor, 64);
     config.layers = layers;
     for (int i = 0; i < config.layers; i++)
         config.sparse[i] = base->sparse[i < base->layers ? i : base->layers - 1];
@@ -50,6 +50,7 @@ static bool try_size(PlanLargest *size, const PlanReport *report, const ModelCon
         run.layout.config = *config;
         run.layout.micro_batch = micro;
         run.grad_accum = (int)fmax(1, round(batch / ((double)micro * run.layout.seq * run.layout.mesh.dp)));
+        plan_limit_virtual_stages(&run);
         Status status = plan_predict(&prediction, &report->machine, &run);
         if (status || prediction.memory.fraction > report->questions.memory_limit) {
             status_free(status);
@@ -79,7 +80,7 @@ void plan_largest(PlanLargest *largest, const PlanReport *report) {
         int last = (int)fmin(MODEL_LAYERS_MAX, ceil(1.25 * depth));
         bool any = false;
         for (int layers = first; layers <= last; layers++) {
-            ModelConfig config = scaled(base, heads, layers);
+            ModelConfig config = scale_model(base, heads, layers);
             PlanLargest size;
             if (!try_size(&size, report, &config)) break;
             any = true;

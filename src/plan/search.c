@@ -19,7 +19,7 @@ typedef struct Search {
     int capacity;
 } Search;
 
-static void keep(Search *search, const PlanRun *run, const PlanMemory *memory, const StepModel *step) {
+static void keep_candidate(Search *search, const PlanRun *run, const PlanMemory *memory, const StepModel *step) {
     SearchResult *result = search->result;
     if (result->found_count == search->capacity) {
         search->capacity = search->capacity ? 2 * search->capacity : 256;
@@ -59,8 +59,9 @@ static void try_micro_batches(Search *search, const PlanRun *base) {
             if (micro_tokens > 1.25 * search->space->batch_tokens) return;
             run.grad_accum = (int)plan_accum_nearest(search->space->batch_tokens, micro_tokens);
         }
+        plan_limit_virtual_stages(&run);
         search->result->tried++;
-        Status status = plan_layouts(layouts, &count, &run.layout);
+        Status status = plan_layouts(layouts, &count, &run);
         if (status) {
             search->result->refused++;
             status_free(status);
@@ -71,7 +72,7 @@ static void try_micro_batches(Search *search, const PlanRun *base) {
         if (fits) {
             StepModel step;
             step_model(&step, search->machine, &run, layouts, count, memory.fraction);
-            keep(search, &run, &memory, &step);
+            keep_candidate(search, &run, &memory, &step);
         } else {
             search->result->too_large++;
         }
@@ -93,7 +94,7 @@ static void try_memory_modes(Search *search, const PlanRun *base) {
                 run.layout.seq = search->space->seqs[s];
                 // Without QK-norm and experts there is nothing that selective recompute drops.
                 const ModelConfig *c = &run.layout.config;
-                if (mode == RECOMPUTE_SELECTIVE && !model_qk_norm(c) && !c->experts && !fitted) continue;
+                if (mode == RECOMPUTE_SELECTIVE && !model_qk_norm(c) && !model_sparse_layers(c) && !fitted) continue;
                 try_micro_batches(search, &run);
             }
 }
@@ -101,7 +102,7 @@ static void try_memory_modes(Search *search, const PlanRun *base) {
 static void try_experts(Search *search, const PlanRun *base) {
     const ModelConfig *c = &base->layout.config;
     const Mesh *mesh = &base->layout.mesh;
-    if (!c->experts) {
+    if (!model_sparse_layers(c)) {
         try_memory_modes(search, base);
         return;
     }
@@ -130,7 +131,6 @@ static void try_meshes(Search *search) {
                 if (gpus / tp / pp % cp || (cp > 1 && longest / cp < 2048)) continue;
                 PlanRun run = *search->run;
                 run.layout.mesh = (Mesh){.dp = gpus / tp / pp / cp, .tp = tp, .pp = pp, .ep = 1, .cp = cp, .etp = 1};
-                if (run.virtual_stages * pp > c->layers) run.virtual_stages = 1;
                 try_experts(search, &run);
             }
         }

@@ -3,14 +3,10 @@
 // owns, and as a check of the closed forms in pipeline.h and collectives.h, with which it agrees where those hold.
 #pragma once
 
-#include "base/status.h"
-
-typedef enum SimulateSchedule { SIMULATE_GPIPE, SIMULATE_1F1B, SIMULATE_INTERLEAVED } SimulateSchedule;
-Status simulate_schedule_parse(SimulateSchedule *schedule, const char *name); // "gpipe", "1f1b", "interleaved"
-const char *simulate_schedule_name(SimulateSchedule schedule);
+#include "base/pipeline_schedule.h"
 
 typedef struct SimulateRequest {
-    SimulateSchedule schedule;
+    PipelineSchedule schedule;
     int stages, micro_batches;
     int virtual_stages;               // chunks of layers per stage; 1 unless interleaved
     const double *forward, *backward; // [stages] seconds of one micro-batch in all chunks of the stage
@@ -41,7 +37,7 @@ typedef struct SimulateResult {
     double seconds;     // of the step
     double bubble;      // share of compute_end that the stages idle, on average
     double exposed;     // reduction after compute_end
-    int *stash;         // [stages] most chunks in flight at one time, in units of whole micro-batches rounded up
+    int *stash;         // [stages] most micro-batches in flight at one time: chunks of them together, rounded up
     int stages;
 } SimulateResult;
 

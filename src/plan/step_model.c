@@ -6,13 +6,8 @@
 
 #include <math.h>
 
-static const char *const part_names[] = {
-    [STEP_GEMM] = "GEMM",
-    [STEP_GROUPED_GEMM] = "expert GEMM",
-    [STEP_ATTENTION] = "attention",
-    [STEP_MEMORY_OPS] = "memory-bound ops",
+static const char *const other_part_names[STEP_PART_COUNT] = {
     [STEP_LAUNCH] = "launch gaps",
-    [STEP_OPTIMIZER] = "optimizer",
     [STEP_TENSOR] = "tensor-parallel all-reduce",
     [STEP_CONTEXT] = "context-parallel ring",
     [STEP_EXPERT] = "expert all-to-all",
@@ -25,7 +20,7 @@ static const char *const part_names[] = {
 static const char *const pass_names[] = {"forward", "backward", "recompute", "once"};
 
 const char *step_part_name(StepPart part) {
-    return part_names[part];
+    return part < (StepPart)CATEGORY_COUNT ? op_category_name((OpCategory)part) : other_part_names[part];
 }
 
 const char *step_pass_name(StepPass pass) {
@@ -293,7 +288,7 @@ void step_model(StepModel *model, const PlanMachine *machine, const PlanRun *run
     data_parallel(machine, run, layout, stage->forward, stage->backward, &model->axis[STEP_DATA_PARALLEL]);
     model->part[STEP_DATA_PARALLEL] = model->axis[STEP_DATA_PARALLEL].exposed;
     double host = (double)layout->tokens * (r->documents ? 12 : 8) / machine->gpu.host_bandwidth;
-    model->part[STEP_HOST_DATA] = r->device == LAYOUT_CUDA ? fmax(0, host - slowest) * micro_steps : 0;
+    model->part[STEP_HOST_DATA] = r->device == DEVICE_CUDA ? fmax(0, host - slowest) * micro_steps : 0;
     for (int i = 0; i < STEP_PART_COUNT; i++)
         model->seconds += model->part[i];
     double over = fmax(0, used_fraction - 0.95);

@@ -5,9 +5,10 @@
 #pragma once
 
 #include "model/layout.h"
+#include "ops/ops.h"
 #include "plan/hardware.h"
 
-enum { STEP_OPS_MAX = 64 };
+enum { STEP_OPS_MAX = 64, STEP_OP_NAME = 48 };
 
 typedef struct PlanMachine { // what runs the job
     HardwareGpu gpu;
@@ -27,14 +28,16 @@ typedef struct PlanRun {  // the job
     double calibration;   // factor on the step time learned from earlier runs; 1: none
 } PlanRun;
 
-// Where the time of a step goes.
+// Where the time of a step goes: first the categories of its ops (ops/ops.h), which the profile measures too.
 typedef enum StepPart {
-    STEP_GEMM,
-    STEP_GROUPED_GEMM,
-    STEP_ATTENTION,
-    STEP_MEMORY_OPS,
-    STEP_LAUNCH,
-    STEP_OPTIMIZER,
+    STEP_GEMM = CATEGORY_GEMM,
+    STEP_GROUPED = CATEGORY_GROUPED,
+    STEP_ATTENTION = CATEGORY_ATTENTION,
+    STEP_ROUTING = CATEGORY_ROUTING,
+    STEP_ELEMENTWISE = CATEGORY_ELEMENTWISE,
+    STEP_OPTIMIZER = CATEGORY_OPTIMIZER,
+    STEP_COPY = CATEGORY_COPY,
+    STEP_LAUNCH = CATEGORY_COUNT,
     STEP_TENSOR,   // all-reduces of activations
     STEP_CONTEXT,  // keys and values around the ring
     STEP_EXPERT,   // all-to-all
@@ -46,12 +49,10 @@ typedef enum StepPart {
     STEP_PART_COUNT,
 } StepPart;
 const char *step_part_name(StepPart part);
-
-typedef enum StepPass { STEP_FORWARD, STEP_BACKWARD, STEP_RECOMPUTE, STEP_ONCE } StepPass; // ONCE: per optimizer step
 const char *step_pass_name(StepPass pass);
 
 typedef struct StepOp { // one line of the table: the op in all layers of the stage, per micro-step
-    const char *name;
+    char name[STEP_OP_NAME];
     StepPart part;
     StepPass pass;
     double kernels;

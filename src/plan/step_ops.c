@@ -1,278 +1,253 @@
-// Which ops a micro-step runs, with which shapes: keep in step with model/transformer.c.
 #include "plan/step_ops.h"
+
+#include "model/step_record.h"
 
 #include <assert.h>
 #include <math.h>
+#include <stdio.h>
+#include <string.h>
 
-typedef struct Builder {
+typedef struct Pricing {
     StageCost *cost;
     const PlanMachine *machine;
+    const Layout *layout;
     HardwareDtype dtype;
-    double width;                         // bytes of an activation
-    bool fused;                           // of the software
+    bool fused;                           // of the software: hearth's own ops, or the same work in more passes
     double compute_factor, memory_factor; // of the software
-    double layers;                        // how often the op runs in a micro-step
-    double grad_accum;
-} Builder;
+    double expert_rows;                   // in use on the busiest rank
+    double added;                         // of weight gradients: the share of micro-batches that add
+    double optimizer_share;               // of the parameters that this rank updates, after ZeRO
+} Pricing;
 
-static void add(Builder *b, const char *name, StepPart part, StepPass pass, double flops, double rate, double bytes) {
-    assert(b->cost->op_count < STEP_OPS_MAX);
-    if (b->layers <= 0) return;
-    const HardwareGpu *gpu = &b->machine->gpu;
+// ---- one line -------------------------------------------------------------------------------------------------------
+
+static void add_line(Pricing *p, const char *name, OpCategory category, StepPass pass, double times, double flops,
+                     double rate, double bytes) {
+    StageCost *cost = p->cost;
+    const HardwareGpu *gpu = &p->machine->gpu;
     // Factors of other software were fitted to logs and contain what the power limit takes.
-    double sustained = b->fused ? gpu->efficiency.sustained : 1;
-    double compute = flops > 0 ? flops / (rate * sustained) * b->compute_factor : 0;
+    double sustained = p->fused ? gpu->efficiency.sustained : 1;
+    double compute = flops > 0 ? flops / (rate * sustained) * p->compute_factor : 0;
     double memory = bytes / (gpu->bandwidth * gpu->efficiency.memory);
-    if (part == STEP_MEMORY_OPS || part == STEP_OPTIMIZER) memory *= b->memory_factor;
-    StepOp op = {.name = name,
-                 .part = part,
-                 .pass = pass,
-                 .kernels = b->layers,
-                 .flops = flops * b->layers,
-                 .bytes = bytes * b->layers,
-                 .seconds = fmax(compute, memory) * b->layers,
-                 .compute_bound = compute > memory};
-    b->cost->ops[b->cost->op_count++] = op;
-    b->cost->pass[pass] += op.seconds + op.kernels * gpu->efficiency.launch_gap;
-}
-
-// y[rows, out] = x[rows, in] w[out, in]. Of a grouped product, rows are spread over `groups` weights.
-static void product(Builder *b, const char *name, StepPass pass, double rows, double in, double out, double groups) {
-    bool grouped = groups > 1;
-    double each = rows / groups;
-    add(b, name, grouped ? STEP_GROUPED_GEMM : STEP_GEMM, pass, 2 * rows * in * out,
-        hardware_gemm_rate(&b->machine->gpu, b->dtype, grouped, each, out, in),
-        (rows * (in + out) + groups * in * out) * b->width);
-}
-
-// The same, onto the residual: it is read as well. Software that does not fuse adds it with the next norm.
-static void product_onto(Builder *b, const char *name, StepPass pass, double rows, double in, double out) {
-    if (!b->fused) {
-        product(b, name, pass, rows, in, out, 1);
-        return;
+    bool product = category == CATEGORY_GEMM || category == CATEGORY_GROUPED || category == CATEGORY_ATTENTION;
+    if (!product) memory *= p->memory_factor;
+    int i = 0;
+    while (i < cost->op_count && (cost->ops[i].pass != pass || strcmp(cost->ops[i].name, name) != 0))
+        i++;
+    assert(i < STEP_OPS_MAX);
+    StepOp *op = &cost->ops[i];
+    if (i == cost->op_count) {
+        cost->op_count++;
+        *op = (StepOp){.part = (StepPart)category, .pass = pass, .compute_bound = compute > memory};
+        snprintf(op->name, sizeof op->name, "%s", name);
     }
-    add(b, name, STEP_GEMM, pass, 2 * rows * in * out,
-        hardware_gemm_rate(&b->machine->gpu, b->dtype, false, rows, out, in),
-        (rows * (in + 2 * out) + in * out) * b->width);
+    double seconds = fmax(compute, memory) * times;
+    op->kernels += times;
+    op->flops += flops * times;
+    op->bytes += bytes * times;
+    op->seconds += seconds;
+    cost->pass[pass] += seconds + times * gpu->efficiency.launch_gap;
 }
 
-// chunks: how often a micro-step adds to the same weight gradient.
-static void product_backward(Builder *b, const char *input_name, const char *weight_name, double rows, double in,
-                             double out, double groups, double chunks) {
-    bool grouped = groups > 1;
-    double each = rows / groups;
-    product(b, input_name, STEP_BACKWARD, rows, out, in, groups);
-    add(b, weight_name, grouped ? STEP_GROUPED_GEMM : STEP_GEMM, STEP_BACKWARD, 2 * rows * in * out,
-        hardware_gemm_rate(&b->machine->gpu, b->dtype, grouped, out, in, each),
-        rows * (in + out) * b->width + groups * in * out * layout_gradient_traffic(1 - 1 / (b->grad_accum * chunks)));
+static void add_pass_over(Pricing *p, const char *name, OpCategory category, const StepCall *c, double bytes) {
+    if (bytes > 0) add_line(p, name, category, c->pass, c->times, 0, 1, bytes);
 }
 
-static void pass_over(Builder *b, const char *name, StepPass pass, double bytes) {
-    if (bytes > 0) add(b, name, STEP_MEMORY_OPS, pass, 0, 1, bytes);
-}
-
-typedef struct Shapes { // of one rank
-    double tokens, rows, groups;
-    double hidden, qkv, qk, attention, ffn, expert_ffn, experts;
-    double head_dim, seq, heads, batch, context;
-    double vocab;
-    bool qk_norm, documents;
-} Shapes;
-
-static Shapes stage_shapes(const Layout *layout, double imbalance) {
-    const LayoutRequest *r = &layout->request;
-    const ModelConfig *c = &r->config;
-    double tp = r->mesh.tp, kv = mesh_kv_heads(&r->mesh, c->kv_heads), heads = c->heads / tp;
-    double tokens = (double)layout->tokens, groups = c->experts ? (double)c->experts / r->mesh.ep : 0;
-    double align = r->device == LAYOUT_CUDA ? OPS_CUDA_ROW_ALIGN : OPS_CPU_ROW_ALIGN;
-    return (Shapes){.tokens = tokens,
-                    // Each row of a group of tensor-parallel ranks is worked on by etp of them.
-                    .rows = tokens * c->top_k * r->mesh.etp / tp * imbalance + groups * (align - 1) / 2,
-                    .groups = groups,
-                    .hidden = c->hidden,
-                    .qkv = (heads + 2 * kv) * c->head_dim,
-                    .qk = (heads + kv) * c->head_dim,
-                    .attention = heads * c->head_dim,
-                    .ffn = c->ffn / tp,
-                    .expert_ffn = (double)c->moe_ffn / r->mesh.etp,
-                    .experts = c->experts,
-                    .head_dim = c->head_dim,
-                    .seq = r->seq,
-                    .heads = heads,
-                    .batch = r->micro_batch,
-                    .context = r->mesh.cp,
-                    .vocab = c->vocab / tp,
-                    .qk_norm = model_qk_norm(c),
-                    .documents = r->documents};
-}
-
-// Scores and values of the lower triangle: 2 products forward, 5 backward.
-static void attention(Builder *b, const Shapes *s, StepPass pass) {
-    bool backward = pass == STEP_BACKWARD;
-    double triangle = s->batch * s->heads * s->seq * s->seq * s->head_dim / s->context;
-    double bytes = s->tokens * (s->qkv + s->attention) * b->width * (backward ? 3 : 1);
-    add(b, backward ? "attention backward" : "attention", STEP_ATTENTION, pass, triangle * (backward ? 5 : 2),
-        hardware_attention_rate(&b->machine->gpu, b->dtype, s->head_dim, s->seq / s->context, backward), bytes);
-    if (s->context == 1) return;
-    // A ring runs one block per rank: each further one is merged into what is there, in float.
-    double layers = b->layers;
-    b->layers *= s->context - 1;
-    pass_over(b, backward ? "ring blocks, gradients" : "ring blocks", pass, s->tokens * s->attention * 12);
-    b->layers = layers;
-}
-
-static void norm(Builder *b, const char *name, const Shapes *s, StepPass pass) {
-    pass_over(b, name, pass, (b->fused ? 2 : 4) * s->tokens * s->hidden * b->width);
-}
-
-// hearth reads the norm's result, its gradient and the residual's, and writes the last.
-static void norm_backward(Builder *b, const char *name, const Shapes *s) {
-    pass_over(b, name, STEP_BACKWARD, (b->fused ? 4 : 5) * s->tokens * s->hidden * b->width);
-}
+// ---- products -------------------------------------------------------------------------------------------------------
 
 // What SwiGLU costs beside the products that it is fused with, and the rotary beside its product (forward) and
 // attention (backward).
-static double swiglu_left(const Builder *b) {
-    return b->fused && b->width == 2 ? 1 - b->machine->gpu.efficiency.swiglu_hidden : 1;
+static double swiglu_left(const Pricing *p, Tensor t) {
+    return p->fused && t.dtype == DTYPE_BF16 ? 1 - p->machine->gpu.efficiency.swiglu_hidden : 1;
 }
 
-static double rope_left(const Builder *b, const Shapes *s, bool backward) {
-    bool inside =
-        !s->qk_norm && (s->head_dim == 64 || (s->head_dim == 128 && !backward)) && !(s->documents && backward);
-    return b->fused && b->width == 2 && inside ? 1 - b->machine->gpu.efficiency.rope_hidden : 1;
+static double rope_left(const Pricing *p, const OpRecord *r, bool backward) {
+    bool inside = (r->rope.head_dim == 64 || (r->rope.head_dim == 128 && !backward)) &&
+                  !(p->layout->request.documents && backward);
+    return p->fused && r->tensor[0].dtype == DTYPE_BF16 && inside ? 1 - p->machine->gpu.efficiency.rope_hidden : 1;
 }
 
-static void attention_forward(Builder *b, const Shapes *s, StepPass pass) {
-    double T = s->tokens, w = b->width;
-    norm(b, b->fused ? "norm (attention)" : "add + norm (attention)", s, pass);
-    product(b, "qkv", pass, T, s->hidden, s->qkv, 1);
-    pass_over(b, s->qk_norm ? "QK-norm + RoPE" : "RoPE", pass, 2 * T * s->qk * w * rope_left(b, s, false));
-    attention(b, s, pass);
-    product_onto(b, "o", pass, T, s->attention, s->hidden);
+// m x n results, each a sum of k.
+static void add_product(Pricing *p, const StepCall *c, const char *what, Tensor weight, bool grouped, double m,
+                        double n, double k, OpCost cost) {
+    char name[STEP_OP_NAME];
+    snprintf(name, sizeof name, "%s%s", weight.name, what);
+    add_line(p, name, grouped ? CATEGORY_GROUPED : CATEGORY_GEMM, c->pass, c->times, cost.flops,
+             hardware_gemm_rate(&p->machine->gpu, p->dtype, grouped, m, n, k), cost.bytes);
 }
 
-static void dense_forward(Builder *b, const Shapes *s, StepPass pass) {
-    double T = s->tokens, w = b->width;
-    norm(b, b->fused ? "norm (MLP)" : "add + norm (MLP)", s, pass);
-    product(b, "gate_up", pass, T, s->hidden, 2 * s->ffn, 1);
-    pass_over(b, "SwiGLU", pass, 3 * T * s->ffn * w * swiglu_left(b));
-    if (pass == STEP_RECOMPUTE) return; // what follows is not needed again
-    product_onto(b, "down", pass, T, s->ffn, s->hidden);
+static void price_linear(Pricing *p, const StepCall *c, OpCost cost) {
+    const Tensor *t = c->call.tensor;
+    double width = (double)dtype_size(t[0].dtype);
+    switch (c->call.op) {
+    case OP_LINEAR_FORWARD:
+        // Software that does not fuse adds the residual with the next norm.
+        if (!p->fused && tensor_present(t[3])) cost.bytes -= (double)tensor_count(t[3]) * width;
+        add_product(p, c, "", t[2], false, (double)t[0].rows, (double)t[0].cols, (double)t[1].cols, cost);
+        break;
+    case OP_LINEAR_ROPE_FORWARD: {
+        double turned = (double)(c->call.rope.heads + c->call.rope.kv_heads) * c->call.rope.head_dim;
+        add_product(p, c, "", t[2], false, (double)t[0].rows, (double)t[0].cols, (double)t[1].cols, cost);
+        add_pass_over(p, "RoPE", CATEGORY_ELEMENTWISE, c,
+                      2 * (double)t[0].rows * turned * width * rope_left(p, &c->call, false));
+        break;
+    }
+    case OP_LINEAR_SWIGLU_FORWARD:
+        add_product(p, c, "", t[2], false, (double)t[0].rows, (double)t[0].cols, (double)t[1].cols, cost);
+        add_pass_over(p, "SwiGLU", CATEGORY_ELEMENTWISE, c,
+                      1.5 * (double)tensor_count(t[0]) * width * swiglu_left(p, t[0]));
+        break;
+    case OP_LINEAR_SWIGLU_BACKWARD: {
+        double rows = (double)t[0].rows, n = (double)t[1].cols, k = (double)t[3].cols;
+        cost.bytes = (rows * (n + k) + n * k) * width; // of the product alone; SwiGLU's share is the next line
+        add_product(p, c, ", input gradient", t[4], false, rows, n, k, cost);
+        add_pass_over(p, "SwiGLU backward", CATEGORY_ELEMENTWISE, c,
+                      (p->fused ? 5 : 6) * (double)tensor_count(t[1]) * width * swiglu_left(p, t[0]));
+        break;
+    }
+    case OP_LINEAR_BACKWARD_INPUT:
+        add_product(p, c, ", input gradient", t[2], false, (double)t[0].rows, (double)t[0].cols, (double)t[1].cols,
+                    cost);
+        break;
+    case OP_LINEAR_BACKWARD_WEIGHT:
+        add_product(p, c, ", weight gradient", t[0], false, (double)t[0].rows, (double)t[0].cols, (double)t[1].rows,
+                    cost);
+        break;
+    default: assert(!"a linear op"); break;
+    }
 }
 
-static void moe_forward(Builder *b, const Shapes *s, StepPass pass) {
-    double T = s->tokens, R = s->rows, w = b->width;
-    norm(b, b->fused ? "norm (MLP)" : "add + norm (MLP)", s, pass);
-    pass_over(b, "router", pass, T * s->hidden * w + T * s->experts * 4);
-    pass_over(b, "route", pass, 4 * T * s->experts * 4);
-    pass_over(b, "gather rows", pass, 2 * R * s->hidden * w);
-    product(b, "experts gate_up", pass, R, s->hidden, 2 * s->expert_ffn, s->groups);
-    if (pass == STEP_RECOMPUTE) return;
-    pass_over(b, "SwiGLU (experts)", pass, 3 * R * s->expert_ffn * w);
-    product(b, "experts down", pass, R, s->expert_ffn, s->hidden, s->groups);
-    pass_over(b, "sum rows", pass, (R + (b->fused ? 2 : 1) * T) * s->hidden * w);
+static void price_grouped(Pricing *p, const StepCall *c, OpCost cost) {
+    const Tensor *t = c->call.tensor;
+    double each = p->expert_rows / (double)(t[3].cols - 1);
+    if (c->call.op == OP_GROUPED_LINEAR_BACKWARD_WEIGHT)
+        add_product(p, c, ", weight gradient", t[0], true, (double)t[1].cols, (double)t[2].cols, each, cost);
+    else
+        add_product(p, c, c->call.op == OP_GROUPED_LINEAR_FORWARD ? "" : ", input gradient", t[2], true, each,
+                    (double)t[0].cols, (double)t[1].cols, cost);
 }
 
-static void dense_backward(Builder *b, const Shapes *s) {
-    double T = s->tokens, w = b->width;
-    product_backward(b, "down, input gradient", "down, weight gradient", T, s->ffn, s->hidden, 1, 1);
-    pass_over(b, "SwiGLU backward", STEP_BACKWARD, (b->fused ? 5 : 6) * T * s->ffn * w * swiglu_left(b));
-    product_backward(b, "gate_up, input gradient", "gate_up, weight gradient", T, s->hidden, 2 * s->ffn, 1, 1);
-    norm_backward(b, "norm backward (MLP)", s);
+// ---- attention ------------------------------------------------------------------------------------------------------
+
+static void price_attention(Pricing *p, const StepCall *c, OpCost cost) {
+    bool backward = c->call.op == OP_ATTENTION_BACKWARD;
+    const OpRecord *r = &c->call;
+    double context = p->layout->request.mesh.cp, width = (double)dtype_size(r->tensor[0].dtype);
+    Tensor out = backward ? r->tensor[4] : r->tensor[0];
+    // Around a ring every rank's queries meet the keys of all.
+    add_line(p, backward ? "attention backward" : "attention", CATEGORY_ATTENTION, c->pass, c->times,
+             cost.flops * context,
+             hardware_attention_rate(&p->machine->gpu, p->dtype, r->attention.head_dim, r->attention.seq, backward),
+             cost.bytes);
+    if (context > 1) { // each further block is merged into what is there, in float
+        StepCall merge = *c;
+        merge.times *= context - 1;
+        add_pass_over(p, backward ? "ring blocks, gradients" : "ring blocks", CATEGORY_ELEMENTWISE, &merge,
+                      (double)tensor_count(out) * 12);
+    }
+    if (backward && r->rope.head_dim) {
+        double turned = (double)(r->rope.heads + r->rope.kv_heads) * r->rope.head_dim;
+        add_pass_over(p, "RoPE backward", CATEGORY_ELEMENTWISE, c,
+                      2 * (double)out.rows * turned * width * rope_left(p, r, true));
+    }
 }
 
-static void moe_backward(Builder *b, const Shapes *s, bool selective) {
-    double T = s->tokens, R = s->rows, w = b->width;
-    pass_over(b, "gather gradient rows", STEP_BACKWARD, 2 * R * s->hidden * w);
-    product_backward(b, "experts down, input gradient", "experts down, weight gradient", R, s->expert_ffn, s->hidden,
-                     s->groups, 1);
-    pass_over(b, "SwiGLU backward (experts)", STEP_BACKWARD, 6 * R * s->expert_ffn * w);
-    product_backward(b, "experts gate_up, input gradient", "experts gate_up, weight gradient", R, s->hidden,
-                     2 * s->expert_ffn, s->groups, 1);
-    pass_over(b, "sum gradient rows", STEP_BACKWARD, (R + T) * s->hidden * w);
-    pass_over(b, "router backward", STEP_BACKWARD, 4 * T * s->hidden * w + 6 * T * s->experts * 4);
-    norm_backward(b, "norm backward (MLP)", s);
-    if (selective) pass_over(b, "gather rows again", STEP_RECOMPUTE, 2 * R * s->hidden * w);
+// ---- passes over memory ---------------------------------------------------------------------------------------------
+
+// What other software, which keeps ops apart, moves more than hearth does.
+static double unfused(const Pricing *p, const OpRecord *r) {
+    if (p->fused) return 1;
+    switch (r->op) {
+    case OP_ADD_RMSNORM_FORWARD: return 2; // the residual is added in a pass of its own
+    case OP_ADD_RMSNORM_BACKWARD: return r->flag ? 4.0 / 3 : 5.0 / 4;
+    case OP_CROSS_ENTROPY: return 1.5;
+    default: return 1;
+    }
 }
 
-static void attention_backward(Builder *b, const Shapes *s, bool selective) {
-    double T = s->tokens, w = b->width;
-    product_backward(b, "o, input gradient", "o, weight gradient", T, s->attention, s->hidden, 1, 1);
-    if (selective && s->qk_norm) pass_over(b, "QK-norm + RoPE again", STEP_RECOMPUTE, 2 * T * s->qk * w);
-    attention(b, s, STEP_BACKWARD);
-    pass_over(b, s->qk_norm ? "QK-norm + RoPE backward" : "RoPE backward", STEP_BACKWARD,
-              (s->qk_norm ? 3 : 2 * rope_left(b, s, true)) * T * s->qk * w);
-    product_backward(b, "qkv, input gradient", "qkv, weight gradient", T, s->hidden, s->qkv, 1, 1);
-    norm_backward(b, "norm backward (attention)", s);
+static void price_elements(Pricing *p, const StepCall *c, OpCost cost) {
+    const OpRecord *r = &c->call;
+    const Tensor *t = r->tensor;
+    char name[STEP_OP_NAME];
+    const char *again = c->pass == STEP_RECOMPUTE ? " again" : "";
+    double bytes = cost.bytes * unfused(p, r);
+    switch (r->op) {
+    case OP_ADD_RMSNORM_FORWARD: snprintf(name, sizeof name, "%s", t[5].name); break;
+    case OP_ADD_RMSNORM_BACKWARD: snprintf(name, sizeof name, "%s backward", t[5].name); break;
+    case OP_QK_ROPE_FORWARD: snprintf(name, sizeof name, "QK-norm + RoPE%s", again); break;
+    case OP_QK_ROPE_BACKWARD: snprintf(name, sizeof name, "QK-norm + RoPE backward"); break;
+    case OP_SWIGLU_FORWARD: snprintf(name, sizeof name, "SwiGLU (experts)"); break;
+    case OP_SWIGLU_BACKWARD: snprintf(name, sizeof name, "SwiGLU backward (experts)"); break;
+    case OP_MOE_GATHER: snprintf(name, sizeof name, "gather %s%s", t[0].name, again); break;
+    case OP_MOE_SUM:
+        if (!p->fused && tensor_present(t[2])) bytes -= (double)tensor_count(t[2]) * (double)dtype_size(t[2].dtype);
+        snprintf(name, sizeof name, "sum %s", t[1].name);
+        break;
+    case OP_ZERO: snprintf(name, sizeof name, "clear gradients"); break;
+    case OP_NORM_F32: snprintf(name, sizeof name, "gradient norm"); break;
+    case OP_ADAMW: snprintf(name, sizeof name, "AdamW"); break;
+    default: {
+        snprintf(name, sizeof name, "%s", op_name(r->op));
+        for (char *at = name; *at; at++)
+            if (*at == '_') *at = ' ';
+        break;
+    }
+    }
+    bool optimizer = c->pass == STEP_ONCE;
+    add_pass_over(p, name, optimizer ? CATEGORY_OPTIMIZER : op_category(r->op), c,
+                  optimizer ? bytes * p->optimizer_share : bytes);
 }
 
-static void head(Builder *b, const Shapes *s, const Layout *layout) {
-    double chunks = ceil(s->tokens / (double)layout->logits_rows), rows = s->tokens / chunks;
-    b->layers = 1;
-    pass_over(b, "final norm", STEP_FORWARD, (b->fused ? 2 : 4) * s->tokens * s->hidden * b->width);
-    pass_over(b, "final norm backward", STEP_BACKWARD, (b->fused ? 3 : 4) * s->tokens * s->hidden * b->width);
-    b->layers = chunks;
-    product(b, "LM head", STEP_FORWARD, rows, s->hidden, s->vocab, 1);
-    pass_over(b, "cross entropy", STEP_FORWARD, (b->fused ? 2 : 3) * rows * s->vocab * b->width);
-    product_backward(b, "LM head, input gradient", "LM head, weight gradient", rows, s->hidden, s->vocab, 1, chunks);
+// ---- a stage --------------------------------------------------------------------------------------------------------
+
+static void price_call(Pricing *p, const StepCall *c) {
+    OpCost cost = op_cost(&c->call, p->expert_rows, p->added);
+    switch (op_category(c->call.op)) {
+    case CATEGORY_GEMM: price_linear(p, c, cost); break;
+    case CATEGORY_GROUPED: price_grouped(p, c, cost); break;
+    case CATEGORY_ATTENTION: price_attention(p, c, cost); break;
+    default: price_elements(p, c, cost); break;
+    }
 }
 
-// The optimizer's elements on this rank, after ZeRO.
-static void optimizer(Builder *b, const Layout *layout) {
+static double optimizer_share(const Layout *layout) {
     const Mesh *mesh = &layout->request.mesh;
-    double dense_ranks = (double)mesh_data_ranks(mesh), expert_ranks = (double)mesh_expert_data_ranks(mesh);
-    double elements = 0;
-    for (int i = 0; i < layout->param_count; i++)
-        elements += (double)layout->params[i].count /
-                    (mesh->zero ? (layout->params[i].expert ? expert_ranks : dense_ranks) : 1);
-    b->layers = 1;
-    // What is looked up is added row by row; only a gradient that is also the LM head's is overwritten by a product.
-    const LayoutParam *embedding = layout_param(layout, PARAM_EMBEDDING, -1);
-    if (layout->request.stage == 0 && embedding && !layout->request.config.tied)
-        add(b, "clear embedding gradient", STEP_OPTIMIZER, STEP_ONCE, 0, 1, 4 * (double)embedding->count);
-    add(b, "gradient norm", STEP_OPTIMIZER, STEP_ONCE, 0, 1, 4 * elements);
-    add(b, "AdamW", STEP_OPTIMIZER, STEP_ONCE, 0, 1, layout_adamw_traffic(layout->request.precision) * elements);
+    if (!mesh->zero) return 1;
+    double all = 0, own = 0;
+    for (int i = 0; i < layout->param_count; i++) {
+        const LayoutParam *param = &layout->params[i];
+        all += (double)param->count;
+        own += (double)param->count / (double)(param->expert ? mesh_expert_data_ranks(mesh) : mesh_data_ranks(mesh));
+    }
+    return own / all;
+}
+
+// Rows that the experts of this rank work on: every token's choices, spread unevenly, and half a tile of padding each.
+static double expert_rows(const Layout *layout, double imbalance) {
+    const LayoutRequest *r = &layout->request;
+    if (!r->config.experts) return 0;
+    double align = r->device == DEVICE_CUDA ? OPS_CUDA_ROW_ALIGN : OPS_CPU_ROW_ALIGN;
+    double groups = (double)r->config.experts / r->mesh.ep;
+    return (double)layout->tokens * r->config.top_k * r->mesh.etp / r->mesh.tp * imbalance + groups * (align - 1) / 2;
 }
 
 void stage_cost(StageCost *cost, const PlanMachine *machine, const PlanRun *run, const Layout *layout,
                 double imbalance) {
-    const LayoutRequest *r = &layout->request;
-    const ModelConfig *c = &r->config;
     *cost = (StageCost){0};
     double eager = run->eager ? machine->software.eager_factor : 1;
-    Builder b = {.cost = cost,
-                 .machine = machine,
-                 .dtype = step_dtype(machine, r->precision),
-                 .width = (double)dtype_size(layout->dtype),
-                 .fused = machine->software.fused,
-                 .compute_factor = machine->software.compute_factor * eager,
-                 .memory_factor = machine->software.memory_factor * eager,
-                 .grad_accum = run->grad_accum};
-    Shapes s = stage_shapes(layout, imbalance);
-    double sparse = 0, all = layout->layer_count;
-    for (int i = layout->first_layer; i < layout->first_layer + layout->layer_count; i++)
-        sparse += c->sparse[i];
-    bool full = r->recompute == RECOMPUTE_FULL, selective = r->recompute == RECOMPUTE_SELECTIVE;
-    for (int again = 0; again <= full; again++) {
-        StepPass pass = again ? STEP_RECOMPUTE : STEP_FORWARD;
-        b.layers = all;
-        attention_forward(&b, &s, pass);
-        b.layers = all - sparse;
-        if (b.layers > 0) dense_forward(&b, &s, pass);
-        b.layers = sparse;
-        if (b.layers > 0) moe_forward(&b, &s, pass);
-    }
-    b.layers = all - sparse;
-    if (b.layers > 0) dense_backward(&b, &s);
-    b.layers = sparse;
-    if (b.layers > 0) moe_backward(&b, &s, selective);
-    b.layers = all;
-    attention_backward(&b, &s, selective);
-    b.layers = 1;
-    if (r->stage == 0) {
-        pass_over(&b, "embedding", STEP_FORWARD, 2 * s.tokens * s.hidden * b.width);
-        pass_over(&b, "embedding backward", STEP_BACKWARD, s.tokens * s.hidden * (b.width + 8));
-    }
-    if (r->stage == r->mesh.pp - 1) head(&b, &s, layout);
-    optimizer(&b, layout);
+    Pricing pricing = {.cost = cost,
+                       .machine = machine,
+                       .layout = layout,
+                       .dtype = step_dtype(machine, layout->request.precision),
+                       .fused = machine->software.fused,
+                       .compute_factor = machine->software.compute_factor * eager,
+                       .memory_factor = machine->software.memory_factor * eager,
+                       .expert_rows = expert_rows(layout, imbalance),
+                       .added = 1 - 1.0 / run->grad_accum,
+                       .optimizer_share = optimizer_share(layout)};
+    StepRecord record;
+    step_record_make(&record, layout);
+    for (int i = 0; i < record.count; i++)
+        price_call(&pricing, &record.calls[i]);
+    step_record_free(&record);
 }

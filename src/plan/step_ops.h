@@ -1,4 +1,6 @@
-// The compute of one pipeline stage in one micro-step, as a table of ops. Inside of step_model.
+// The compute of one pipeline stage in one micro-step, as a table of ops with their times: each call that the
+// transformer makes (model/step_record.h) takes the longer of its FLOPs at the reachable rate and its bytes at the
+// reachable bandwidth. Inside of step_model.
 #pragma once
 
 #include "plan/step_model.h"

@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "model/safetensors.h"
+#include "plan/checkpointing.h"
 #include "train/checkpoint_keep.h"
 
 #include <errno.h>
@@ -19,6 +20,8 @@ static const struct {
     const char *file;
     ModelState state;
 } parts[] = {{"model.safetensors", MODEL_WEIGHTS}, {"adam_m.safetensors", MODEL_M}, {"adam_v.safetensors", MODEL_V}};
+_Static_assert(sizeof parts / sizeof parts[0] * sizeof(float) == PLAN_CHECKPOINT_PARAMETER_BYTES,
+               "the planner counts what is written here");
 
 // ---- writing -------------------------------------------------------------------------------------------------------
 
@@ -123,7 +126,7 @@ static Status write_files(const char *directory, const Layout *layout, const Mod
 static Status check_space(const char *directory, const Layout *layout) {
     int64_t available = 0, needed = 0;
     for (int i = 0; i < layout->param_count; i++)
-        needed += layout->params[i].count * 12;
+        needed += layout->params[i].count * PLAN_CHECKPOINT_PARAMETER_BYTES;
     TRY(disk_free_bytes(&available, directory));
     char a[32], b[32];
     if (available < needed + (1 << 16))

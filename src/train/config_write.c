@@ -21,12 +21,9 @@ static void write_text(TextBuffer *out, const char *text) {
 }
 
 static void write_number(TextBuffer *out, double value) {
-    char text[40];
-    for (int digits = 6; digits <= 17; digits++) { // the shortest that reads back as the same number
-        snprintf(text, sizeof text, "%.*g", digits, value);
-        if (strtod(text, NULL) == value) break;
-    }
-    text_buffer_format(out, "%s%s", text, strpbrk(text, ".e") ? "" : ".0");
+    char text[32];
+    text_number(text, value);
+    text_buffer_format(out, "%s%s", text, strpbrk(text, ".en") ? "" : ".0");
 }
 
 static void write_value(TextBuffer *out, const Config *config, const ConfigKey *row) {
@@ -40,8 +37,9 @@ static void write_value(TextBuffer *out, const Config *config, const ConfigKey *
     case CONFIG_CHOICE: write_text(out, *(const char *const *)field); break;
     case CONFIG_TOKENS: {
         const ConfigTokens *tokens = field;
+        char number[32];
         if (tokens->per_parameter > 0)
-            text_buffer_format(out, "\"%.17gx\"", tokens->per_parameter);
+            text_buffer_format(out, "\"%sx\"", text_number(number, tokens->per_parameter));
         else
             text_buffer_format(out, "%lld", (long long)tokens->count);
         break;

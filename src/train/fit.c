@@ -1,8 +1,8 @@
 // The largest micro-batch and the lightest recompute that fit, found by building their layouts.
 #include "train/fit.h"
 
-int64_t fit_reserve(LayoutDevice device) {
-    return device == LAYOUT_CUDA ? FIT_CUDA_RESERVE : 0;
+int64_t fit_reserve(DeviceKind device) {
+    return device == DEVICE_CUDA ? FIT_CUDA_RESERVE : 0;
 }
 
 static Status need_bytes(int64_t *bytes, const LayoutRequest *request) {

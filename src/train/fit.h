@@ -20,7 +20,7 @@ typedef struct Fit {
     int full_micro_batch; // largest one with full recompute, when neither of the above helps
 } Fit;
 
-int64_t fit_reserve(LayoutDevice device);
+int64_t fit_reserve(DeviceKind device);
 // Error: the request has no layout at all.
 Status fit_check(Fit *fit, const LayoutRequest *request, int64_t free_bytes);
 // Success when it fits; else a usage error that says what is needed, what is there and which lines would fit, blamed on

@@ -72,7 +72,7 @@ static Status time_try(Ops *ops, const LayoutRequest *request, PreflightTry *att
     BenchStep bench = {.request = *request, .accum = attempt->grad_accum < 2 ? 1 : 2, .steps = 3};
     BenchResult result;
     TRY(bench_step(ops, &bench, &result));
-    double once = result.split_ms[OP_OPTIMIZER] / 1e3, micro = (result.step_seconds - once) / bench.accum;
+    double once = result.split_ms[CATEGORY_OPTIMIZER] / 1e3, micro = (result.step_seconds - once) / bench.accum;
     double tokens = (double)request->micro_batch * request->seq * (double)attempt->grad_accum;
     attempt->tokens_per_second = tokens / (once + micro * (double)attempt->grad_accum);
     return NULL;
@@ -233,12 +233,12 @@ Status preflight_run(const Config *config, const PreflightOptions *options) {
     Ops *ops;
     TRY(ops_create(&ops, config->train.device));
     Status failure = NULL,
-           status = setup_layout(config, &model, strcmp(ops->name, "cpu") ? LAYOUT_CUDA : LAYOUT_CPU, &request);
+           status = setup_layout(config, &model, ops->kind, &request);
     int count = 0, best = -1;
     if (!status && options->search) {
         count = preflight_candidates(micro_batch, grad_accum, tries, TRIES_MAX);
         printf("%s, seq %d, %lld sequences a step, on %s", setup_model_name(config), request.seq,
-               (long long)(micro_batch * grad_accum), ops->name);
+               (long long)(micro_batch * grad_accum), device_kind_name(ops->kind));
         double patience = options->seconds > PATIENCE_LEAST ? options->seconds : PATIENCE_LEAST;
         status = search(ops, &request, patience, tries, count, &failure);
         best = status ? -1 : preflight_choose(tries, count);

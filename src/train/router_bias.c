@@ -7,9 +7,9 @@
 
 json_t *router_bias_json(Model *model) {
     const ModelConfig *config = &model->layout.request.config;
-    size_t bytes = (size_t)model->layout.const_bytes[CONST_ROUTER_BIAS];
+    size_t bytes = (size_t)model->layout.constants[CONST_ROUTER_BIAS].bytes;
     float *bias = xmalloc(bytes + 1);
-    model->ops->download(model->ops, bias, model_const(model, CONST_ROUTER_BIAS), bytes);
+    model->ops->download(model->ops, bias, model_const(model, CONST_ROUTER_BIAS).data, bytes);
     json_t *layers = json_array();
     const float *at = bias;
     for (int i = 0; i < model_sparse_layers(config); i++) {
@@ -36,14 +36,14 @@ Status router_bias_restore(Model *model, const json_t *state, const char *where)
     const json_t *layers = json_object_get(state, "router_bias");
     if (!layers) return NULL;
     const ModelConfig *config = &model->layout.request.config;
-    size_t bytes = (size_t)model->layout.const_bytes[CONST_ROUTER_BIAS];
+    size_t bytes = (size_t)model->layout.constants[CONST_ROUTER_BIAS].bytes;
     float *bias = xmalloc(bytes + 1);
     bool fine = json_array_size(layers) == (size_t)model_sparse_layers(config);
     for (int i = 0; fine && i < model_sparse_layers(config); i++)
         fine =
             read_layer(json_array_get(layers, (size_t)i), config->experts, bias + (size_t)i * (size_t)config->experts);
     if (fine) {
-        model->ops->upload(model->ops, model_const(model, CONST_ROUTER_BIAS), bias, bytes);
+        model->ops->upload(model->ops, model_const(model, CONST_ROUTER_BIAS).data, bias, bytes);
         model->router_bias = true;
     }
     free(bias);

@@ -197,7 +197,7 @@ static void show_banner(const Run *run) {
     ProgressBanner banner = {
         .run = run->directory,
         .model = setup_model_name(config),
-        .device = trainer->ops->name,
+        .device = device_kind_name(trainer->ops->kind),
         .precision = config->train.precision,
         .parameters = trainer->parameters.total,
         .active_parameters = trainer->parameters.active,

@@ -15,16 +15,11 @@ static Status base_shape(const Config *config, ModelConfig *model) {
     if (config->model.config[0])
         return config_blame(config, "model.config", model_config_read(model, config->model.config));
     if (config->model.init[0]) return config_blame(config, "model.init", model_config_read(model, config->model.init));
-    *model = (ModelConfig){.arch = MODEL_LLAMA,
-                           .norm_eps = 1e-5f,
-                           .init_std = 0.02f,
-                           .tied = true,
-                           .rope_theta = 10000.0,
-                           .rope_type = ROPE_DEFAULT,
-                           .sparse_step = 1,
-                           .aux_coef = 0.01f, // without it written-out experts collapse
-                           .bos = -1,
-                           .eos = -1};
+    ModelArch arch = MODEL_LLAMA;
+    if (config->model.arch[0]) model_arch_parse(&arch, config->model.arch); // the config's table knows the same names
+    model_config_defaults(model, arch);
+    // HF's tenth of it is for all layers together; here each layer has its own, and experts would collapse.
+    if (arch == MODEL_QWEN3_MOE) model->aux_coef = 0.01f;
     const char *missing = !config->model.hidden   ? "hidden"
                           : !config->model.layers ? "layers"
                           : !config->model.heads  ? "heads"
@@ -36,15 +31,17 @@ static Status base_shape(const Config *config, ModelConfig *model) {
                     "set model.preset, model.config or model.init, or write out hidden, layers, heads and ffn"));
 }
 
+static bool written_out(const Config *config) { // sizes, instead of the name of a model
+    return !config->model.preset[0] && !config->model.config[0] && !config->model.init[0];
+}
+
 static void overlay_int(int *field, int64_t value) {
     if (value) *field = (int)value;
 }
 
 static void overlay(const Config *config, ModelConfig *model) {
-    const char *arch = config->model.arch, *tied = config->model.tie_embeddings;
-    if (strcmp(arch, "llama") == 0) model->arch = MODEL_LLAMA;
-    if (strcmp(arch, "qwen3") == 0) model->arch = MODEL_QWEN3;
-    if (strcmp(arch, "qwen3_moe") == 0) model->arch = MODEL_QWEN3_MOE;
+    const char *tied = config->model.tie_embeddings;
+    if (config->model.arch[0]) model_arch_parse(&model->arch, config->model.arch);
     overlay_int(&model->hidden, config->model.hidden);
     overlay_int(&model->layers, config->model.layers);
     overlay_int(&model->heads, config->model.heads);
@@ -64,20 +61,21 @@ static void overlay(const Config *config, ModelConfig *model) {
 }
 
 static void fill_gaps(const Config *config, int64_t fallback_vocab, ModelConfig *model) {
-    if (!model->kv_heads) model->kv_heads = model->heads;
-    if (!model->head_dim && model->heads) model->head_dim = model->hidden / model->heads;
+    model_config_derive(model);
     if (!model->vocab) model->vocab = (int)fallback_vocab;
-    if (!model->max_positions) model->max_positions = (int)config->train.seq;
-    if (model->arch == MODEL_QWEN3_MOE && !model->sparse_step) model->sparse_step = 1;
-    bool any_sparse = false;
-    for (int i = 0; i < model->layers; i++)
-        any_sparse |= model->sparse[i];
-    // A preset or config.json says which layers are sparse; sizes written out mean all of them.
-    if (model->arch == MODEL_QWEN3_MOE && !any_sparse)
-        for (int i = 0; i < model->layers && i < MODEL_LAYERS_MAX; i++)
-            model->sparse[i] = true;
     // No layer has it, but a config.json must state it, and a checkpoint is read back by its config.json.
     if (!model->ffn && model->layers && model_sparse_layers(model) == model->layers) model->ffn = model->moe_ffn;
+    if (written_out(config) && !config->model.max_seq && config->train.seq > model->max_positions)
+        model->max_positions = (int)config->train.seq;
+}
+
+// A preset or config.json says which layers are sparse, be it none. Sizes written out, or another architecture, mean
+// all of a mixture of experts and none of the others; layers added are like the last one.
+static void set_sparse_layers(const Config *config, ModelArch arch_before, int layers_before, ModelConfig *model) {
+    bool moe = model->arch == MODEL_QWEN3_MOE, all = written_out(config) || model->arch != arch_before;
+    for (int i = all ? 0 : layers_before; i < model->layers; i++)
+        model->sparse[i] = all ? moe : model->sparse[layers_before - 1];
+    if (!moe) model->experts = model->top_k = model->moe_ffn = 0;
 }
 
 static Status check_widths(const Config *config, const ModelConfig *model) {
@@ -100,10 +98,10 @@ static Status check_widths(const Config *config, const ModelConfig *model) {
 
 Status setup_model(const Config *config, int64_t fallback_vocab, ModelConfig *model) {
     TRY(base_shape(config, model));
+    ModelArch arch_before = model->arch;
     int layers_before = model->layers;
     overlay(config, model);
-    for (int i = layers_before; i < model->layers; i++) // layers added to a preset are like its last one
-        model->sparse[i] = layers_before > 0 && model->sparse[layers_before - 1];
+    set_sparse_layers(config, arch_before, layers_before, model);
     fill_gaps(config, fallback_vocab, model);
     const char *key = config->model.init[0]     ? "model.init"
                       : config->model.config[0] ? "model.config"
@@ -124,20 +122,8 @@ Status setup_model(const Config *config, int64_t fallback_vocab, ModelConfig *mo
     return NULL;
 }
 
-// The shortest decimal that gives the same float, so that 1e-5 stays 1e-05 in the file.
-static double tidy(float value) {
-    char text[40];
-    for (int digits = 6; digits <= 9; digits++) {
-        snprintf(text, sizeof text, "%.*g", digits, (double)value);
-        if (strtof(text, NULL) == value) break;
-    }
-    return strtod(text, NULL);
-}
-
 void setup_resolve(Config *config, const ModelConfig *model) {
-    static const char *const names[] = {
-        [MODEL_LLAMA] = "llama", [MODEL_QWEN3] = "qwen3", [MODEL_QWEN3_MOE] = "qwen3_moe"};
-    config->model.arch = names[model->arch];
+    config->model.arch = model_arch_type(model->arch);
     config->model.hidden = model->hidden;
     config->model.layers = model->layers;
     config->model.heads = model->heads;
@@ -150,9 +136,9 @@ void setup_resolve(Config *config, const ModelConfig *model) {
     config->model.top_k = model->top_k;
     config->model.expert_ffn = model->moe_ffn;
     config->model.rope_theta = model->rope_theta;
-    config->model.norm_eps = tidy(model->norm_eps);
-    config->model.init_std = tidy(model->init_std);
-    config->model.aux_coef = tidy(model->aux_coef);
+    config->model.norm_eps = text_float_value(model->norm_eps);
+    config->model.init_std = text_float_value(model->init_std);
+    config->model.aux_coef = text_float_value(model->aux_coef);
     config->model.tie_embeddings = model->tied ? "true" : "false";
 }
 
@@ -163,7 +149,7 @@ const char *setup_model_name(const Config *config) {
     return config->file ? path_name(config->file) : "custom";
 }
 
-Status setup_layout(const Config *config, const ModelConfig *model, LayoutDevice device, LayoutRequest *request) {
+Status setup_layout(const Config *config, const ModelConfig *model, DeviceKind device, LayoutRequest *request) {
     *request = (LayoutRequest){.config = *model,
                                .mesh = MESH_SINGLE,
                                .micro_batch = (int)config->train.micro_batch,

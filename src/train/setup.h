@@ -10,7 +10,7 @@
 // The model's shape: preset, config.json or init directory, with the sizes written out on top. fallback_vocab (0: none)
 // is used when nothing else gives the vocabulary.
 Status setup_model(const Config *config, int64_t fallback_vocab, ModelConfig *model);
-Status setup_layout(const Config *config, const ModelConfig *model, LayoutDevice device, LayoutRequest *request);
+Status setup_layout(const Config *config, const ModelConfig *model, DeviceKind device, LayoutRequest *request);
 
 // Training samples; val is left empty (windows 0) when the config and the data offer none.
 Status setup_data(const Config *config, Samples *train, Samples *val);

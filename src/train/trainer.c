@@ -67,7 +67,7 @@ static Status open_model(Trainer *trainer) {
     const Config *config = trainer->config;
     LayoutRequest request;
     TRY(config_blame(config, "train.device", ops_create(&trainer->ops, config->train.device)));
-    LayoutDevice device = strcmp(trainer->ops->name, "cuda") == 0 ? LAYOUT_CUDA : LAYOUT_CPU;
+    DeviceKind device = trainer->ops->kind;
     TRY(setup_layout(config, &trainer->model_config, device, &request));
     TRY(check_router(config, &trainer->model_config));
     FitMemory memory = {trainer->ops->memory_free(trainer->ops), trainer->ops->memory_total(trainer->ops)};
@@ -94,7 +94,7 @@ static void predict(Trainer *trainer) {
                                     ops->device, (double)ops->memory_total(ops), 1);
     if (!status) {
         bool device =
-            strcmp(ops->name, "cuda") == 0; // the peak of a CPU is too loose a bound to call a share of it MFU
+            ops->kind == DEVICE_CUDA; // the peak of a CPU is too loose a bound to call a share of it MFU
         if (device && trainer->peak_flops <= 0) trainer->peak_flops = prediction->plan.step.peak;
         trainer->prediction = prediction;
     } else {
@@ -159,11 +159,12 @@ static void split_start(Trainer *trainer, int64_t step, bool *profiled) {
 }
 
 static void split_stop(Trainer *trainer, MetricsStep *metrics) {
-    double milliseconds[OP_CATEGORY_COUNT] = {0};
-    trainer->ops->profile_stop(trainer->ops, milliseconds);
+    double of_ops[OP_COUNT] = {0}, milliseconds[CATEGORY_COUNT];
+    trainer->ops->profile_stop(trainer->ops, of_ops);
+    op_sum_categories(of_ops, milliseconds);
     trainer->model->direct = !trainer->config->train.graph;
-    metrics->split_count = OP_CATEGORY_COUNT;
-    for (int i = 0; i < OP_CATEGORY_COUNT; i++) {
+    metrics->split_count = CATEGORY_COUNT;
+    for (int i = 0; i < CATEGORY_COUNT; i++) {
         metrics->split_name[i] = op_category_name((OpCategory)i);
         metrics->split_ms[i] = milliseconds[i];
     }
@@ -209,7 +210,7 @@ static void fill_metrics(Trainer *trainer, MetricsStep *metrics, const StepResul
                          double waited, int64_t step_tokens) {
     Ops *ops = trainer->ops;
     double total = (double)ops->memory_total(ops);
-    bool device = strcmp(ops->name, "cuda") == 0;
+    bool device = ops->kind == DEVICE_CUDA;
     metrics->step = trainer->step;
     metrics->tokens = trainer->tokens;
     metrics->loss = result->loss;

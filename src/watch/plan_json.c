@@ -13,6 +13,11 @@ static json_t *memory_json(const PlanMemory *memory) {
     json_object_set_new(root, "total", json_integer((json_int_t)memory->total));
     json_object_set_new(root, "fraction", json_real(memory->fraction));
     json_object_set_new(root, "exact", json_boolean(memory->exact));
+    if (memory->expert_rows)
+        json_object_set_new(root, "expert_rows",
+                            json_pack("{s:I,s:I,s:I}", "room", (json_int_t)memory->expert_rows, "mean",
+                                      (json_int_t)memory->expert_rows_mean, "most",
+                                      (json_int_t)memory->expert_rows_most));
     return root;
 }
 
@@ -130,8 +135,9 @@ json_t *plan_report_json(const PlanReport *r) {
                                   r->checkpoint_interval, "waste", r->checkpoint_waste, "crash_usd", r->crash_cost));
     if (r->stash_count)
         json_object_set_new(root, "pipeline",
-                            json_pack("{s:f,s:f,s:f}", "bubble_of_wall", r->bubble_of_wall, "bubble_of_ideal",
-                                      r->bubble_of_ideal, "stash_bytes_stage_0", r->stash[0]));
+                            json_pack("{s:f,s:f,s:f,s:f}", "bubble_of_wall", r->bubble_of_wall, "bubble_of_ideal",
+                                      r->bubble_of_ideal, "stash_bytes_stage_0", r->stash[0], "in_flight_stage_0",
+                                      r->in_flight[0]));
     json_object_set_new(root, "advice", advice_json(r));
     add_inverse(root, r);
     return root;

@@ -9,7 +9,7 @@
 
 #define GIB 1073741824.0
 
-static const char *money(char *out, double usd) {
+static const char *money_text(char *out, double usd) {
     if (usd >= 1e6)
         snprintf(out, 32, "$%.2fM", usd / 1e6);
     else if (usd >= 1e4)
@@ -46,7 +46,7 @@ static void model_section(Document *d, const PlanReport *r) {
     document_row(d, "parameters\t%s\t%s, %s", text_count(total, (double)p->total), text_grouped(grouped, p->total),
                  model_arch_name(c->arch));
     document_row(d, "active per token\t%s\t%s", text_count(active, (double)p->active),
-                 c->experts ? "experts counted top_k of all; time uses this figure" : "dense: all of them");
+                 model_sparse_layers(c) ? "experts counted top_k of all; time uses this figure" : "dense: all of them");
     document_row(d, "embedding\t%.1f %%\tof all parameters%s, vocabulary %d",
                  100.0 * (double)p->embedding * (c->tied ? 1 : 2) / (double)p->total,
                  c->tied ? " (tied with the LM head)" : " (input and LM head)", c->vocab);
@@ -100,6 +100,13 @@ static void memory_section(Document *d, const PlanReport *r) {
     document_row(d, "total\t%.3f\t%.1f %%", m->total / GIB, 100 * m->fraction);
     document_note(d, "device: %.2f GiB; the comfortable limit here is %.0f %%", r->machine.gpu.memory / GIB,
                   100 * r->questions.memory_limit);
+    if (!m->expert_rows) return;
+    char room[32], mean[32];
+    document_note(d,
+                  "expert buffers: room for %s rows of a micro-batch on one rank, %.2f x the mean of %s; no routing "
+                  "sends more than %.3g x",
+                  text_grouped(room, m->expert_rows), (double)m->expert_rows / (double)m->expert_rows_mean,
+                  text_grouped(mean, m->expert_rows_mean), (double)m->expert_rows_most / (double)m->expert_rows_mean);
 }
 
 static void step_section(Document *d, const PlanReport *r) {
@@ -161,14 +168,19 @@ static void pipeline_section(Document *d, const PlanReport *r) {
         document_row(d, "layers\t%.0f per stage", split.least);
     document_row(d, "bubble of equal stages\t%.1f %% of wall time (%.1f %% of ideal)", 100 * r->bubble_of_wall,
                  100 * r->bubble_of_ideal);
-    document_row(d, "with 2 x the virtual stages\t%.1f %% (%.1f %%)",
-                 100 * plan_bubble_of_wall(pp, r->run.grad_accum, 2 * r->run.virtual_stages),
-                 100 * plan_bubble_of_ideal(pp, r->run.grad_accum, 2 * r->run.virtual_stages));
+    PlanRun twice = r->run;
+    twice.virtual_stages *= 2;
+    plan_limit_virtual_stages(&twice);
+    if (twice.virtual_stages > r->run.virtual_stages)
+        document_row(d, "with 2 x the virtual stages\t%.1f %% (%.1f %%)",
+                     100 * plan_bubble_of_wall(pp, r->run.grad_accum, twice.virtual_stages),
+                     100 * plan_bubble_of_ideal(pp, r->run.grad_accum, twice.virtual_stages));
     document_row(d, "micro-batches for a bubble below 5 %%\t%.0f",
                  plan_min_microbatches(pp, r->run.virtual_stages, 0.05, PLAN_BUBBLE_OF_WALL));
     for (int i = 0; i < r->stash_count; i++)
         if (i < 2 || i == r->stash_count - 1)
-            document_row(d, "activations of stage %d (%d in flight)\t%.2f GiB", i, pp - i, r->stash[i] / GIB);
+            document_row(d, "activations of stage %d (%.4g in flight)\t%.2f GiB", i, r->in_flight[i],
+                         r->stash[i] / GIB);
 }
 
 static void budget_section(Document *d, const PlanReport *r) {
@@ -191,9 +203,9 @@ static void budget_section(Document *d, const PlanReport *r) {
                  r->petaflop_days * 8.64e19, r->petaflop_days);
     document_row(d, "steps\t%.0f\t", r->steps);
     document_row(d, "time\t%s\t%.4g GPU-hours", long_time(a, r->seconds), r->gpu_hours);
-    document_row(d, "cost\t%s\tat $%.2f per GPU-hour", money(a, r->cost), r->machine.gpu.usd_per_hour);
+    document_row(d, "cost\t%s\tat $%.2f per GPU-hour", money_text(a, r->cost), r->machine.gpu.usd_per_hour);
     document_row(d, "energy\t%.4g kWh\t%.0f W per device, PUE %.2f; %s at $%.2f per kWh", r->energy_kwh,
-                 r->machine.gpu.watts, r->machine.defaults.pue, money(a, r->energy_cost),
+                 r->machine.gpu.watts, r->machine.defaults.pue, money_text(a, r->energy_cost),
                  r->machine.defaults.usd_per_kwh);
     if (r->questions.hours > 0)
         document_row(d, "in %.4g hours\t%s\ttokens, %.0f %% of Chinchilla", r->questions.hours,
@@ -213,7 +225,7 @@ static void checkpoint_section(Document *d, const PlanReport *r) {
                  text_duration(b, r->checkpoint_interval),
                  r->checkpoint_interval * r->rate / r->prediction.step.tokens);
     document_row(d, "expected waste\t%.2f %%\thalf an interval per failure and the writes", 100 * r->checkpoint_waste);
-    document_row(d, "a crash costs\t%s\thalf an interval and %.0f s to come back", money(a, r->crash_cost),
+    document_row(d, "a crash costs\t%s\thalf an interval and %.0f s to come back", money_text(a, r->crash_cost),
                  r->machine.defaults.recovery);
 }
 
@@ -241,7 +253,8 @@ static void inverse_section(Document *d, const PlanReport *r) {
                  text_count(a, (double)m->parameters.total), text_count(b, (double)m->parameters.active),
                  text_count(c, m->tokens));
     document_row(d, "shape\t%d x %d\tlayers x width, %d heads of %d, MLP %d", m->config.layers, m->config.hidden,
-                 m->config.heads, m->config.head_dim, m->config.experts ? m->config.moe_ffn : m->config.ffn);
+                 m->config.heads, m->config.head_dim,
+                 model_sparse_layers(&m->config) ? m->config.moe_ffn : m->config.ffn);
     document_row(d, "speed\t%.0f\ttokens/s with micro_batch %d, memory %.0f %%", m->tokens_per_second, m->micro_batch,
                  100 * m->memory_fraction);
     document_row(d, "time\t%s\t", long_time(a, m->seconds));

@@ -85,7 +85,7 @@ void simulate_section(Document *d, const SimulateRequest *request, const Simulat
     TextBuffer svg = {0};
     document_section(d, "Simulated step", "lr", "");
     document_row(d, "schedule\t%s, %d stages, %d micro-batches, %d virtual stages",
-                 simulate_schedule_name(request->schedule), request->stages, request->micro_batches,
+                 pipeline_schedule_name(request->schedule), request->stages, request->micro_batches,
                  request->virtual_stages);
     document_row(d, "step\t%.2f ms", 1e3 * result->seconds);
     document_row(d, "stages idle\t%.1f %% of the compute time", 100 * result->bubble);

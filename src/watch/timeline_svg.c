@@ -11,7 +11,7 @@ static const char *const colours[] = {[SIMULATE_FORWARD] = "#4c78a8",
                                       [SIMULATE_OPTIMIZER] = "#b07aa1"};
 static const char *const names[] = {"forward", "backward", "send", "reduce gradients", "optimizer"};
 
-static void bar(TextBuffer *out, const SimulateEvent *event, double scale) {
+static void event_bar(TextBuffer *out, const SimulateEvent *event, double scale) {
     bool thin = event->kind == SIMULATE_REDUCE || event->kind == SIMULATE_SEND;
     double x = LEFT + event->start * scale, width = (event->end - event->start) * scale;
     int y = TOP + event->stage * LANE + (thin ? BAR : 0), height = thin ? REDUCE_BAR - 1 : BAR - 1;
@@ -43,7 +43,7 @@ void timeline_svg(const SimulateResult *result, TextBuffer *out) {
                            "<text x=\"4\" y=\"%d\">stage %d</text>\n",
                            LEFT, TOP + lane * LANE, WIDTH - LEFT - 10, BAR - 1, TOP + lane * LANE + 14, lane);
     for (int i = 0; i < result->event_count; i++)
-        if (result->events[i].stage < lanes) bar(out, &result->events[i], scale);
+        if (result->events[i].stage < lanes) event_bar(out, &result->events[i], scale);
     text_buffer_format(out,
                        "<text x=\"%d\" y=\"%d\">0</text><text x=\"%d\" y=\"%d\" text-anchor=\"end\">%.1f ms; stages "
                        "idle %.1f %% of the compute time</text>\n</svg>\n",

@@ -125,6 +125,34 @@ static void counts_read_well(void **state) {
     assert_string_equal(text_grouped(out, INT64_MIN), "-9,223,372,036,854,775,808");
 }
 
+static void numbers_are_as_short_as_they_can_be_and_read_back_the_same(void **state) {
+    static const struct {
+        double value;
+        const char *text;
+    } table[] = {{0, "0"},
+                 {10000, "10000"},
+                 {-3, "-3"},
+                 {0.1, "0.1"},
+                 {0.1 + 0.2, "0.30000000000000004"},
+                 {1e-5, "1e-05"},
+                 {2.5e-310, "2.5e-310"},
+                 {999999999999999, "999999999999999"},
+                 {1e15, "1e+15"},
+                 {123456.5, "123456.5"},
+                 {1.0 / 3, "0.3333333333333333"}};
+    char out[32];
+    (void)state;
+    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
+        assert_string_equal(text_number(out, table[i].value), table[i].text);
+        assert_true(strtod(out, NULL) == table[i].value);
+    }
+    assert_int_equal(text_digits(0.25), 2);
+    assert_int_equal(text_digits(0.1 + 0.2), 17);
+    assert_true(text_float_value(1e-5f) == 1e-5);
+    assert_true(text_float_value(0.1f + 0.2f) == 0.3); // the nearest float of 0.3, unlike the doubles
+    assert_true((float)text_float_value(16777217.0f / 3) == 16777217.0f / 3);
+}
+
 static void sizes_and_durations_read_well(void **state) {
     (void)state;
     char out[32];
@@ -168,6 +196,7 @@ int main(void) {
         cmocka_unit_test(counts_take_a_unit_in_either_case),
         cmocka_unit_test(counts_read_well),
         cmocka_unit_test(sizes_and_durations_read_well),
+        cmocka_unit_test(numbers_are_as_short_as_they_can_be_and_read_back_the_same),
         cmocka_unit_test(a_slip_finds_the_nearest_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -419,15 +419,14 @@ static void test_hostile_page_sizes_allocate_nothing(void **state) {
     }
 }
 
-// --- the published files --------------------------------------------------------------------------------------------
+// --- files of other writers -----------------------------------------------------------------------------------------
 
-static void file_compare(const char *row) {
-    char name[128], stated[65], actual[65], path[256];
-    unsigned long long rows, bytes, seen_bytes = 0;
-    assert_int_equal(sscanf(row, "%127[^,],%llu,%llu,%64s", name, &rows, &bytes, stated), 4);
-    snprintf(path, sizeof path, "corpora/fineweb-parquet/%s", name);
-    const char *found = shared_path(path);
-    assert_non_null(found);
+static void file_compare(const char *folder, const char *row) {
+    char name[128], stated[65], actual[65];
+    unsigned long long rows, bytes, nulls = 0, seen_bytes = 0;
+    assert_true(sscanf(row, "%127[^,],%llu,%llu,%64[0-9a-f],%llu", name, &rows, &bytes, stated, &nulls) >= 4);
+    char *path = path_join(folder, name);
+    const char *found = path;
     const ReaderOptions options = {0};
     Reader *reader;
     Sha256 sha;
@@ -443,31 +442,68 @@ static void file_compare(const char *row) {
         seen_bytes += document.length;
     }
     sha256_hex(&sha, actual);
-    assert_int_equal(reader_counts(reader).documents, rows);
-    assert_int_equal(seen_bytes, bytes);
-    assert_string_equal(actual, stated);
+    if (reader_counts(reader).documents != rows || reader_counts(reader).nulls != nulls || seen_bytes != bytes ||
+        strcmp(actual, stated) != 0)
+        fail_msg("%s: %llu texts, %llu nulls, %llu bytes, sha256 %s; expected %llu, %llu, %llu, %s", path,
+                 (unsigned long long)reader_counts(reader).documents, (unsigned long long)reader_counts(reader).nulls,
+                 seen_bytes, actual, rows, nulls, bytes, stated);
     reader_close(reader);
+    free(path);
 }
 
-static void test_published_files_have_the_reference_rows_and_hashes(void **state) {
-    (void)state;
-    const char *path = shared_path("corpora/parquet-reference.csv");
-    if (!path) skip();
-    char *csv;
+static void check_files(const char *root, const char *folder_name) {
+    char *path = path_join(root, "corpora/parquet-reference.csv"), *folder = path_join(root, folder_name), *csv;
     size_t size;
     int files = 0;
     assert_ok(file_read(&csv, &size, path));
     strtok(csv, "\n"); // the head
     for (char *row = strtok(NULL, "\n"); row; row = strtok(NULL, "\n"), files++)
-        file_compare(row);
+        file_compare(folder, row);
     assert_true(files > 0);
     free(csv);
+    free(folder);
+    free(path);
+}
+
+static void test_files_of_pyarrow_have_the_reference_rows_and_hashes(void **state) {
+    (void)state;
+    check_files(FIXTURES, "corpora/parquet");
+    const char *shared = shared_root("corpora/fineweb-parquet");
+    if (shared) check_files(shared, "corpora/fineweb-parquet");
+}
+
+// In these files the text of a row is its score, or None.
+static void test_scores_of_every_type_stand_beside_their_texts(void **state) {
+    (void)state;
+    static const char *const names[] = {"int32-plain",      "int32-dictionary", "int32-delta-binary-packed",
+                                        "int64-plain",      "int64-dictionary", "int64-delta-binary-packed",
+                                        "float-plain",      "float-dictionary", "double-plain",
+                                        "double-dictionary"};
+    const ReaderOptions options = {.score = "score"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        char *name = text_format("corpora/parquet/score-%s.parquet", names[i]);
+        const char *path = fixture_path(name);
+        Reader *reader;
+        Document document;
+        int rows = 0;
+        assert_ok(reader_open(&reader, &options, &path, 1));
+        for (bool more = true;; rows++) {
+            assert_ok(reader_next(reader, &document, &more));
+            if (!more) break;
+            char *text = text_copy_n(document.text, document.length);
+            assert_int_equal(document.has_score, strcmp(text, "None") != 0);
+            if (document.has_score) assert_true(document.score == strtod(text, NULL));
+            free(text);
+        }
+        assert_int_equal(rows, 200);
+        reader_close(reader);
+        free(name);
+    }
 }
 
 static void test_seek_resumes_inside_a_file(void **state) {
     (void)state;
-    const char *path = shared_path("corpora/fineweb-parquet/batch_000001.parquet");
-    if (!path) skip();
+    const char *path = fixture_path("corpora/parquet/snappy-v1-dictionary.parquet"); // groups of 40 rows, with nulls
     const ReaderOptions options = {0};
     Reader *reader;
     Document document;
@@ -507,7 +543,8 @@ int main(void) {
         cmocka_unit_test(test_skip_bad_loses_only_the_damaged_row_group),
         cmocka_unit_test(test_no_damage_crashes_the_reader),
         cmocka_unit_test(test_hostile_page_sizes_allocate_nothing),
-        cmocka_unit_test(test_published_files_have_the_reference_rows_and_hashes),
+        cmocka_unit_test(test_files_of_pyarrow_have_the_reference_rows_and_hashes),
+        cmocka_unit_test(test_scores_of_every_type_stand_beside_their_texts),
         cmocka_unit_test(test_seek_resumes_inside_a_file),
     };
     return cmocka_run_group_tests(tests, temporary_make, temporary_remove);

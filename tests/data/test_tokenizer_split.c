@@ -30,20 +30,12 @@ static SplitRegex *regex_of(SplitKind kind) {
     return regex;
 }
 
-static void scanners_cut_corpora_like_pcre2(void **unused) {
-    (void)unused;
-    static const char *const files[] = {
-        "multilingual/blns.txt",     "multilingual/udhr-a.txt",   "code/c-headers.txt",  "prose/Anon_Clara_1864.txt",
-        "prose/wikitext2-valid.txt", "prose/tinyshakespeare.txt", "fineweb-sample.jsonl"};
-    SplitMatcher *matcher = split_matcher_new();
-    if (!matcher) skip();
-    for (size_t f = 0; f < sizeof files / sizeof files[0]; f++) {
-        char *name = text_format("corpora/%s", files[f]);
-        const char *path = shared_path(name);
-        free(name);
-        if (!path) continue;
+static void check_corpora(SplitMatcher *matcher, const char *root, const char *const *files) {
+    for (; *files; files++) {
+        char *path = text_format("%s/corpora/%s", root, *files);
         FileMap map;
         assert_ok(file_map(&map, path));
+        free(path);
         TextBuffer text = {0};
         utf8_repair(&text, map.data, map.size);
         for (SplitKind kind = 0; kind < SPLIT_KINDS; kind++) {
@@ -54,6 +46,20 @@ static void scanners_cut_corpora_like_pcre2(void **unused) {
         text_buffer_free(&text);
         file_unmap(&map);
     }
+}
+
+static void scanners_cut_corpora_like_pcre2(void **unused) {
+    (void)unused;
+    static const char *const shipped[] = {"prose.txt",   "scripts.txt",    "code.txt",
+                                          "numbers.txt", "whitespace.txt", NULL};
+    static const char *const larger[] = {
+        "multilingual/blns.txt",     "multilingual/udhr-a.txt",   "code/c-headers.txt",   "prose/Anon_Clara_1864.txt",
+        "prose/wikitext2-valid.txt", "prose/tinyshakespeare.txt", "fineweb-sample.jsonl", NULL};
+    SplitMatcher *matcher = split_matcher_new();
+    if (!matcher) skip();
+    check_corpora(matcher, FIXTURES, shipped);
+    const char *shared = shared_root("corpora/multilingual");
+    if (shared) check_corpora(matcher, shared, larger);
     split_matcher_free(matcher);
 }
 

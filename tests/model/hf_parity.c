@@ -228,7 +228,7 @@ static Status check_directory(Ops *ops, const Options *options, const char *dire
                              .precision = options->precision,
                              .recompute = options->recompute,
                              .threads = threads_count(),
-                             .device = strcmp(ops->name, "cuda") ? LAYOUT_CPU : LAYOUT_CUDA};
+                             .device = ops->kind};
     Status status = safetensors_open(&file, reference_path);
     free(reference_path);
     if (status) return status;
@@ -245,7 +245,7 @@ static Status check_directory(Ops *ops, const Options *options, const char *dire
         valid += targets[i] >= 0;
     Verdict verdict = {0};
     int gradients = 0;
-    double scale = request.device == LAYOUT_CUDA ? 5 : 1;
+    double scale = request.device == DEVICE_CUDA ? 5 : 1;
     if (options->precision == PRECISION_FP32) {
         model_step_begin(model, valid, 1);
         model_micro_step(model, ids, targets, NULL);
@@ -259,7 +259,7 @@ static Status check_directory(Ops *ops, const Options *options, const char *dire
     }
     TRY_GOTO(ops->sync(ops), done);
     printf("%-4s %s: %s %s recompute %s, %d gradients; worst %s, error %.2e (%.0f %% of its bound)\n",
-           verdict.failures ? "MISS" : "ok", directory, ops->name, precision_name(options->precision),
+           verdict.failures ? "MISS" : "ok", directory, ops->device, precision_name(options->precision),
            recompute_name(options->recompute), gradients, verdict.worst_name, verdict.worst_error,
            100 * verdict.worst_ratio);
     *failures += verdict.failures;

@@ -28,7 +28,7 @@ static inline LayoutRequest small_request(SmallModel which) {
                              .mesh = MESH_SINGLE,
                              .micro_batch = 2,
                              .seq = 21,
-                             .device = LAYOUT_CPU,
+                             .device = DEVICE_CPU,
                              .threads = threads_count(),
                              .logits_rows = 17};
     ModelConfig *config = &request.config;

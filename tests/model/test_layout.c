@@ -8,7 +8,7 @@ static LayoutRequest request_of(const char *preset) {
                              .micro_batch = 4,
                              .seq = 512,
                              .precision = PRECISION_BF16,
-                             .device = LAYOUT_CUDA,
+                             .device = DEVICE_CUDA,
                              .threads = 1};
     assert_ok(model_preset(&request.config, preset));
     return request;
@@ -101,7 +101,7 @@ static void test_zero_stages_shard_state(void **state) {
 
 static void test_one_rank_has_nobody_to_shard_with(void **state) {
     (void)state;
-    LayoutRequest request = {.mesh = MESH_SINGLE, .micro_batch = 1, .seq = 128, .device = LAYOUT_CPU, .threads = 1};
+    LayoutRequest request = {.mesh = MESH_SINGLE, .micro_batch = 1, .seq = 128, .device = DEVICE_CPU, .threads = 1};
     Layout whole, sharded;
     assert_ok(model_preset(&request.config, "demo-llama"));
     assert_ok(layout_build(&whole, &request));
@@ -214,7 +214,7 @@ static void test_models_beyond_the_gpu_kernels_are_refused(void **state) {
             assert_error(layout_check_kernels(&request), table[i].error);
         else
             assert_ok(layout_check_kernels(&request));
-        request.device = LAYOUT_CPU;
+        request.device = DEVICE_CPU;
         assert_ok(layout_check_kernels(&request));
     }
 }

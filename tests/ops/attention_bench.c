@@ -19,7 +19,8 @@ typedef struct Case {
 
 typedef struct Problem {
     AttentionShape shape;
-    QkRopeShape rope;
+    Rope rope;
+    QkRopeShape rotation; // the same, for the kernels
     bf16 *qkv, *dout;
     bf16 *out, *grads; // and lse: with a row of padding behind
     float *lse;
@@ -59,7 +60,8 @@ static Problem problem_make(const Case *c) {
                                .v_stride = width,
                                .o_stride = (int64_t)c->heads * c->head_dim,
                                .scale = 1 / sqrtf((float)c->head_dim)};
-    p.rope = rope_make(tokens, c->seq, 5, c->heads, c->kv_heads, c->head_dim);
+    p.rope = rope_make(c->seq, 5, c->heads, c->kv_heads, c->head_dim);
+    p.rotation = qk_rope_shape(&p.rope, tokens);
     p.qkv = values_make(tokens * width, 1, c->deviation);
     p.dout = values_make(tokens * p.shape.o_stride, 2, 1);
     p.out_bytes = (size_t)((tokens + 1) * p.shape.o_stride) * sizeof(bf16);
@@ -157,13 +159,17 @@ static bool backward_run(const Problem *p, int engine, bool rotated) {
     bf16 *dq = p->grads, *dk = dq + (k - q), *dv = dq + (v - q);
     if (engine == BACKWARD_SM90)
         return attention_sm90_backward(state, dq, dk, dv, s->q_stride, p->dout, p->out, p->lse, q, k, v, s,
-                                       rotated ? &p->rope : NULL);
+                                       rotated ? &p->rotation : NULL);
     if (engine >= FLASH_VARIANTS && !hopper_available(state)) return false;
     if (engine >= FLASH_VARIANTS)
         hopper_backward(state, dq, dk, dv, s->q_stride, p->dout, p->out, p->lse, q, k, v, s, engine - FLASH_VARIANTS);
     else
         flash_backward(state, dq, dk, dv, s->q_stride, p->dout, p->out, p->lse, q, k, v, s, DTYPE_BF16, engine);
-    if (rotated) ops->qk_rope_backward(ops, dq, s->q_stride, NULL, 0, NULL, NULL, NULL, &p->rope, DTYPE_BF16);
+    if (rotated) {
+        Tensor grads = bf16_tensor(dq, p->rotation.tokens, s->q_stride);
+        ops->qk_rope_backward(ops, tensor_cols(grads, 0, v - q), TENSOR_NONE, TENSOR_NONE, TENSOR_NONE, TENSOR_NONE,
+                              &p->rope);
+    }
     return true;
 }
 
@@ -199,7 +205,7 @@ static void backward_check(const Problem *p, int runs) {
     for (int engine = 0; engine < BACKWARD_ENGINES; engine++)
         gradients_check(p, engine, false, runs, wanted);
     free(wanted);
-    if (attention_sm90_rotates(&p->shape, &p->rope) && !p->shape.doc_start) {
+    if (attention_sm90_rotates(&p->shape, &p->rotation) && !p->shape.doc_start) {
         wanted = gradients(p, 0, true);
         gradients_check(p, BACKWARD_SM90, true, runs, wanted);
         free(wanted);

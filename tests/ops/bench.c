@@ -3,8 +3,8 @@
 
 #include "base/rng.h"
 #include "base/text.h"
+#include "ops/cuda/cuda.h"
 
-#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -78,37 +78,33 @@ void *values_make(int64_t count, uint64_t stream, float deviation) {
     return memory;
 }
 
-static float *angles_make(int positions, int half, double (*function)(double)) {
+static Tensor angles_make(int positions, int half, double (*function)(double)) {
     size_t bytes = (size_t)positions * (size_t)half * sizeof(float);
     float *host = xmalloc(bytes), *memory = device_memory(bytes);
     for (int i = 0; i < positions * half; i++)
         host[i] = (float)function((double)(i / half) * pow(10000.0, -(double)(i % half) / half));
     ops->upload(ops, memory, host, bytes);
     free(host);
-    return memory;
+    return tensor_make(memory, DTYPE_F32, positions, half, "angles");
 }
 
-QkRopeShape rope_make(int64_t tokens, int seq, int first, int heads, int kv_heads, int head_dim) {
-    return (QkRopeShape){.tokens = tokens,
-                         .seq = seq,
-                         .first_position = first,
-                         .heads = heads,
-                         .kv_heads = kv_heads,
-                         .head_dim = head_dim,
-                         .cos = angles_make(first + seq, head_dim / 2, cos),
-                         .sin = angles_make(first + seq, head_dim / 2, sin)};
+Rope rope_make(int seq, int first, int heads, int kv_heads, int head_dim) {
+    return (Rope){.seq = seq,
+                  .first_position = first,
+                  .heads = heads,
+                  .kv_heads = kv_heads,
+                  .head_dim = head_dim,
+                  .cos = angles_make(first + seq, head_dim / 2, cos),
+                  .sin = angles_make(first + seq, head_dim / 2, sin)};
 }
 
-void rope_free(const QkRopeShape *rope) {
-    if (rope->cos) ops->free(ops, (void *)rope->cos, 0);
-    if (rope->sin) ops->free(ops, (void *)rope->sin, 0);
+void rope_free(const Rope *rope) {
+    ops->free(ops, rope->cos.data, 0);
+    ops->free(ops, rope->sin.data, 0);
 }
 
 void memory_spoil(void *memory, size_t bytes) {
-    float ones;
-    memset(&ones, 0xff, sizeof ones); // NAN itself has a zero in its lower half, which as bf16 is a number
-    assert(bytes % sizeof ones == 0);
-    ops->fill_f32(ops, memory, ones, (int64_t)(bytes / sizeof ones));
+    CUDA_CHECK(cuda_state(ops), cudaMemsetAsync(memory, 0xff, bytes, cuda_state(ops)->stream));
 }
 
 bool spoiled(const void *host, size_t bytes) {

@@ -16,9 +16,12 @@ int bench_end(void); // says how the comparisons went; the exit code: 1 when one
 void fail_if(Status status);
 void *device_memory(size_t bytes);
 void *values_make(int64_t count, uint64_t stream, float deviation); // bf16, normal
+static inline Tensor bf16_tensor(void *data, int64_t rows, int64_t cols) {
+    return tensor_make(data, DTYPE_BF16, rows, cols, "bench");
+}
 // Without norms, with tables of the angles of positions below first + seq, which rope_free frees.
-QkRopeShape rope_make(int64_t tokens, int seq, int first, int heads, int kv_heads, int head_dim);
-void rope_free(const QkRopeShape *rope);
+Rope rope_make(int seq, int first, int heads, int kv_heads, int head_dim);
+void rope_free(const Rope *rope);
 
 void memory_spoil(void *memory, size_t bytes); // every bf16 and every float in it is NaN
 bool spoiled(const void *host, size_t bytes);  // and still is, bit for bit

@@ -32,8 +32,8 @@ typedef struct Problem {
     int64_t rows, used;        // capacity, and what the experts fill
     int32_t *counts, *offsets; // host
     float *in, *dout, *weight; // host, exact in bf16; NULL for large shapes
-    int32_t *d_offsets;
-    void *d_in[2], *d_dout[2], *d_weight[2]; // by dtype: float, bf16
+    Tensor d_offsets;
+    Tensor d_in[2], d_dout[2], d_weight[2]; // by dtype: float, bf16
 } Problem;
 
 // ---- problems -----------------------------------------------------------------------------------------------------
@@ -59,7 +59,7 @@ static void slots_deal(Problem *p, Load load) {
 }
 
 // Values on the device in both dtypes; padding rows are zero and unused rows NaN. Buffers repeat one block of values.
-static void rows_make(void *out[2], float **host, int64_t rows, int64_t width, const Problem *rows_of, int kind) {
+static void rows_make(Tensor out[2], float **host, int64_t rows, int64_t width, const Problem *rows_of, int kind) {
     enum { BLOCK_VALUES = 1 << 20 };
     static float *blocks[4]; // by kind
     const int64_t count = rows * width;
@@ -82,10 +82,15 @@ static void rows_make(void *out[2], float **host, int64_t rows, int64_t width, c
         else if (rows_of && row - rows_of->offsets[expert] >= rows_of->counts[expert])
             memset(to, 0, sizeof(float) * (size_t)width);
     }
-    out[0] = device_memory((size_t)count * 4), out[1] = device_memory((size_t)count * 2);
-    ops->upload(ops, out[0], values, (size_t)count * 4);
-    ops->cast(ops, out[1], DTYPE_BF16, out[0], DTYPE_F32, count);
+    bf16 *narrow = malloc(sizeof(bf16) * (size_t)count);
+    for (int64_t i = 0; i < count; i++)
+        narrow[i] = bf16_from_f32(values[i]);
+    out[0] = tensor_make(device_memory((size_t)count * 4), DTYPE_F32, rows, width, "bench");
+    out[1] = tensor_make(device_memory((size_t)count * 2), DTYPE_BF16, rows, width, "bench");
+    ops->upload(ops, out[0].data, values, (size_t)count * 4);
+    ops->upload(ops, out[1].data, narrow, (size_t)count * 2);
     fail_if(ops->sync(ops));
+    free(narrow);
     *host = values;
 }
 
@@ -100,36 +105,40 @@ static void problem_make(Problem *p, const Case *shape, Load load) {
     rows_make(p->d_in, &p->in, p->rows, shape->in_dim, p, 1);
     rows_make(p->d_dout, &p->dout, p->rows, shape->out_dim, p, 2);
     rows_make(p->d_weight, &p->weight, (int64_t)shape->experts * shape->out_dim, shape->in_dim, NULL, 3);
-    p->d_offsets = device_memory(sizeof(int32_t) * ((size_t)shape->experts + 1));
-    ops->upload(ops, p->d_offsets, p->offsets, sizeof(int32_t) * ((size_t)shape->experts + 1));
+    const size_t bytes = sizeof(int32_t) * ((size_t)shape->experts + 1);
+    p->d_offsets = tensor_make(device_memory(bytes), DTYPE_I32, 1, shape->experts + 1, "offsets");
+    ops->upload(ops, p->d_offsets.data, p->offsets, bytes);
 }
 
 static void problem_free(Problem *p) {
     fail_if(ops->sync(ops));
     for (int i = 0; i < 2; i++)
-        ops->free(ops, p->d_in[i], 0), ops->free(ops, p->d_dout[i], 0), ops->free(ops, p->d_weight[i], 0);
-    ops->free(ops, p->d_offsets, 0);
+        ops->free(ops, p->d_in[i].data, 0), ops->free(ops, p->d_dout[i].data, 0),
+            ops->free(ops, p->d_weight[i].data, 0);
+    ops->free(ops, p->d_offsets.data, 0);
     free(p->counts), free(p->offsets), free(p->in), free(p->dout), free(p->weight);
 }
 
-static int64_t result_count(const Problem *p, Product product) {
+static Tensor result_tensor(const Problem *p, Product product, DType dtype, void *memory) {
     const Case *s = p->shape;
-    if (product >= WEIGHT) return (int64_t)s->experts * s->in_dim * s->out_dim;
-    return p->rows * (product == FORWARD ? s->out_dim : s->in_dim);
+    if (product >= WEIGHT)
+        return tensor_make(memory, DTYPE_F32, (int64_t)s->experts * s->out_dim, s->in_dim, product_names[product]);
+    return tensor_make(memory, dtype, p->rows, product == FORWARD ? s->out_dim : s->in_dim, product_names[product]);
 }
 
-static void product_run(const Problem *p, Product product, void *out, DType dtype) {
-    const Case *s = p->shape;
+static int64_t result_count(const Problem *p, Product product) {
+    return tensor_count(result_tensor(p, product, DTYPE_BF16, NULL));
+}
+
+static void product_run(const Problem *p, Product product, void *memory, DType dtype) {
+    const Tensor out = result_tensor(p, product, dtype, memory);
     const int i = dtype == DTYPE_BF16;
     if (product == FORWARD)
-        ops->grouped_linear_forward(ops, out, p->d_in[i], p->d_weight[i], p->d_offsets, s->experts, p->rows, s->in_dim,
-                                    s->out_dim, dtype);
+        ops->grouped_linear_forward(ops, out, p->d_in[i], p->d_weight[i], p->d_offsets);
     else if (product == INPUT)
-        ops->grouped_linear_backward_input(ops, out, p->d_dout[i], p->d_weight[i], p->d_offsets, s->experts, p->rows,
-                                           s->in_dim, s->out_dim, dtype);
+        ops->grouped_linear_backward_input(ops, out, p->d_dout[i], p->d_weight[i], p->d_offsets);
     else
-        ops->grouped_linear_backward_weight(ops, out, p->d_dout[i], p->d_in[i], p->d_offsets, s->experts, p->rows,
-                                            s->in_dim, s->out_dim, product == ADD_WEIGHT, dtype);
+        ops->grouped_linear_backward_weight(ops, out, p->d_dout[i], p->d_in[i], p->d_offsets, product == ADD_WEIGHT);
 }
 
 // ---- checks -------------------------------------------------------------------------------------------------------
@@ -222,7 +231,7 @@ static void cublas_run(cublasHandle_t blas, const Problem *p, Product product, v
     const long long in_size = (long long)rows * in, out_size = (long long)rows * features;
     const long long weight_size = (long long)in * features;
     const float one = 1, zero = 0, beta = product == ADD_WEIGHT;
-    const void *x = p->d_in[1], *dy = p->d_dout[1], *w = p->d_weight[1];
+    const void *x = p->d_in[1].data, *dy = p->d_dout[1].data, *w = p->d_weight[1].data;
     if (product == FORWARD)
         cublasGemmStridedBatchedEx(blas, CUBLAS_OP_T, CUBLAS_OP_N, features, rows, in, &one, w, CUDA_R_16BF, in,
                                    weight_size, x, CUDA_R_16BF, in, in_size, &zero, out, CUDA_R_16BF, features,
@@ -269,7 +278,7 @@ static void rates_print(const Case *shape, const Problem *natural) {
     cublasSetStream(blas, cuda_state(ops)->stream);
     for (Product product = FORWARD; product <= ADD_WEIGHT; product++) {
         void *out = device_memory((size_t)result_count(natural, product) * 4);
-        ops->zero(ops, out, (size_t)result_count(natural, product) * 4);
+        ops->zero(ops, tensor_make(out, DTYPE_F32, 1, result_count(natural, product), "bench"));
         const double own = product_rate(NULL, &balanced, product, out);
         const double own_natural = product_rate(NULL, natural, product, out);
         const double library = product_rate(blas, &balanced, product, out);

@@ -23,7 +23,7 @@ typedef struct Case {
 typedef struct Problem {
     const Case *shape;
     LinearCall call;
-    QkRopeShape rope;
+    Rope rope;
     size_t bytes; // of out, with a row behind to see what is written beyond the end
 } Problem;
 
@@ -32,18 +32,19 @@ static bool run(const void *problem, int variant) {
     const LinearCall *c = &((const Problem *)problem)->call;
     if (variant >= 0) return linear_sm90(ops->state, c, variant);
     if (c->backward)
-        gemm_linear_backward_input(ops, c->out, c->in, c->weight, c->rows, c->n, c->k, DTYPE_BF16);
+        gemm_linear_backward_input(ops, c->out, c->in, c->weight);
     else if (c->rope) {
-        gemm_linear_forward(ops, c->out, c->in, c->in_stride, c->weight, NULL, c->rows, c->k, c->n, DTYPE_BF16);
-        ops->qk_rope_forward(ops, c->out, c->n, c->out, c->n, NULL, c->rope, DTYPE_BF16);
+        Tensor heads = tensor_cols(c->out, 0, (int64_t)(c->rope->heads + c->rope->kv_heads) * c->rope->head_dim);
+        gemm_linear_forward(ops, c->out, c->in, c->weight, TENSOR_NONE);
+        ops->qk_rope_forward(ops, heads, TENSOR_NONE, heads, c->rope);
     } else
-        gemm_linear_forward(ops, c->out, c->in, c->in_stride, c->weight, c->add, c->rows, c->k, c->n, DTYPE_BF16);
+        gemm_linear_forward(ops, c->out, c->in, c->weight, c->add);
     return true;
 }
 
 static bf16 *result(const Problem *p, int variant) { // NULL when it cannot do the shape
-    memory_spoil(p->call.out, p->bytes);
-    return run(p, variant) ? fetch(p->call.out, p->bytes) : NULL;
+    memory_spoil(p->call.out.data, p->bytes);
+    return run(p, variant) ? fetch(p->call.out.data, p->bytes) : NULL;
 }
 
 static void check(const Problem *p) {
@@ -111,27 +112,26 @@ int main(int argc, char **argv) {
         const Case *s = &cases[i];
         if (small_only && s->rows * s->n * s->k > SMALL_SIZE) continue;
         Problem p = {.shape = s, .bytes = (size_t)((s->rows + 1) * s->n) * sizeof(bf16)};
-        p.call = (LinearCall){.out = device_memory(p.bytes),
-                              .in = values_make(s->rows * (s->stride ? s->stride : s->k), 1, 1),
-                              .in_stride = s->stride ? s->stride : s->k,
-                              .weight = values_make((int64_t)s->n * s->k, 2, 0.05f),
-                              .rows = s->rows,
-                              .n = s->n,
-                              .k = s->k,
-                              .backward = s->kind == BACKWARD};
-        if (s->kind == ADD) p.call.add = values_make(s->rows * s->n, 3, 1);
+        int64_t stride = s->stride ? s->stride : s->k;
+        void *weight = values_make((int64_t)s->n * s->k, 2, 0.05f);
+        p.call = (LinearCall){
+            .out = bf16_tensor(device_memory(p.bytes), s->rows, s->n),
+            .in = tensor_cols(bf16_tensor(values_make(s->rows * stride, 1, 1), s->rows, stride), 0, s->k),
+            .weight = s->kind == BACKWARD ? bf16_tensor(weight, s->k, s->n) : bf16_tensor(weight, s->n, s->k),
+            .backward = s->kind == BACKWARD};
+        if (s->kind == ADD) p.call.add = bf16_tensor(values_make(s->rows * s->n, 3, 1), s->rows, s->n);
         if (s->kind == ROPE) {
             int heads = s->n / s->head_dim, keys = heads / 5;
-            p.rope = rope_make(s->rows, s->seq, s->first, heads - 2 * keys, keys, s->head_dim);
+            p.rope = rope_make(s->seq, s->first, heads - 2 * keys, keys, s->head_dim);
             p.call.rope = &p.rope;
         }
         check(&p);
         if (s->timed && !check_only) race(&p);
         fflush(stdout);
         fail_if(ops->sync(ops));
-        const void *all[] = {p.call.out, p.call.in, p.call.weight, p.call.add};
+        void *all[] = {p.call.out.data, p.call.in.data, p.call.weight.data, p.call.add.data};
         for (int k = 0; k < 4; k++)
-            if (all[k]) ops->free(ops, (void *)all[k], 0);
+            ops->free(ops, all[k], 0);
         rope_free(&p.rope);
     }
     return bench_end();

@@ -228,8 +228,6 @@ static const struct {
     const char *name;
     Sweep *sweep;
 } OPS[] = {
-    OP(fill_f32),
-    OP(cast),
     OP(sum_f32),
     OP(linear_forward),
     OP(linear_backward_input),
@@ -256,6 +254,7 @@ static const struct {
     OP(moe_route_forward),
     OP(moe_route_backward),
     OP(moe_balance),
+    OP(moe_add_counts),
     OP(moe_load_stats),
     OP(moe_bias_update),
     OP(moe_gather),

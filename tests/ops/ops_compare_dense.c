@@ -7,23 +7,6 @@
 
 // ---- elements ------------------------------------------------------------------------------------------------------
 
-void sweep_fill_f32(Compare *run) {
-    EACH_SIZE(n, 1, 257, 100000) {
-        Case c = {.sizes = {.count = n, .value = 0.3f}};
-        add_out(run, &c, DTYPE_F32, n, 0);
-        check(run, &c, call_fill_f32, "n %d", n);
-    }
-}
-
-void sweep_cast(Compare *run) {
-    EACH(n, 1, 8, 1003, 65536) EACH(down, 0, 1) {
-        Case c = {.sizes = {.count = n, .flag = down}};
-        add_out(run, &c, down ? DTYPE_BF16 : DTYPE_F32, n, 0);
-        add_in(run, &c, down ? DTYPE_F32 : DTYPE_BF16, n);
-        check(run, &c, call_cast, "n %d down %d", n, down);
-    }
-}
-
 void sweep_sum_f32(Compare *run) {
     EACH(n, 1, 5, 4097, 1000003) EACH(accumulate, 0, 1) {
         Case c = {.sizes = {.count = n, .flag = accumulate}};
@@ -107,7 +90,7 @@ static void fill_ids(Compare *run, int32_t *ids, int count, int vocab, bool same
 
 void sweep_embedding_forward(Compare *run) {
     EACH_DTYPE(dtype) EACH_SIZE(rows, 1, 65, 300) EACH(dim, 8, 57, 96, 1024) {
-        Case c = {.sizes = {.dtype = dtype, .rows = rows, .dim = dim}};
+        Case c = {.sizes = {.dtype = dtype, .rows = rows, .dim = dim, .vocab = 700}};
         add_out(run, &c, dtype, (int64_t)rows * dim, 0);
         fill_ids(run, add_in(run, &c, DTYPE_I32, rows), rows, 700, false);
         add_in(run, &c, dtype, (int64_t)700 * dim);
@@ -412,7 +395,8 @@ void sweep_swiglu_packed_forward(Compare *run) {
 // Gate and hidden as a forward pass leaves them, on the host, where the CPU's table works too.
 static void packed_make(Compare *run, void *gate_up, int64_t rows, int dim, DType dtype) {
     gates_plant(gate_up, rows, dim, dtype);
-    run->cpu->swiglu_packed_forward(run->cpu, gate_up, rows, dim, dtype);
+    CallSizes sizes = {.dtype = dtype, .rows = rows, .dim = dim};
+    call_swiglu_packed_forward(run->cpu, &gate_up, &sizes);
 }
 
 void sweep_swiglu_packed_backward(Compare *run) {

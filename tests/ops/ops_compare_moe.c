@@ -36,25 +36,25 @@ void sweep_moe_router_backward(Compare *run) {
 typedef enum Scene { SCENE_RANDOM, SCENE_EMPTY, SCENE_ONE, SCENE_EQUAL, SCENE_COUNT } Scene;
 static const char *const SCENE_NAMES[] = {"random", "empty experts", "one expert", "equal scores"};
 
-static void scene_logits(float *logits, const MoeShape *shape, Scene scene) {
-    for (int64_t t = 0; t < shape->tokens; t++) {
-        float *row = logits + t * shape->experts;
-        for (int e = 0; e < shape->experts; e++) {
+static void scene_logits(float *logits, const MoeSizes *sizes, Scene scene) {
+    for (int64_t t = 0; t < sizes->tokens; t++) {
+        float *row = logits + t * sizes->experts;
+        for (int e = 0; e < sizes->experts; e++) {
             if (scene == SCENE_EMPTY && e % 3) row[e] = -30.0f + row[e] * 0.1f;
-            if (scene == SCENE_ONE) row[e] = row[e] * 0.1f + (e == shape->experts / 2 ? 20.0f : 0.0f);
+            if (scene == SCENE_ONE) row[e] = row[e] * 0.1f + (e == sizes->experts / 2 ? 20.0f : 0.0f);
             if (scene == SCENE_EQUAL) row[e] = row[e] > 0 ? 1.0f : 0.0f;
         }
     }
 }
 
-static MoeShape moe_shape(const Compare *run, int64_t tokens, int experts, int top_k, bool norm, MoeForce force) {
-    return (MoeShape){tokens, experts, top_k, norm, moe_rows_capacity(tokens, top_k, experts, run->cuda->row_align),
+static MoeSizes moe_sizes(const Compare *run, int64_t tokens, int experts, int top_k, bool norm, MoeForce force) {
+    return (MoeSizes){tokens, experts, top_k, norm, moe_rows_capacity(tokens, top_k, experts, run->cuda->row_align),
                       force};
 }
 
 // The buffers of MoeRouting, as outputs; with `routed`, as inputs filled by the CPU.
 static void add_routing(Compare *run, Case *c, Scene scene, bool bias, bool routed) {
-    const MoeShape *m = &c->sizes.moe;
+    const MoeSizes *m = &c->sizes.moe;
     Role out = routed ? ROLE_IN : ROLE_OUT;
     int first = c->count;
     scene_logits(add_in(run, c, DTYPE_F32, m->tokens * m->experts), m, scene);
@@ -82,13 +82,13 @@ static void add_routing(Compare *run, Case *c, Scene scene, bool bias, bool rout
 void sweep_moe_route_forward(Compare *run) {
     EACH_SIZE(tokens, 1, 700, 65)
     EACH(experts, 4, 16, 60, 128, 256) EACH(top_k, 1, 2, 4) EACH_SIZE(scene, 0, 1, 2, 3) EACH(bias, 0, 1) {
-        Case c = {.sizes.moe = moe_shape(run, tokens, experts, top_k, bias, MOE_NATURAL)};
+        Case c = {.sizes.moe = moe_sizes(run, tokens, experts, top_k, bias, MOE_NATURAL)};
         add_routing(run, &c, (Scene)scene, bias, false);
         check(run, &c, call_moe_route_forward, "tokens %d experts %d top %d %s bias %d", tokens, experts, top_k,
               SCENE_NAMES[scene], bias);
     }
     EACH(experts, 16, 128) EACH(top_k, 2, 8) EACH(force, MOE_NATURAL, MOE_BALANCED, MOE_WORST) {
-        Case c = {.sizes.moe = moe_shape(run, 333, experts, top_k, true, (MoeForce)force)};
+        Case c = {.sizes.moe = moe_sizes(run, 333, experts, top_k, true, (MoeForce)force)};
         add_routing(run, &c, SCENE_RANDOM, false, false);
         check(run, &c, call_moe_route_forward, "tokens 333 experts %d top %d force %d", experts, top_k, force);
     }
@@ -97,7 +97,7 @@ void sweep_moe_route_forward(Compare *run) {
 void sweep_moe_route_backward(Compare *run) {
     EACH_SIZE(tokens, 1, 300, 65)
     EACH(experts, 4, 16, 60, 128, 256) EACH(top_k, 1, 2, 4) EACH(norm, 0, 1) EACH(extra, 0, 1) {
-        Case c = {.sizes.moe = moe_shape(run, tokens, experts, top_k, norm, MOE_NATURAL)};
+        Case c = {.sizes.moe = moe_sizes(run, tokens, experts, top_k, norm, MOE_NATURAL)};
         add_routing(run, &c, SCENE_RANDOM, false, true);
         add(run, &c, ROLE_OUT, DTYPE_F32, (int64_t)tokens * experts, experts, 0x1p-18);
         add_in(run, &c, DTYPE_F32, c.sizes.moe.rows);
@@ -133,6 +133,17 @@ static void fill_counts(int32_t *counts, int layers, int experts) {
         counts[i] = i < experts ? 0 : i < 2 * experts ? (i == experts) * 4000 : i * 37 % 501;
 }
 
+void sweep_moe_add_counts(Compare *run) {
+    EACH(layers, 1, 2, 12) EACH(experts, 1, 4, 60, 256, 300) EACH(accumulate, 0, 1) {
+        Case c = {.sizes = {.layers = layers, .flag = accumulate, .moe = {.experts = experts}}};
+        int32_t *total = add(run, &c, accumulate ? ROLE_INOUT : ROLE_OUT, DTYPE_I32, (int64_t)layers * experts, 0, 0);
+        for (int i = 0; accumulate && i < layers * experts; i++)
+            total[i] = i * 101 % 70001;
+        fill_counts(add_in(run, &c, DTYPE_I32, (int64_t)layers * experts), layers, experts);
+        check(run, &c, call_moe_add_counts, "layers %d experts %d add %d", layers, experts, accumulate);
+    }
+}
+
 void sweep_moe_load_stats(Compare *run) {
     EACH(layers, 1, 2, 12) EACH(experts, 1, 4, 60, 256, 300) {
         Case c = {.sizes = {.layers = layers, .moe = {.experts = experts}}};
@@ -154,7 +165,7 @@ void sweep_moe_bias_update(Compare *run) {
 
 static void sweep_moe_rows(Compare *run, bool sum) {
     EACH_DTYPE(dtype) EACH(dim, 8, 57, 96, 896) EACH(experts, 4, 16) EACH(top_k, 1, 2, 4) EACH_SIZE(scene, 0, 1, 2) {
-        Case c = {.sizes = {.dtype = dtype, .dim = dim, .moe = moe_shape(run, 129, experts, top_k, true, MOE_NATURAL)}};
+        Case c = {.sizes = {.dtype = dtype, .dim = dim, .moe = moe_sizes(run, 129, experts, top_k, true, MOE_NATURAL)}};
         add_routing(run, &c, (Scene)scene, false, true);
         int64_t rows = c.sizes.moe.rows * dim;
         if (sum) {
@@ -185,7 +196,7 @@ static void sweep_grouped(Compare *run, OpCall *call, bool accumulate) {
                             .in_dim = in_dim,
                             .out_dim = out_dim,
                             .flag = accumulate,
-                            .moe = moe_shape(run, 300, experts, 2, true, MOE_NATURAL)}};
+                            .moe = moe_sizes(run, 300, experts, 2, true, MOE_NATURAL)}};
         add_routing(run, &c, (Scene)scene, false, true);
         int64_t rows = c.sizes.moe.rows, weight = (int64_t)experts * in_dim * out_dim;
         const int32_t *slot_of_row = c.buffers[9].start;

@@ -4,11 +4,11 @@
 #include "base/rng.h"
 #include "base/threads.h"
 
-// ---- tensors -------------------------------------------------------------------------------------------------------
+// ---- values --------------------------------------------------------------------------------------------------------
 
-static uint64_t draws; // every tensor takes its own stream, the same on every run
+static uint64_t draws; // all values take their own stream, the same on every run
 
-void tensor_restart(void) {
+void values_restart(void) {
     draws = 0;
 }
 
@@ -16,77 +16,90 @@ double *doubles(int64_t count) {
     return xcalloc((size_t)(count ? count : 1), sizeof(double));
 }
 
-static Tensor tensor_new(DType dtype, int64_t count) {
-    return (Tensor){dtype, count, xmalloc((size_t)count * dtype_size(dtype)), doubles(count)};
+static Values values_new(DType dtype, int64_t count) {
+    return (Values){dtype, count, xmalloc((size_t)count * dtype_size(dtype)), doubles(count)};
 }
 
-static void tensor_set(Tensor *tensor, int64_t i, float value) {
-    if (tensor->dtype == DTYPE_F32)
-        ((float *)tensor->data)[i] = value;
+static void values_set(Values *values, int64_t i, float value) {
+    if (values->dtype == DTYPE_F32)
+        ((float *)values->data)[i] = value;
     else
-        ((bf16 *)tensor->data)[i] = bf16_from_f32(value);
+        ((bf16 *)values->data)[i] = bf16_from_f32(value);
 }
 
-void tensor_read(Tensor *tensor) {
-    for (int64_t i = 0; i < tensor->count; i++)
-        tensor->value[i] =
-            tensor->dtype == DTYPE_F32 ? ((float *)tensor->data)[i] : bf16_to_f32(((bf16 *)tensor->data)[i]);
+void values_read(Values *values) {
+    for (int64_t i = 0; i < values->count; i++)
+        values->value[i] =
+            values->dtype == DTYPE_F32 ? ((float *)values->data)[i] : bf16_to_f32(((bf16 *)values->data)[i]);
 }
 
-Tensor tensor_normal(DType dtype, int64_t count, double deviation, double mean) {
-    Tensor tensor = tensor_new(dtype, count);
+Values values_normal(DType dtype, int64_t count, double deviation, double mean) {
+    Values values = values_new(dtype, count);
     uint64_t seed = ++draws;
     for (int64_t i = 0; i < count; i++)
-        tensor_set(&tensor, i, (float)(mean + deviation * rng_normal(seed, RNG_STREAM_TEST, (uint64_t)i)));
-    tensor_read(&tensor);
-    return tensor;
+        values_set(&values, i, (float)(mean + deviation * rng_normal(seed, RNG_STREAM_TEST, (uint64_t)i)));
+    values_read(&values);
+    return values;
 }
 
-Tensor tensor_poison(DType dtype, int64_t count) {
-    Tensor tensor = tensor_new(dtype, count);
+Values values_poison(DType dtype, int64_t count) {
+    Values values = values_new(dtype, count);
     for (int64_t i = 0; i < count; i++)
-        tensor_set(&tensor, i, NAN);
-    return tensor;
+        values_set(&values, i, NAN);
+    return values;
 }
 
-Tensor tensor_of(DType dtype, int64_t count, const double *values) {
-    Tensor tensor = tensor_new(dtype, count);
+Values values_of(DType dtype, int64_t count, const double *from) {
+    Values values = values_new(dtype, count);
     for (int64_t i = 0; i < count; i++)
-        tensor_set(&tensor, i, (float)values[i]);
-    tensor_read(&tensor);
-    return tensor;
+        values_set(&values, i, (float)from[i]);
+    values_read(&values);
+    return values;
 }
 
-Tensor tensor_zero(DType dtype, int64_t count) {
-    Tensor tensor = tensor_new(dtype, count);
-    memset(tensor.data, 0, (size_t)count * dtype_size(dtype));
-    return tensor;
+Values values_zero(DType dtype, int64_t count) {
+    Values values = values_new(dtype, count);
+    memset(values.data, 0, (size_t)count * dtype_size(dtype));
+    return values;
 }
 
-Tensor tensor_copy(const Tensor *tensor) {
-    Tensor copy = tensor_new(tensor->dtype, tensor->count);
-    memcpy(copy.data, tensor->data, (size_t)tensor->count * dtype_size(tensor->dtype));
-    tensor_read(&copy);
+Values values_copy(const Values *values) {
+    Values copy = values_new(values->dtype, values->count);
+    memcpy(copy.data, values->data, (size_t)values->count * dtype_size(values->dtype));
+    values_read(&copy);
     return copy;
 }
 
-void tensor_free(Tensor *tensor) {
-    free(tensor->data);
-    free(tensor->value);
+void values_free_one(Values *values) {
+    free(values->data);
+    free(values->value);
 }
 
-void tensor_check(const char *what, Tensor *tensor, const double *want, int64_t length) {
-    tensor_read(tensor);
-    double rms = 0, unit = tensor->dtype == DTYPE_F32 ? 0x1p-24 : 0x1p-8;
-    for (int64_t i = 0; i < tensor->count; i++)
+Tensor view(const Values *values, int64_t rows, int64_t cols) {
+    assert_int_equal(rows * cols, values->count);
+    return tensor_make(values->data, values->dtype, rows, cols, "values");
+}
+
+Tensor view_floats(const float *data, int64_t rows, int64_t cols) {
+    return tensor_make((void *)data, DTYPE_F32, rows, cols, "floats");
+}
+
+Tensor view_ints(const int32_t *data, int64_t rows, int64_t cols) {
+    return tensor_make((void *)data, DTYPE_I32, rows, cols, "ints");
+}
+
+void values_check(const char *what, Values *values, const double *want, int64_t length) {
+    values_read(values);
+    double rms = 0, unit = values->dtype == DTYPE_F32 ? 0x1p-24 : 0x1p-8;
+    for (int64_t i = 0; i < values->count; i++)
         rms += want[i] * want[i];
-    rms = sqrt(rms / (double)(tensor->count ? tensor->count : 1));
-    for (int64_t i = 0; i < tensor->count; i++) {
-        double error = fabs(tensor->value[i] - want[i]);
+    rms = sqrt(rms / (double)(values->count ? values->count : 1));
+    for (int64_t i = 0; i < values->count; i++) {
+        double error = fabs(values->value[i] - want[i]);
         double bound = unit * fabs(want[i]) + 8 * 0x1p-24 * sqrt((double)length + 8) * fmax(fabs(want[i]), rms);
         if (!(error <= bound))
             fail_msg("%s [%lld of %lld] is %.9g, expected %.9g: off by %.3g, allowed %.3g (rms %.3g)", what,
-                     (long long)i, (long long)tensor->count, tensor->value[i], want[i], error, bound, rms);
+                     (long long)i, (long long)values->count, values->value[i], want[i], error, bound, rms);
     }
 }
 
@@ -163,6 +176,21 @@ void oracle_rmsnorm_backward(double *din, double *dweight, const double *dout, c
         for (int i = 0; i < dim; i++)
             din[row * dim + i] += rstd * dy[i] * weight[i] - rstd * rstd * rstd * x[i] * dot / dim;
     }
+}
+
+Rope rope_of(const QkRopeShape *shape, DType dtype) {
+    int64_t positions = shape->first_position + shape->seq;
+    Rope rope = {.seq = shape->seq,
+                 .first_position = shape->first_position,
+                 .heads = shape->heads,
+                 .kv_heads = shape->kv_heads,
+                 .head_dim = shape->head_dim,
+                 .cos = view_floats(shape->cos, positions, shape->head_dim / 2),
+                 .sin = view_floats(shape->sin, positions, shape->head_dim / 2),
+                 .eps = shape->eps};
+    if (shape->q_weight) rope.q_weight = tensor_make((void *)shape->q_weight, dtype, 1, shape->head_dim, "q_weight");
+    if (shape->k_weight) rope.k_weight = tensor_make((void *)shape->k_weight, dtype, 1, shape->head_dim, "k_weight");
+    return rope;
 }
 
 void oracle_rope(double *x, const QkRopeShape *shape, int64_t stride, bool back) {

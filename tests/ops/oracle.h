@@ -1,41 +1,46 @@
-// A float64 oracle for the ops: each operation written as its definition says, slowly, on doubles; and tensors that
+// A float64 oracle for the ops: each operation written as its definition says, slowly, on doubles; and values that
 // exist both as an op stores them and as doubles.
 #pragma once
 
-#include "ops/ops.h"
+#include "ops/shapes.h"
 #include "testing.h"
 
-// ---- tensors -------------------------------------------------------------------------------------------------------
+// ---- values --------------------------------------------------------------------------------------------------------
 
-typedef struct Tensor {
+typedef struct Values {
     DType dtype;
     int64_t count;
     void *data;    // as stored; exactly count elements, so that a sanitizer sees any step beyond
     double *value; // the same as doubles
-} Tensor;
+} Values;
 
-Tensor tensor_normal(DType dtype, int64_t count, double deviation, double mean); // a new stream of draws on each call
-Tensor tensor_poison(DType dtype, int64_t count);                                // NaN: what an op must overwrite
-Tensor tensor_zero(DType dtype, int64_t count);
-Tensor tensor_copy(const Tensor *tensor);
-Tensor tensor_of(DType dtype, int64_t count, const double *values); // rounded to the storage type
-void tensor_restart(void);                                          // the next draws are those of a new program
-void tensor_read(Tensor *tensor);                                   // value from data
-void tensor_free(Tensor *tensor);
-#define tensors_free(...)                                                  \
-    do {                                                                   \
-        Tensor *tensors_[] = {__VA_ARGS__};                                \
-        for (size_t i_ = 0; i_ < sizeof tensors_ / sizeof *tensors_; i_++) \
-            tensor_free(tensors_[i_]);                                     \
+Values values_normal(DType dtype, int64_t count, double deviation, double mean); // a new stream of draws on each call
+Values values_poison(DType dtype, int64_t count);                                // NaN: what an op must overwrite
+Values values_zero(DType dtype, int64_t count);
+Values values_copy(const Values *values);
+Values values_of(DType dtype, int64_t count, const double *from); // rounded to the storage type
+void values_restart(void);                                        // the next draws are those of a new program
+void values_read(Values *values);                                 // value from data
+void values_free_one(Values *values);
+#define values_free(...)                                                 \
+    do {                                                                 \
+        Values *values_[] = {__VA_ARGS__};                               \
+        for (size_t i_ = 0; i_ < sizeof values_ / sizeof *values_; i_++) \
+            values_free_one(values_[i_]);                                \
     } while (0)
 
-// Fails unless every element of the tensor (read first) is within
+// What an op is told. All of the values, which must be as many as the shape says; columns of it: tensor_cols.
+Tensor view(const Values *values, int64_t rows, int64_t cols);
+Tensor view_floats(const float *data, int64_t rows, int64_t cols);
+Tensor view_ints(const int32_t *data, int64_t rows, int64_t cols);
+
+// Fails unless every element of the values (read first) is within
 //     u * |want| + 8 * 2^-24 * sqrt(length + 8) * max(|want|, rms of want)
 // of `want`, with u = 2^-8 for bf16 storage (half a unit in the last of 8 bits), 2^-24 for float: one rounding on the
 // way out, plus a float sum of `length` terms whose roundings add up like a random walk. A dropped term of a dot
 // product of `length` is off by about rms / sqrt(length): thousands of times the float bound, and above the bf16 one to
 // length 4096.
-void tensor_check(const char *what, Tensor *tensor, const double *want, int64_t length);
+void values_check(const char *what, Values *values, const double *want, int64_t length);
 double *doubles(int64_t count);         // zeroed
 int32_t *ids(int64_t count, int bound); // random in [0, bound)
 
@@ -52,6 +57,8 @@ void oracle_rmsnorm(double *out, double *rstd, const double *in, const double *w
                     double eps);
 void oracle_rmsnorm_backward(double *din, double *dweight, const double *dout, const double *in, const double *weight,
                              int64_t rows, int dim, double eps); // both +=
+// What an op is told of the rotation that the shape describes.
+Rope rope_of(const QkRopeShape *shape, DType dtype);
 void oracle_rope(double *x, const QkRopeShape *shape, int64_t stride,
                  bool back); // in place, back: the inverse rotation
 void oracle_attention(double *out, double *lse, const double *q, const double *k, const double *v,

@@ -19,25 +19,23 @@ typedef struct Case {
 typedef struct Problem {
     const Case *shape;
     bool backward;
-    void *in, *weight, *saved, *scratch;
-    const void *before; // gate and hidden for a backward run: saved, or in place out
-    void *out;
+    Tensor in, weight, saved, scratch;
+    Tensor before; // gate and hidden for a backward run: saved, or in place out
+    Tensor out;
     size_t bytes; // of out, with a row of padding behind, to see what is written beyond the end
 } Problem;
 
 // variant -1: the separate ops.
 static bool run(const void *problem, int variant) {
     const Problem *p = problem;
-    const Case *s = p->shape;
     if (variant >= 0) {
-        SwigluCall call = {p->out, p->before, p->scratch, p->in, p->weight, s->rows, s->dim, s->inner, p->backward};
+        SwigluCall call = {p->out, p->before, p->scratch, p->in, p->weight, p->backward};
         return swiglu_sm90(ops->state, &call, variant);
     }
     if (p->backward)
-        ops_linear_then_swiglu_backward(ops, p->out, p->scratch, p->before, p->in, p->weight, s->rows, s->dim, s->inner,
-                                        DTYPE_BF16);
+        ops_linear_then_swiglu_backward(ops, p->out, p->scratch, p->before, p->in, p->weight);
     else
-        ops_linear_then_swiglu_forward(ops, p->out, p->in, p->weight, s->rows, s->inner, s->dim, DTYPE_BF16);
+        ops_linear_then_swiglu_forward(ops, p->out, p->in, p->weight);
     return true;
 }
 
@@ -46,9 +44,9 @@ static int64_t used(const Problem *p) { // numbers without the padding
 }
 
 static bf16 *result(const Problem *p, int variant) { // NULL when it cannot do the shape
-    memory_spoil(p->out, p->bytes);
-    if (p->before == p->out) ops->copy(ops, p->out, p->saved, (size_t)used(p) * sizeof(bf16));
-    return run(p, variant) ? fetch(p->out, p->bytes) : NULL;
+    memory_spoil(p->out.data, p->bytes);
+    if (p->before.data == p->out.data) ops->copy(ops, p->out.data, p->saved.data, (size_t)used(p) * sizeof(bf16));
+    return run(p, variant) ? fetch(p->out.data, p->bytes) : NULL;
 }
 
 static void check(const Problem *p) {
@@ -90,20 +88,21 @@ static void race(const Problem *p) {
 
 static void case_run(const Case *s, bool backward) {
     Problem p = {.shape = s, .backward = backward};
-    p.in = values_make(s->rows * s->inner, 1, 1);
-    p.weight = values_make((backward ? 1 : 2) * (int64_t)s->inner * s->dim, 2, 0.05f);
-    p.before = p.saved = values_make(used(&p), 3, 1);
-    ops->swiglu_packed_forward(ops, p.saved, s->rows, s->dim, DTYPE_BF16);
-    p.scratch = device_memory((size_t)(s->rows * s->dim) * sizeof(bf16));
+    void *weight = values_make((backward ? 1 : 2) * (int64_t)s->inner * s->dim, 2, 0.05f);
+    p.in = bf16_tensor(values_make(s->rows * s->inner, 1, 1), s->rows, s->inner);
+    p.weight = backward ? bf16_tensor(weight, s->inner, s->dim) : bf16_tensor(weight, 2 * s->dim, s->inner);
+    p.before = p.saved = bf16_tensor(values_make(used(&p), 3, 1), s->rows, 2 * s->dim);
+    ops->swiglu_packed_forward(ops, p.saved);
+    p.scratch = bf16_tensor(device_memory((size_t)(s->rows * s->dim) * sizeof(bf16)), s->rows, s->dim);
     p.bytes = (size_t)((s->rows + 1) * 2 * s->dim) * sizeof(bf16);
-    p.out = device_memory(p.bytes);
+    p.out = bf16_tensor(device_memory(p.bytes), s->rows, 2 * s->dim);
     if (s->timed)
         race(&p);
     else
         check(&p);
     fflush(stdout);
     fail_if(ops->sync(ops));
-    void *all[] = {p.in, p.weight, p.saved, p.scratch, p.out};
+    void *all[] = {p.in.data, p.weight.data, p.saved.data, p.scratch.data, p.out.data};
     for (int k = 0; k < 5; k++)
         ops->free(ops, all[k], 0);
 }

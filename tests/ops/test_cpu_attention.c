@@ -16,10 +16,27 @@ typedef struct Setup {
     AttentionShape shape;
     int32_t *doc_start;
     int64_t width; // of the buffer that holds q, k and v
-    Tensor qkv, k_alone, v_alone;
-    const void *q, *k, *v;
+    Values qkv, k_alone, v_alone;
+    Attention how;
+    Tensor q, k, v;
     const double *qv, *kv, *vv;
 } Setup;
+
+// Queries, keys and values side by side, as the model has them.
+typedef struct Heads {
+    Tensor q, k, v;
+} Heads;
+
+static Heads heads_of(const Values *qkv, const Case *c) {
+    int64_t q_width = (int64_t)c->heads * c->head_dim, kv_width = (int64_t)c->kv_heads * c->head_dim;
+    Tensor all = view(qkv, (int64_t)c->batch * c->seq, q_width + 2 * kv_width);
+    return (Heads){tensor_cols(all, 0, q_width), tensor_cols(all, q_width, kv_width),
+                   tensor_cols(all, q_width + kv_width, kv_width)};
+}
+
+static Tensor lse_of(const Values *lse, const Case *c) {
+    return view(lse, (int64_t)c->batch * c->heads, c->seq);
+}
 
 static Setup setup_make(const Case *c, DType dtype) {
     int64_t q_width = (int64_t)c->heads * c->head_dim, kv_width = (int64_t)c->kv_heads * c->head_dim;
@@ -27,18 +44,21 @@ static Setup setup_make(const Case *c, DType dtype) {
     s.shape.scale = (float)(1 / sqrt((double)c->head_dim));
     int64_t tokens = (int64_t)c->batch * c->seq;
     s.width = q_width + 2 * kv_width;
-    s.qkv = tensor_normal(dtype, tokens * s.width, 1.5, 0);
-    s.k_alone = tensor_normal(dtype, tokens * (kv_width + 3), 1.5, 0);
-    s.v_alone = tensor_normal(dtype, tokens * (kv_width + 5), 1.5, 0);
+    s.qkv = values_normal(dtype, tokens * s.width, 1.5, 0);
+    s.k_alone = values_normal(dtype, tokens * (kv_width + 3), 1.5, 0);
+    s.v_alone = values_normal(dtype, tokens * (kv_width + 5), 1.5, 0);
     s.shape.q_stride = s.shape.k_stride = s.shape.v_stride = s.width;
-    size_t size = dtype_size(dtype);
-    s.q = s.qkv.data, s.qv = s.qkv.value;
-    s.k = (char *)s.qkv.data + (size_t)q_width * size, s.kv = s.qkv.value + q_width;
-    s.v = (char *)s.qkv.data + (size_t)(q_width + kv_width) * size, s.vv = s.qkv.value + q_width + kv_width;
+    Heads heads = heads_of(&s.qkv, c);
+    s.q = heads.q, s.qv = s.qkv.value;
+    s.k = heads.k, s.kv = s.qkv.value + q_width;
+    s.v = heads.v, s.vv = s.qkv.value + q_width + kv_width;
     if (c->apart) {
-        s.k = s.k_alone.data, s.kv = s.k_alone.value, s.shape.k_stride = kv_width + 3;
-        s.v = s.v_alone.data, s.vv = s.v_alone.value, s.shape.v_stride = kv_width + 5;
+        s.k = tensor_cols(view(&s.k_alone, tokens, kv_width + 3), 0, kv_width);
+        s.v = tensor_cols(view(&s.v_alone, tokens, kv_width + 5), 0, kv_width);
+        s.kv = s.k_alone.value, s.shape.k_stride = kv_width + 3;
+        s.vv = s.v_alone.value, s.shape.v_stride = kv_width + 5;
     }
+    s.how = (Attention){.seq = c->seq, .head_dim = c->head_dim, .scale = s.shape.scale};
     if (c->documents) {
         s.doc_start = xmalloc((size_t)tokens * sizeof(int32_t));
         int32_t *length = ids(tokens, 2 * c->documents);
@@ -49,12 +69,13 @@ static Setup setup_make(const Case *c, DType dtype) {
             }
         free(length);
         s.shape.doc_start = s.doc_start;
+        s.how.doc_start = view_ints(s.doc_start, tokens, 1);
     }
     return s;
 }
 
 static void setup_free(Setup *s) {
-    tensors_free(&s->qkv, &s->k_alone, &s->v_alone);
+    values_free(&s->qkv, &s->k_alone, &s->v_alone);
     free(s->doc_start);
 }
 
@@ -66,14 +87,15 @@ static void attention_forward_matches_float64(void **state) {
         Setup s = setup_make(c, dtype);
         Ops *ops = oracle_ops(c->seq, 8, c->heads, c->kv_heads, c->head_dim, 0);
         int64_t tokens = (int64_t)c->batch * c->seq;
-        Tensor out = tensor_poison(dtype, tokens * c->heads * c->head_dim);
-        Tensor lse = tensor_poison(DTYPE_F32, tokens * c->heads);
+        Values out = values_poison(dtype, tokens * c->heads * c->head_dim);
+        Values lse = values_poison(DTYPE_F32, tokens * c->heads);
         double *want = doubles(out.count), *lse_want = doubles(lse.count);
         oracle_attention(want, lse_want, s.qv, s.kv, s.vv, &s.shape, 0);
-        ops->attention_forward(ops, out.data, lse.data, s.q, s.k, s.v, &s.shape, dtype);
-        tensor_check("attention out", &out, want, c->seq + c->head_dim);
-        tensor_check("attention lse", &lse, lse_want, c->seq + c->head_dim);
-        tensors_free(&out, &lse);
+        ops->attention_forward(ops, view(&out, tokens, (int64_t)c->heads * c->head_dim), lse_of(&lse, c), s.q, s.k, s.v,
+                               &s.how);
+        values_check("attention out", &out, want, c->seq + c->head_dim);
+        values_check("attention lse", &lse, lse_want, c->seq + c->head_dim);
+        values_free(&out, &lse);
         free(want), free(lse_want);
         setup_free(&s);
         oracle_ops_free(ops);
@@ -91,19 +113,18 @@ static void attention_backward_matches_float64(void **state) {
         int64_t kv_width = (int64_t)c->kv_heads * c->head_dim, stride = q_width + 2 * kv_width;
         double *out_exact = doubles(tokens * q_width), *lse_exact = doubles(tokens * c->heads);
         oracle_attention(out_exact, lse_exact, s.qv, s.kv, s.vv, &s.shape, 0);
-        Tensor out = tensor_of(dtype, tokens * q_width, out_exact),
-               lse = tensor_of(DTYPE_F32, tokens * c->heads, lse_exact);
-        Tensor dout = tensor_normal(dtype, tokens * q_width, 1, 0), dqkv = tensor_poison(dtype, tokens * stride);
+        Values out = values_of(dtype, tokens * q_width, out_exact),
+               lse = values_of(DTYPE_F32, tokens * c->heads, lse_exact);
+        Values dout = values_normal(dtype, tokens * q_width, 1, 0), dqkv = values_poison(dtype, tokens * stride);
         double *want = doubles(dqkv.count);
         oracle_attention_backward(want, want + q_width, want + q_width + kv_width, stride, dout.value, out.value, s.qv,
                                   s.kv, s.vv, &s.shape);
-        char *d = dqkv.data;
-        ops->attention_backward(ops, d, d + (size_t)q_width * dtype_size(dtype),
-                                d + (size_t)(q_width + kv_width) * dtype_size(dtype), stride, dout.data, out.data,
-                                lse.data, s.q, s.k, s.v, &s.shape, NULL, dtype);
+        Heads d = heads_of(&dqkv, c);
+        ops->attention_backward(ops, d.q, d.k, d.v, view(&dout, tokens, q_width), view(&out, tokens, q_width),
+                                lse_of(&lse, c), s.q, s.k, s.v, &s.how, NULL);
         // The three products in a row are each as long as the sequence or a head.
-        tensor_check("attention dqkv", &dqkv, want, 4 * (c->seq + c->head_dim));
-        tensors_free(&out, &lse, &dout, &dqkv);
+        values_check("attention dqkv", &dqkv, want, 4 * (c->seq + c->head_dim));
+        values_free(&out, &lse, &dout, &dqkv);
         free(out_exact), free(lse_exact), free(want);
         setup_free(&s);
         oracle_ops_free(ops);
@@ -120,22 +141,28 @@ static void attention_backward_with_rope_equals_rope_afterwards(void **state) {
         int64_t tokens = (int64_t)c->batch * c->seq, q_width = (int64_t)c->heads * c->head_dim;
         int64_t kv_width = (int64_t)c->kv_heads * c->head_dim, stride = q_width + 2 * kv_width;
         int64_t angles = (int64_t)(c->seq + 3) * c->head_dim / 2;
-        size_t k = (size_t)q_width * dtype_size(dtype), v = k + (size_t)kv_width * dtype_size(dtype);
-        Tensor out = tensor_poison(dtype, tokens * q_width), lse = tensor_poison(DTYPE_F32, tokens * c->heads);
-        Tensor dout = tensor_normal(dtype, tokens * q_width, 1, 0), dqkv[2];
-        Tensor cosines = tensor_normal(DTYPE_F32, angles, 1, 0), sines = tensor_normal(DTYPE_F32, angles, 1, 0);
-        QkRopeShape rope = {tokens,     c->seq, 3,    c->heads, c->kv_heads, c->head_dim, cosines.data,
-                            sines.data, NULL,   NULL, 0};
-        ops->attention_forward(ops, out.data, lse.data, s.q, s.k, s.v, &s.shape, dtype);
+        Values out = values_poison(dtype, tokens * q_width), lse = values_poison(DTYPE_F32, tokens * c->heads);
+        Values dout = values_normal(dtype, tokens * q_width, 1, 0), dqkv[2];
+        Values cosines = values_normal(DTYPE_F32, angles, 1, 0), sines = values_normal(DTYPE_F32, angles, 1, 0);
+        Rope rope = {.seq = c->seq,
+                     .first_position = 3,
+                     .heads = c->heads,
+                     .kv_heads = c->kv_heads,
+                     .head_dim = c->head_dim,
+                     .cos = view(&cosines, c->seq + 3, c->head_dim / 2),
+                     .sin = view(&sines, c->seq + 3, c->head_dim / 2)};
+        Tensor o = view(&out, tokens, q_width), l = lse_of(&lse, c);
+        ops->attention_forward(ops, o, l, s.q, s.k, s.v, &s.how);
         for (int j = 0; j < 2; j++) {
-            dqkv[j] = tensor_poison(dtype, tokens * stride);
-            char *d = dqkv[j].data;
-            ops->attention_backward(ops, d, d + k, d + v, stride, dout.data, out.data, lse.data, s.q, s.k, s.v,
-                                    &s.shape, j ? &rope : NULL, dtype);
+            dqkv[j] = values_poison(dtype, tokens * stride);
+            Heads d = heads_of(&dqkv[j], c);
+            ops->attention_backward(ops, d.q, d.k, d.v, view(&dout, tokens, q_width), o, l, s.q, s.k, s.v, &s.how,
+                                    j ? &rope : NULL);
         }
-        ops->qk_rope_backward(ops, dqkv[0].data, stride, NULL, 0, NULL, NULL, NULL, &rope, dtype);
+        Tensor rotated = tensor_cols(view(&dqkv[0], tokens, stride), 0, q_width + kv_width);
+        ops->qk_rope_backward(ops, rotated, TENSOR_NONE, TENSOR_NONE, TENSOR_NONE, TENSOR_NONE, &rope);
         assert_memory_equal(dqkv[0].data, dqkv[1].data, (size_t)(tokens * stride) * dtype_size(dtype));
-        tensors_free(&out, &lse, &dout, &dqkv[0], &dqkv[1], &cosines, &sines);
+        values_free(&out, &lse, &dout, &dqkv[0], &dqkv[1], &cosines, &sines);
         setup_free(&s);
         oracle_ops_free(ops);
     }
@@ -153,14 +180,15 @@ static void cached_attention_equals_the_whole_sequence(void **state) {
         int64_t width = (int64_t)heads * head_dim, kv_width = (int64_t)kv_heads * head_dim;
         AttentionShape shape = {1, n, heads, kv_heads, head_dim, width, kv_width, kv_width, width, 0.25f, NULL};
         Ops *ops = oracle_ops(1, 8, heads, kv_heads, head_dim, 0);
-        Tensor q = tensor_normal(dtype, n * width, 1, 0), out = tensor_poison(dtype, n * width);
-        Tensor k = tensor_normal(dtype, (first + n) * kv_width, 1, 0),
-               v = tensor_normal(dtype, (first + n) * kv_width, 1, 0);
+        Values q = values_normal(dtype, n * width, 1, 0), out = values_poison(dtype, n * width);
+        Values k = values_normal(dtype, (first + n) * kv_width, 1, 0),
+               v = values_normal(dtype, (first + n) * kv_width, 1, 0);
         double *want = doubles(out.count), *lse = doubles((int64_t)n * heads);
         oracle_attention(want, lse, q.value, k.value, v.value, &shape, first);
-        ops->attention_cached(ops, out.data, q.data, k.data, v.data, n, first, heads, kv_heads, head_dim, 0.25f, dtype);
-        tensor_check("cached attention", &out, want, first + n + head_dim);
-        tensors_free(&q, &out, &k, &v);
+        ops->attention_cached(ops, view(&out, n, width), view(&q, n, width), view(&k, first + n, kv_width),
+                              view(&v, first + n, kv_width), first, head_dim, 0.25f);
+        values_check("cached attention", &out, want, first + n + head_dim);
+        values_free(&q, &out, &k, &v);
         free(want), free(lse);
         oracle_ops_free(ops);
     }

@@ -20,19 +20,20 @@ static void linear_forward_matches_float64(void **state) {
         DType dtype = i % 2 ? DTYPE_BF16 : DTYPE_F32;
         Shape s = shapes[i / 2];
         int64_t stride = input_stride(s, i);
-        Tensor in = tensor_normal(dtype, s.rows * stride, 1, 0);
-        Tensor weight = tensor_normal(dtype, (int64_t)s.out_dim * s.in_dim, 1, 0);
-        Tensor out = tensor_poison(dtype, (int64_t)s.rows * s.out_dim);
+        Values in = values_normal(dtype, s.rows * stride, 1, 0);
+        Values weight = values_normal(dtype, (int64_t)s.out_dim * s.in_dim, 1, 0);
+        Values out = values_poison(dtype, (int64_t)s.rows * s.out_dim);
         double *want = doubles(out.count);
         oracle_matmul(want, in.value, stride, 1, weight.value, 1, s.in_dim, s.rows, s.out_dim, s.in_dim);
-        ops->linear_forward(ops, out.data, in.data, stride, weight.data, NULL, s.rows, s.in_dim, s.out_dim, dtype);
-        tensor_check("linear out", &out, want, s.in_dim);
-        Tensor add = tensor_normal(dtype, out.count, 1, 0), sum = tensor_poison(dtype, out.count);
+        Tensor x = tensor_cols(view(&in, s.rows, stride), 0, s.in_dim), w = view(&weight, s.out_dim, s.in_dim);
+        ops->linear_forward(ops, view(&out, s.rows, s.out_dim), x, w, TENSOR_NONE);
+        values_check("linear out", &out, want, s.in_dim);
+        Values add = values_normal(dtype, out.count, 1, 0), sum = values_poison(dtype, out.count);
         for (int64_t j = 0; j < out.count; j++)
             want[j] += add.value[j];
-        ops->linear_forward(ops, sum.data, in.data, stride, weight.data, add.data, s.rows, s.in_dim, s.out_dim, dtype);
-        tensor_check("linear out + residual", &sum, want, s.in_dim);
-        tensors_free(&in, &weight, &out, &add, &sum);
+        ops->linear_forward(ops, view(&sum, s.rows, s.out_dim), x, w, view(&add, s.rows, s.out_dim));
+        values_check("linear out + residual", &sum, want, s.in_dim);
+        values_free(&in, &weight, &out, &add, &sum);
         free(want);
     }
     oracle_ops_free(ops);
@@ -44,26 +45,27 @@ static void linear_backward_input_matches_float64(void **state) {
     for (int i = 0; i < 2 * SHAPES; i++) {
         DType dtype = i % 2 ? DTYPE_BF16 : DTYPE_F32;
         Shape s = shapes[i / 2];
-        Tensor dout = tensor_normal(dtype, (int64_t)s.rows * s.out_dim, 1, 0);
-        Tensor weight = tensor_normal(dtype, (int64_t)s.out_dim * s.in_dim, 1, 0);
-        Tensor din = tensor_poison(dtype, (int64_t)s.rows * s.in_dim);
+        Values dout = values_normal(dtype, (int64_t)s.rows * s.out_dim, 1, 0);
+        Values weight = values_normal(dtype, (int64_t)s.out_dim * s.in_dim, 1, 0);
+        Values din = values_poison(dtype, (int64_t)s.rows * s.in_dim);
         double *want = doubles(din.count);
         oracle_matmul(want, dout.value, s.out_dim, 1, weight.value, s.in_dim, 1, s.rows, s.in_dim, s.out_dim);
-        ops->linear_backward_input(ops, din.data, dout.data, weight.data, s.rows, s.in_dim, s.out_dim, dtype);
-        tensor_check("linear din", &din, want, s.out_dim);
-        tensors_free(&dout, &weight, &din);
+        ops->linear_backward_input(ops, view(&din, s.rows, s.in_dim), view(&dout, s.rows, s.out_dim),
+                                   view(&weight, s.out_dim, s.in_dim));
+        values_check("linear din", &din, want, s.out_dim);
+        values_free(&dout, &weight, &din);
         free(want);
     }
     oracle_ops_free(ops);
 }
 
 // A weight gradient before the op: numbers to add to, or poison to overwrite.
-static Tensor gradient_before(int64_t count, bool accumulate) {
-    return accumulate ? tensor_normal(DTYPE_F32, count, 1, 0) : tensor_poison(DTYPE_F32, count);
+static Values gradient_before(int64_t count, bool accumulate) {
+    return accumulate ? values_normal(DTYPE_F32, count, 1, 0) : values_poison(DTYPE_F32, count);
 }
 
 // What it must be after: what was there plus what the caller adds here.
-static double *gradient_wanted(const Tensor *before, bool accumulate) {
+static double *gradient_wanted(const Values *before, bool accumulate) {
     double *want = doubles(before->count);
     if (accumulate) memcpy(want, before->value, (size_t)before->count * sizeof *want);
     return want;
@@ -76,16 +78,16 @@ static void linear_backward_weight_adds_or_overwrites_as_float64(void **state) {
         DType dtype = i % 2 ? DTYPE_BF16 : DTYPE_F32;
         bool accumulate = i / 2 % 2;
         Shape s = shapes[i / 4];
-        Tensor dout = tensor_normal(dtype, (int64_t)s.rows * s.out_dim, 1, 0);
+        Values dout = values_normal(dtype, (int64_t)s.rows * s.out_dim, 1, 0);
         int64_t stride = input_stride(s, i);
-        Tensor in = tensor_normal(dtype, s.rows * stride, 1, 0);
-        Tensor dweight = gradient_before((int64_t)s.out_dim * s.in_dim, accumulate);
+        Values in = values_normal(dtype, s.rows * stride, 1, 0);
+        Values dweight = gradient_before((int64_t)s.out_dim * s.in_dim, accumulate);
         double *want = gradient_wanted(&dweight, accumulate);
         oracle_matmul(want, dout.value, 1, s.out_dim, in.value, stride, 1, s.out_dim, s.in_dim, s.rows);
-        ops->linear_backward_weight(ops, dweight.data, dout.data, in.data, stride, s.rows, s.in_dim, s.out_dim,
-                                    accumulate, dtype);
-        tensor_check("linear dweight", &dweight, want, s.rows);
-        tensors_free(&dout, &in, &dweight);
+        ops->linear_backward_weight(ops, view(&dweight, s.out_dim, s.in_dim), view(&dout, s.rows, s.out_dim),
+                                    tensor_cols(view(&in, s.rows, stride), 0, s.in_dim), accumulate);
+        values_check("linear dweight", &dweight, want, s.rows);
+        values_free(&dout, &in, &dweight);
         free(want);
     }
     oracle_ops_free(ops);
@@ -105,12 +107,12 @@ static const Groups groups[] = {{1, 8, 8, {0, 5}, 5},
 enum { GROUPS = sizeof groups / sizeof *groups };
 
 // Rows in use must match; the others must still be the poison they were.
-static void check_used_rows(const char *what, Tensor *tensor, const double *want, int64_t used, int64_t length) {
+static void check_used_rows(const char *what, Values *tensor, const double *want, int64_t used, int64_t length) {
     int64_t count = tensor->count;
     tensor->count = used;
-    tensor_check(what, tensor, want, length);
+    values_check(what, tensor, want, length);
     tensor->count = count;
-    tensor_read(tensor);
+    values_read(tensor);
     for (int64_t i = used; i < count; i++)
         assert_true(isnan(tensor->value[i]));
 }
@@ -122,22 +124,21 @@ static void grouped_forward_and_input_match_float64_and_leave_unused_rows(void *
         DType dtype = i % 2 ? DTYPE_BF16 : DTYPE_F32;
         const Groups *g = &groups[i / 2];
         int64_t n = g->in_dim, m = g->out_dim, used = g->offsets[g->experts];
-        Tensor in = tensor_normal(dtype, g->rows * n, 1, 0), weight = tensor_normal(dtype, g->experts * n * m, 1, 0);
-        Tensor dout = tensor_normal(dtype, g->rows * m, 1, 0);
-        Tensor out = tensor_poison(dtype, g->rows * m), din = tensor_poison(dtype, g->rows * n);
+        Values in = values_normal(dtype, g->rows * n, 1, 0), weight = values_normal(dtype, g->experts * n * m, 1, 0);
+        Values dout = values_normal(dtype, g->rows * m, 1, 0);
+        Values out = values_poison(dtype, g->rows * m), din = values_poison(dtype, g->rows * n);
         double *want = doubles(out.count), *dwant = doubles(din.count);
         for (int e = 0; e < g->experts; e++) {
             int64_t first = g->offsets[e], rows = g->offsets[e + 1] - first;
             oracle_matmul(want + first * m, in.value + first * n, n, 1, weight.value + e * n * m, 1, n, rows, m, n);
             oracle_matmul(dwant + first * n, dout.value + first * m, m, 1, weight.value + e * n * m, n, 1, rows, n, m);
         }
-        ops->grouped_linear_forward(ops, out.data, in.data, weight.data, g->offsets, g->experts, g->rows, g->in_dim,
-                                    g->out_dim, dtype);
-        ops->grouped_linear_backward_input(ops, din.data, dout.data, weight.data, g->offsets, g->experts, g->rows,
-                                           g->in_dim, g->out_dim, dtype);
+        Tensor w = view(&weight, g->experts * m, n), offsets = view_ints(g->offsets, 1, g->experts + 1);
+        ops->grouped_linear_forward(ops, view(&out, g->rows, m), view(&in, g->rows, n), w, offsets);
+        ops->grouped_linear_backward_input(ops, view(&din, g->rows, n), view(&dout, g->rows, m), w, offsets);
         check_used_rows("grouped out", &out, want, used * m, n);
         check_used_rows("grouped din", &din, dwant, used * n, m);
-        tensors_free(&in, &weight, &dout, &out, &din);
+        values_free(&in, &weight, &dout, &out, &din);
         free(want), free(dwant);
     }
     oracle_ops_free(ops);
@@ -152,16 +153,17 @@ static void grouped_backward_weight_adds_or_overwrites_as_float64(void **state) 
         bool accumulate = i / 2 % 2;
         const Groups *g = &groups[i / 4];
         int64_t n = g->in_dim, m = g->out_dim;
-        Tensor in = tensor_normal(dtype, g->rows * n, 1, 0), dout = tensor_normal(dtype, g->rows * m, 1, 0);
-        Tensor dweight = gradient_before(g->experts * n * m, accumulate);
+        Values in = values_normal(dtype, g->rows * n, 1, 0), dout = values_normal(dtype, g->rows * m, 1, 0);
+        Values dweight = gradient_before(g->experts * n * m, accumulate);
         double *want = gradient_wanted(&dweight, accumulate);
         for (int e = 0; e < g->experts; e++)
             oracle_matmul(want + e * n * m, dout.value + g->offsets[e] * m, 1, m, in.value + g->offsets[e] * n, n, 1, m,
                           n, g->offsets[e + 1] - g->offsets[e]);
-        ops->grouped_linear_backward_weight(ops, dweight.data, dout.data, in.data, g->offsets, g->experts, g->rows,
-                                            g->in_dim, g->out_dim, accumulate, dtype);
-        tensor_check("grouped dweight", &dweight, want, g->rows);
-        tensors_free(&in, &dout, &dweight);
+        ops->grouped_linear_backward_weight(ops, view(&dweight, g->experts * m, n), view(&dout, g->rows, m),
+                                            view(&in, g->rows, n), view_ints(g->offsets, 1, g->experts + 1),
+                                            accumulate);
+        values_check("grouped dweight", &dweight, want, g->rows);
+        values_free(&in, &dout, &dweight);
         free(want);
     }
     oracle_ops_free(ops);
@@ -175,24 +177,25 @@ static void router_products_match_float64(void **state) {
         DType dtype = i % 2 ? DTYPE_BF16 : DTYPE_F32;
         bool accumulate = i / 2 % 2;
         Shape s = router[i / 4];
-        Tensor in = tensor_normal(dtype, (int64_t)s.rows * s.in_dim, 1, 0);
-        Tensor weight = tensor_normal(dtype, (int64_t)s.out_dim * s.in_dim, 1, 0);
-        Tensor logits = tensor_poison(DTYPE_F32, (int64_t)s.rows * s.out_dim);
-        Tensor dlogits = tensor_normal(DTYPE_F32, logits.count, 1, 0);
-        Tensor din = tensor_normal(dtype, in.count, 1, 0), dweight = gradient_before(weight.count, accumulate);
+        Values in = values_normal(dtype, (int64_t)s.rows * s.in_dim, 1, 0);
+        Values weight = values_normal(dtype, (int64_t)s.out_dim * s.in_dim, 1, 0);
+        Values logits = values_poison(DTYPE_F32, (int64_t)s.rows * s.out_dim);
+        Values dlogits = values_normal(DTYPE_F32, logits.count, 1, 0);
+        Values din = values_normal(dtype, in.count, 1, 0), dweight = gradient_before(weight.count, accumulate);
         double *want = doubles(logits.count), *din_want = din.value;
         double *dweight_want = gradient_wanted(&dweight, accumulate);
         din.value = doubles(din.count);
         oracle_matmul(want, in.value, s.in_dim, 1, weight.value, 1, s.in_dim, s.rows, s.out_dim, s.in_dim);
         oracle_matmul(din_want, dlogits.value, s.out_dim, 1, weight.value, s.in_dim, 1, s.rows, s.in_dim, s.out_dim);
         oracle_matmul(dweight_want, dlogits.value, 1, s.out_dim, in.value, s.in_dim, 1, s.out_dim, s.in_dim, s.rows);
-        ops->moe_router_forward(ops, logits.data, in.data, weight.data, s.rows, s.in_dim, s.out_dim, dtype);
-        ops->moe_router_backward(ops, din.data, dweight.data, dlogits.data, in.data, weight.data, s.rows, s.in_dim,
-                                 s.out_dim, accumulate, dtype);
-        tensor_check("router logits", &logits, want, s.in_dim);
-        tensor_check("router din", &din, din_want, s.out_dim);
-        tensor_check("router dweight", &dweight, dweight_want, s.rows);
-        tensors_free(&in, &weight, &logits, &dlogits, &din, &dweight);
+        Tensor x = view(&in, s.rows, s.in_dim), w = view(&weight, s.out_dim, s.in_dim);
+        ops->moe_router_forward(ops, view(&logits, s.rows, s.out_dim), x, w);
+        ops->moe_router_backward(ops, view(&din, s.rows, s.in_dim), view(&dweight, s.out_dim, s.in_dim),
+                                 view(&dlogits, s.rows, s.out_dim), x, w, accumulate);
+        values_check("router logits", &logits, want, s.in_dim);
+        values_check("router din", &din, din_want, s.out_dim);
+        values_check("router dweight", &dweight, dweight_want, s.rows);
+        values_free(&in, &weight, &logits, &dlogits, &din, &dweight);
         free(want), free(din_want), free(dweight_want);
     }
     oracle_ops_free(ops);

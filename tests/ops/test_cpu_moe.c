@@ -2,9 +2,11 @@
 #include "oracle.h"
 
 typedef struct Routing {
-    MoeShape shape;
-    MoeRouting r;
-    Tensor logits, bias, probs, lse, weight, row_weight, prob_sum;
+    MoeRouting routing; // as the ops get it
+    int64_t tokens, rows;
+    int experts, top_k;
+    int32_t *expert, *counts, *offsets, *row_of_slot, *slot_of_row;
+    Values logits, bias, probs, lse, weight, row_weight, prob_sum;
 } Routing;
 
 static int32_t *poison_ints(int64_t count) {
@@ -14,32 +16,40 @@ static int32_t *poison_ints(int64_t count) {
 }
 
 static Routing routing_make(int64_t tokens, int experts, int top_k, bool norm, bool biased, MoeForce force) {
-    Routing x = {.shape = {tokens, experts, top_k, norm, moe_rows_capacity(tokens, top_k, experts, 1) + 3, force}};
-    x.logits = tensor_normal(DTYPE_F32, tokens * experts, 2, 0);
-    x.bias = tensor_normal(DTYPE_F32, experts, 0.1, 0);
-    x.probs = tensor_poison(DTYPE_F32, tokens * experts);
-    x.lse = tensor_poison(DTYPE_F32, tokens);
-    x.weight = tensor_poison(DTYPE_F32, tokens * top_k);
-    x.row_weight = tensor_poison(DTYPE_F32, x.shape.rows);
-    x.prob_sum = tensor_poison(DTYPE_F32, experts);
-    x.r = (MoeRouting){.logits = x.logits.data,
-                       .bias = biased ? x.bias.data : NULL,
-                       .probs = x.probs.data,
-                       .lse = x.lse.data,
-                       .expert = poison_ints(tokens * top_k),
-                       .weight = x.weight.data,
-                       .counts = poison_ints(experts),
-                       .offsets = poison_ints(experts + 1),
-                       .row_of_slot = poison_ints(tokens * top_k),
-                       .slot_of_row = poison_ints(x.shape.rows),
-                       .row_weight = x.row_weight.data,
-                       .prob_sum = x.prob_sum.data};
+    Routing x = {.tokens = tokens, .experts = experts, .top_k = top_k};
+    x.rows = moe_rows_capacity(tokens, top_k, experts, 1) + 3;
+    x.logits = values_normal(DTYPE_F32, tokens * experts, 2, 0);
+    x.bias = values_normal(DTYPE_F32, experts, 0.1, 0);
+    x.probs = values_poison(DTYPE_F32, tokens * experts);
+    x.lse = values_poison(DTYPE_F32, tokens);
+    x.weight = values_poison(DTYPE_F32, tokens * top_k);
+    x.row_weight = values_poison(DTYPE_F32, x.rows);
+    x.prob_sum = values_poison(DTYPE_F32, experts);
+    x.expert = poison_ints(tokens * top_k);
+    x.counts = poison_ints(experts);
+    x.offsets = poison_ints(experts + 1);
+    x.row_of_slot = poison_ints(tokens * top_k);
+    x.slot_of_row = poison_ints(x.rows);
+    x.routing = (MoeRouting){.logits = view(&x.logits, tokens, experts),
+                             .bias = biased ? view(&x.bias, 1, experts) : TENSOR_NONE,
+                             .probs = view(&x.probs, tokens, experts),
+                             .lse = view(&x.lse, tokens, 1),
+                             .expert = view_ints(x.expert, tokens, top_k),
+                             .weight = view(&x.weight, tokens, top_k),
+                             .counts = view_ints(x.counts, 1, experts),
+                             .offsets = view_ints(x.offsets, 1, experts + 1),
+                             .row_of_slot = view_ints(x.row_of_slot, tokens, top_k),
+                             .slot_of_row = view_ints(x.slot_of_row, x.rows, 1),
+                             .row_weight = view(&x.row_weight, x.rows, 1),
+                             .prob_sum = view(&x.prob_sum, 1, experts),
+                             .norm_topk = norm,
+                             .force = force};
     return x;
 }
 
 static void routing_free(Routing *x) {
-    tensors_free(&x->logits, &x->bias, &x->probs, &x->lse, &x->weight, &x->row_weight, &x->prob_sum);
-    free(x->r.expert), free(x->r.counts), free(x->r.offsets), free(x->r.row_of_slot), free(x->r.slot_of_row);
+    values_free(&x->logits, &x->bias, &x->probs, &x->lse, &x->weight, &x->row_weight, &x->prob_sum);
+    free(x->expert), free(x->counts), free(x->offsets), free(x->row_of_slot), free(x->slot_of_row);
 }
 
 static void oracle_probs(double *probs, double *lse, const double *logits, int experts) {
@@ -64,7 +74,7 @@ static void route_forward_matches_float64_and_permutes_stably(void **state) {
         bool norm = i % 2, biased = i / 2 % 2;
         Ops *ops = oracle_ops(1, 8, 0, 1, 8, experts);
         Routing x = routing_make(tokens, experts, top_k, norm, biased, MOE_NATURAL);
-        ops->moe_route_forward(ops, &x.r, &x.shape);
+        ops->moe_route_forward(ops, &x.routing);
         double *probs = doubles(tokens * experts), *lse = doubles(tokens), *sums = doubles(experts);
         double *weight = doubles(tokens * top_k);
         int32_t *counts = xcalloc((size_t)experts, sizeof *counts);
@@ -72,7 +82,7 @@ static void route_forward_matches_float64_and_permutes_stably(void **state) {
             double *p = probs + t * experts, sum = 0;
             oracle_probs(p, &lse[t], x.logits.value + t * experts, experts);
             for (int j = 0; j < top_k; j++) {
-                int chosen = x.r.expert[t * top_k + j], better = 0;
+                int chosen = x.expert[t * top_k + j], better = 0;
                 double own = p[chosen] + (biased ? x.bias.value[chosen] : 0);
                 for (int e = 0; e < experts; e++) {
                     double score = p[e] + (biased ? x.bias.value[e] : 0);
@@ -87,26 +97,26 @@ static void route_forward_matches_float64_and_permutes_stably(void **state) {
             for (int e = 0; e < experts; e++)
                 sums[e] += p[e];
         }
-        tensor_check("probs", &x.probs, probs, 0);
-        tensor_check("lse", &x.lse, lse, 0);
-        tensor_check("weight", &x.weight, weight, 0);
-        tensor_check("prob_sum", &x.prob_sum, sums, 0);
-        tensor_read(&x.row_weight);
+        values_check("probs", &x.probs, probs, 0);
+        values_check("lse", &x.lse, lse, 0);
+        values_check("weight", &x.weight, weight, 0);
+        values_check("prob_sum", &x.prob_sum, sums, 0);
+        values_read(&x.row_weight);
         int32_t row = 0;
         for (int e = 0; e < experts; e++) {
-            assert_int_equal(x.r.offsets[e], row);
-            assert_int_equal(x.r.counts[e], counts[e]);
+            assert_int_equal(x.offsets[e], row);
+            assert_int_equal(x.counts[e], counts[e]);
             for (int32_t slot = 0; slot < tokens * top_k; slot++) {
-                if (x.r.expert[slot] != e) continue;
-                assert_int_equal(x.r.row_of_slot[slot], row);
-                assert_int_equal(x.r.slot_of_row[row], slot);
+                if (x.expert[slot] != e) continue;
+                assert_int_equal(x.row_of_slot[slot], row);
+                assert_int_equal(x.slot_of_row[row], slot);
                 assert_true(x.row_weight.value[row] == x.weight.value[slot]);
                 row++;
             }
         }
-        assert_int_equal(x.r.offsets[experts], row);
-        for (; row < x.shape.rows; row++) {
-            assert_int_equal(x.r.slot_of_row[row], -1);
+        assert_int_equal(x.offsets[experts], row);
+        for (; row < x.rows; row++) {
+            assert_int_equal(x.slot_of_row[row], -1);
             assert_true(x.row_weight.value[row] == 0);
         }
         routing_free(&x);
@@ -120,11 +130,11 @@ static void equal_scores_choose_the_lower_expert_first(void **state) {
     Ops *ops = oracle_ops(1, 8, 0, 1, 8, 8);
     Routing x = routing_make(2, 8, 3, true, false, MOE_NATURAL);
     const float equal[8] = {0, 1, 0, 1, 1, 1, 0, 0}, nan[8] = {NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN};
-    memcpy(x.r.logits, equal, sizeof equal);
-    memcpy(x.r.logits + 8, nan, sizeof nan); // a run gone wrong must still give places inside the buffers
-    ops->moe_route_forward(ops, &x.r, &x.shape);
+    memcpy(x.logits.data, equal, sizeof equal);
+    memcpy((float *)x.logits.data + 8, nan, sizeof nan); // a run gone wrong must still give places inside the buffers
+    ops->moe_route_forward(ops, &x.routing);
     const int32_t want[6] = {1, 3, 4, 0, 1, 2};
-    assert_memory_equal(x.r.expert, want, sizeof want);
+    assert_memory_equal(x.expert, want, sizeof want);
     routing_free(&x);
     oracle_ops_free(ops);
 }
@@ -134,11 +144,11 @@ static void forced_routing_is_even_or_worst(void **state) {
     Ops *ops = oracle_ops(1, 8, 0, 1, 8, 6);
     Routing even = routing_make(30, 6, 2, true, false, MOE_BALANCED);
     Routing worst = routing_make(30, 6, 2, true, false, MOE_WORST);
-    ops->moe_route_forward(ops, &even.r, &even.shape);
-    ops->moe_route_forward(ops, &worst.r, &worst.shape);
+    ops->moe_route_forward(ops, &even.routing);
+    ops->moe_route_forward(ops, &worst.routing);
     for (int e = 0; e < 6; e++) {
-        assert_int_equal(even.r.counts[e], 10);
-        assert_int_equal(worst.r.counts[e], e < 2 ? 30 : 0);
+        assert_int_equal(even.counts[e], 10);
+        assert_int_equal(worst.counts[e], e < 2 ? 30 : 0);
     }
     routing_free(&even), routing_free(&worst);
     oracle_ops_free(ops);
@@ -147,14 +157,14 @@ static void forced_routing_is_even_or_worst(void **state) {
 // The value that route_backward differentiates, in float64, with the choice of experts held fixed.
 static double routed_loss(const Routing *x, const double *logits, int64_t t, const double *drow, const double *dprob,
                           double z) {
-    int experts = x->shape.experts, top_k = x->shape.top_k;
+    int experts = x->experts, top_k = x->top_k;
     double *p = doubles(experts), lse, sum = 0, loss;
     oracle_probs(p, &lse, logits, experts);
     loss = z * lse * lse;
     for (int j = 0; j < top_k; j++)
-        sum += p[x->r.expert[t * top_k + j]];
+        sum += p[x->expert[t * top_k + j]];
     for (int j = 0; j < top_k; j++)
-        loss += drow[x->r.row_of_slot[t * top_k + j]] * p[x->r.expert[t * top_k + j]] / (x->shape.norm_topk ? sum : 1);
+        loss += drow[x->row_of_slot[t * top_k + j]] * p[x->expert[t * top_k + j]] / (x->routing.norm_topk ? sum : 1);
     for (int e = 0; dprob && e < experts; e++)
         loss += dprob[e] * p[e];
     free(p);
@@ -169,9 +179,9 @@ static void route_backward_is_the_derivative_in_float64(void **state) {
         bool norm = i % 2, auxiliary = i / 2 % 2;
         Ops *ops = oracle_ops(1, 8, 0, 1, 8, experts);
         Routing x = routing_make(tokens, experts, top_k, norm, false, MOE_NATURAL);
-        ops->moe_route_forward(ops, &x.r, &x.shape);
-        Tensor drow = tensor_normal(DTYPE_F32, x.shape.rows, 1, 0), dprob = tensor_normal(DTYPE_F32, experts, 1, 0);
-        Tensor dlogits = tensor_poison(DTYPE_F32, tokens * experts);
+        ops->moe_route_forward(ops, &x.routing);
+        Values drow = values_normal(DTYPE_F32, x.rows, 1, 0), dprob = values_normal(DTYPE_F32, experts, 1, 0);
+        Values dlogits = values_poison(DTYPE_F32, tokens * experts);
         float z = 0.25f;
         double *want = doubles(dlogits.count), *logits = doubles(experts);
         for (int64_t t = 0; t < tokens; t++)
@@ -186,15 +196,16 @@ static void route_backward_is_the_derivative_in_float64(void **state) {
                 }
                 want[t * experts + e] = (side[1] - side[0]) / (2 * step);
             }
-        ops->moe_route_backward(ops, dlogits.data, drow.data, auxiliary ? dprob.data : NULL, auxiliary ? &z : NULL,
-                                &x.r, &x.shape);
-        tensor_read(&dlogits);
+        ops->moe_route_backward(ops, view(&dlogits, tokens, experts), view(&drow, x.rows, 1),
+                                auxiliary ? view(&dprob, 1, experts) : TENSOR_NONE,
+                                auxiliary ? view_floats(&z, 1, 1) : TENSOR_NONE, &x.routing);
+        values_read(&dlogits);
         for (int64_t j = 0; j < dlogits.count; j++) {
             double bound = 1e-6 + 1e-5 * fabs(want[j]); // of the differences; the float part is below 1e-6 here
             if (!(fabs(dlogits.value[j] - want[j]) <= bound))
                 fail_msg("dlogits[%lld] is %.9g, expected %.9g", (long long)j, dlogits.value[j], want[j]);
         }
-        tensors_free(&drow, &dprob, &dlogits);
+        values_free(&drow, &dprob, &dlogits);
         free(want), free(logits);
         routing_free(&x);
         oracle_ops_free(ops);
@@ -207,8 +218,8 @@ static void balance_loss_counts_all_layers_or_each(void **state) {
     for (int by_layer = 0; by_layer < 2; by_layer++) {
         Ops *ops = oracle_ops(1, 8, 0, 1, 8, 5);
         int32_t *counts = ids(N, 60);
-        Tensor prob_sum = tensor_normal(DTYPE_F32, N, 1, 8), dprob = tensor_poison(DTYPE_F32, N);
-        Tensor loss = tensor_normal(DTYPE_F32, 1, 1, 0);
+        Values prob_sum = values_normal(DTYPE_F32, N, 1, 8), dprob = values_poison(DTYPE_F32, N);
+        Values loss = values_normal(DTYPE_F32, 1, 1, 0);
         double want = loss.value[0], dwant[N];
         float scale = 0.001f;
         for (int i = 0; i < N; i++) {
@@ -221,14 +232,31 @@ static void balance_loss_counts_all_layers_or_each(void **state) {
             want += EXPERTS * share * mean / LAYERS; // together, every layer says the same
             dwant[i] = (double)scale * EXPERTS * share / rows;
         }
-        ops->moe_balance(ops, loss.data, dprob.data, &scale, counts, prob_sum.data,
-                         by_layer ? BALANCE_LAYERS : BALANCE_TOGETHER, LAYERS, TOKENS, EXPERTS);
-        tensor_check("balance loss", &loss, &want, 0);
-        tensor_check("balance dprob", &dprob, dwant, 0);
-        tensors_free(&prob_sum, &dprob, &loss);
+        ops->moe_balance(ops, view(&loss, 1, 1), view(&dprob, LAYERS, EXPERTS), view_floats(&scale, 1, 1),
+                         view_ints(counts, LAYERS, EXPERTS), view(&prob_sum, LAYERS, EXPERTS),
+                         by_layer ? BALANCE_LAYERS : BALANCE_TOGETHER, TOKENS);
+        values_check("balance loss", &loss, &want, 0);
+        values_check("balance dprob", &dprob, dwant, 0);
+        values_free(&prob_sum, &dprob, &loss);
         free(counts);
         oracle_ops_free(ops);
     }
+}
+
+static void counts_are_added_or_taken_over(void **state) {
+    (void)state;
+    enum { LAYERS = 3, EXPERTS = 5, N = LAYERS * EXPERTS };
+    Ops *ops = oracle_ops(1, 8, 0, 1, 8, EXPERTS);
+    int32_t *counts = ids(N, 1 << 20), *more = ids(N, 1 << 20), *total = poison_ints(N + 1);
+    Tensor sums = view_ints(total, LAYERS, EXPERTS);
+    ops->moe_add_counts(ops, sums, view_ints(counts, LAYERS, EXPERTS), false);
+    assert_memory_equal(total, counts, N * sizeof *total);
+    ops->moe_add_counts(ops, sums, view_ints(more, LAYERS, EXPERTS), true);
+    for (int i = 0; i < N; i++)
+        assert_int_equal(total[i], counts[i] + more[i]);
+    assert_int_equal(total[N], 0x7f7f7f7f); // not touched
+    free(counts), free(more), free(total);
+    oracle_ops_free(ops);
 }
 
 static void load_is(const int32_t *counts, int experts, double most, double entropy, int dead) {
@@ -237,7 +265,7 @@ static void load_is(const int32_t *counts, int experts, double most, double entr
     int32_t layers[2][5]; // the same twice
     memcpy(layers, counts, (size_t)experts * sizeof *counts);
     memcpy((int32_t *)layers + experts, counts, (size_t)experts * sizeof *counts);
-    ops->moe_load_stats(ops, stats[0], layers[0], 2, experts);
+    ops->moe_load_stats(ops, view_floats(stats[0], 2, MOE_LOAD_STATS), view_ints(layers[0], 2, experts));
     for (int layer = 0; layer < 2; layer++) {
         assert_true((double)stats[layer][MOE_LOAD_MAX] == most);
         assert_true(fabs((double)stats[layer][MOE_LOAD_ENTROPY] - entropy) <= 0x1p-24);
@@ -271,10 +299,11 @@ static void the_bias_moves_towards_idle_experts_unless_the_step_is_skipped(void 
     float bias[] = {0.5f, 0, -0.25f, 1, 2, 3};
     const float before[] = {0.5f, 0, -0.25f, 1, 2, 3}, after[] = {0.375f, -0.125f, -0.125f, 1, 2, 3};
     int32_t skip = 1;
-    ops->moe_bias_update(ops, bias, counts, &skip, 0.125f, 2, 3);
+    Tensor b = view_floats(bias, 2, 3), c = view_ints(counts, 2, 3), s = view_ints(&skip, 1, 1);
+    ops->moe_bias_update(ops, b, c, s, 0.125f);
     assert_memory_equal(bias, before, sizeof bias);
     skip = 0;
-    ops->moe_bias_update(ops, bias, counts, &skip, 0.125f, 2, 3);
+    ops->moe_bias_update(ops, b, c, s, 0.125f);
     assert_memory_equal(bias, after, sizeof bias);
     oracle_ops_free(ops);
 }
@@ -288,28 +317,29 @@ static void gather_and_sum_move_rows_between_orders(void **state) {
         int experts = cases[i / 4].experts;
         Ops *ops = oracle_ops(1, 8, 0, 1, 8, experts);
         Routing x = routing_make(tokens, experts, (int)top_k, true, false, MOE_NATURAL);
-        ops->moe_route_forward(ops, &x.r, &x.shape);
-        Tensor in = tensor_normal(dtype, tokens * dim, 1, 0), rows = tensor_poison(dtype, x.shape.rows * dim);
-        Tensor out = accumulate ? tensor_normal(dtype, tokens * dim, 1, 0) : tensor_poison(dtype, tokens * dim);
-        ops->moe_gather(ops, rows.data, in.data, &x.r, &x.shape, (int)dim, dtype);
-        tensor_read(&rows);
+        ops->moe_route_forward(ops, &x.routing);
+        Values in = values_normal(dtype, tokens * dim, 1, 0), rows = values_poison(dtype, x.rows * dim);
+        Values out = accumulate ? values_normal(dtype, tokens * dim, 1, 0) : values_poison(dtype, tokens * dim);
+        ops->moe_gather(ops, view(&rows, x.rows, dim), view(&in, tokens, dim), &x.routing);
+        values_read(&rows);
         for (int64_t j = 0; j < rows.count; j++) {
-            int32_t slot = x.r.slot_of_row[j / dim];
+            int32_t slot = x.slot_of_row[j / dim];
             if (slot < 0)
                 assert_true(isnan(rows.value[j])); // unused rows are left alone
             else
                 assert_true(rows.value[j] == in.value[slot / top_k * dim + j % dim]);
         }
-        Tensor outputs = tensor_normal(dtype, rows.count, 1, 0);
+        Values outputs = values_normal(dtype, rows.count, 1, 0);
         double *want = doubles(out.count);
         for (int64_t j = 0; j < out.count; j++) {
             want[j] = accumulate ? out.value[j] : 0;
             for (int64_t c = 0; c < top_k; c++)
-                want[j] += outputs.value[x.r.row_of_slot[j / dim * top_k + c] * dim + j % dim];
+                want[j] += outputs.value[x.row_of_slot[j / dim * top_k + c] * dim + j % dim];
         }
-        ops->moe_sum(ops, out.data, outputs.data, accumulate ? out.data : NULL, &x.r, &x.shape, (int)dim, dtype);
-        tensor_check("sum", &out, want, top_k);
-        tensors_free(&in, &rows, &out, &outputs);
+        Tensor o = view(&out, tokens, dim);
+        ops->moe_sum(ops, o, view(&outputs, x.rows, dim), accumulate ? o : TENSOR_NONE, &x.routing);
+        values_check("sum", &out, want, top_k);
+        values_free(&in, &rows, &out, &outputs);
         free(want);
         routing_free(&x);
         oracle_ops_free(ops);
@@ -323,6 +353,7 @@ int main(void) {
         cmocka_unit_test(forced_routing_is_even_or_worst),
         cmocka_unit_test(route_backward_is_the_derivative_in_float64),
         cmocka_unit_test(balance_loss_counts_all_layers_or_each),
+        cmocka_unit_test(counts_are_added_or_taken_over),
         cmocka_unit_test(load_of_equal_counts_is_balanced),
         cmocka_unit_test(load_of_uneven_counts_has_the_entropy_of_their_shares),
         cmocka_unit_test(load_of_no_tokens_and_of_one_expert_has_an_answer),

@@ -4,31 +4,33 @@
 #include "base/rng.h"
 
 typedef struct Adam {
-    Tensor weight, m, v, grad;
+    Values weight, m, v, grad;
     int16_t *low;
-    float norm;
-    int32_t skip;
+    float *norm;   // [1]
+    int32_t *skip; // [1]
     AdamwArgs args;
 } Adam;
 
 static Adam adam_make(int64_t count, DType dtype, bool split) {
-    Adam a = {.weight = tensor_normal(dtype, count, 0.5, 0),
-              .m = tensor_normal(DTYPE_F32, count, 0.1, 0),
-              .v = tensor_normal(DTYPE_F32, count, 0.001, 0.01),
-              .grad = tensor_normal(DTYPE_F32, count, 1, 0),
-              .norm = 3.5f};
+    Adam a = {.weight = values_normal(dtype, count, 0.5, 0),
+              .m = values_normal(DTYPE_F32, count, 0.1, 0),
+              .v = values_normal(DTYPE_F32, count, 0.001, 0.01),
+              .grad = values_normal(DTYPE_F32, count, 1, 0),
+              .norm = xmalloc(sizeof *a.norm),
+              .skip = xcalloc(1, sizeof *a.skip)};
+    *a.norm = 3.5f;
     if (split) {
         a.low = xmalloc((size_t)count * sizeof *a.low);
         for (int64_t i = 0; i < count; i++)
             a.low[i] = (int16_t)rng_bits(99, RNG_STREAM_TEST, (uint64_t)i);
     }
-    a.args = (AdamwArgs){.count = count,
-                         .weight = a.weight.data,
-                         .master_low = a.low,
-                         .m = a.m.data,
-                         .v = a.v.data,
-                         .grad = a.grad.data,
-                         .dtype = dtype,
+    a.args = (AdamwArgs){.weight = view(&a.weight, 1, count),
+                         .master_low = split ? tensor_make(a.low, DTYPE_U16, 1, count, "low") : TENSOR_NONE,
+                         .m = view(&a.m, 1, count),
+                         .v = view(&a.v, 1, count),
+                         .grad = view(&a.grad, 1, count),
+                         .norm = view_floats(a.norm, 1, 1),
+                         .skip = view_ints(a.skip, 1, 1),
                          .lr = 2e-3f,
                          .beta1 = 0.9f,
                          .beta2 = 0.95f,
@@ -43,8 +45,8 @@ static Adam adam_make(int64_t count, DType dtype, bool split) {
 }
 
 static void adam_free(Adam *a) {
-    tensors_free(&a->weight, &a->m, &a->v, &a->grad);
-    free(a->low);
+    values_free(&a->weight, &a->m, &a->v, &a->grad);
+    free(a->low), free(a->norm), free(a->skip);
 }
 
 static double master(const Adam *a, int64_t i) {
@@ -58,8 +60,8 @@ static double master(const Adam *a, int64_t i) {
 // One step of PyTorch's AdamW in float64.
 static void adam_oracle(const Adam *a, double *w, double *m, double *v) {
     const AdamwArgs *args = &a->args;
-    double clip = args->max_norm > 0 ? fmin(1, (double)args->max_norm / ((double)a->norm + 1e-6)) : 1;
-    for (int64_t i = 0; i < args->count; i++) {
+    double clip = args->max_norm > 0 ? fmin(1, (double)args->max_norm / ((double)*a->norm + 1e-6)) : 1;
+    for (int64_t i = 0; i < a->weight.count; i++) {
         double g = a->grad.value[i] * clip;
         m[i] = (double)args->beta1 * a->m.value[i] + (1 - (double)args->beta1) * g;
         v[i] = (double)args->beta2 * a->v.value[i] + (1 - (double)args->beta2) * g * g;
@@ -77,15 +79,13 @@ static void adamw_matches_float64(void **state) {
         int64_t count = counts[i / 4];
         bool split = i % 2, clipped = i / 2 % 2;
         Adam a = adam_make(count, split ? DTYPE_BF16 : DTYPE_F32, split);
-        a.args.norm = clipped ? &a.norm : NULL;
-        a.args.skip = clipped ? &a.skip : NULL;
         if (!clipped) a.args.max_norm = 0;
         double *w = doubles(count), *m = doubles(count), *v = doubles(count);
         adam_oracle(&a, w, m, v);
         ops->adamw(ops, &a.args);
-        tensor_check("m", &a.m, m, 0);
-        tensor_check("v", &a.v, v, 0);
-        tensor_read(&a.weight);
+        values_check("m", &a.m, m, 0);
+        values_check("v", &a.v, v, 0);
+        values_read(&a.weight);
         for (int64_t j = 0; j < count; j++) { // the master weight is a float in both kinds
             double got = master(&a, j);
             assert_true(fabs(got - w[j]) <= 16 * 0x1p-24 * fmax(fabs(w[j]), 0.1));
@@ -127,13 +127,12 @@ static void stochastic_rounding_is_unbiased_and_keyed_by_element(void **state) {
     enum { COUNT = 20000 };
     double *w = doubles(COUNT), *m = doubles(COUNT), *v = doubles(COUNT), bias = 0, spread = 0;
     Adam a = adam_make(COUNT, DTYPE_BF16, false);
-    a.args.norm = &a.norm;
     adam_oracle(&a, w, m, v);
     Adam tail = {
-        .weight = tensor_copy(&a.weight), .m = tensor_copy(&a.m), .v = tensor_copy(&a.v), .grad = tensor_copy(&a.grad)};
+        .weight = values_copy(&a.weight), .m = values_copy(&a.m), .v = values_copy(&a.v), .grad = values_copy(&a.grad)};
     tail.args = a.args;
     ops->adamw(ops, &a.args);
-    tensor_read(&a.weight);
+    values_read(&a.weight);
     for (int i = 0; i < COUNT; i++) {
         double spacing = ldexp(1, ilogb(w[i]) - 7), error = (a.weight.value[i] - w[i]) / spacing;
         assert_true(fabs(error) <= 1.001); // one of the two neighbours
@@ -144,11 +143,13 @@ static void stochastic_rounding_is_unbiased_and_keyed_by_element(void **state) {
     assert_true(spread / COUNT > 0.05);
     // The upper half alone, with its own first element, gives the same bits.
     enum { HALF = COUNT / 2 };
-    tail.args.count = HALF, tail.args.first += HALF;
-    tail.args.weight = (bf16 *)tail.weight.data + HALF, tail.args.grad = (float *)tail.grad.data + HALF;
-    tail.args.m = (float *)tail.m.data + HALF, tail.args.v = (float *)tail.v.data + HALF;
+    tail.args.first += HALF;
+    tail.args.weight = tensor_cols(view(&tail.weight, 1, COUNT), HALF, HALF);
+    tail.args.grad = tensor_cols(view(&tail.grad, 1, COUNT), HALF, HALF);
+    tail.args.m = tensor_cols(view(&tail.m, 1, COUNT), HALF, HALF);
+    tail.args.v = tensor_cols(view(&tail.v, 1, COUNT), HALF, HALF);
     ops->adamw(ops, &tail.args);
-    assert_memory_equal(tail.args.weight, (bf16 *)a.weight.data + HALF, HALF * sizeof(bf16));
+    assert_memory_equal(tail.args.weight.data, (bf16 *)a.weight.data + HALF, HALF * sizeof(bf16));
     adam_free(&a), adam_free(&tail);
     free(w), free(m), free(v);
     oracle_ops_free(ops);
@@ -163,7 +164,7 @@ static void a_nan_stays_visible_in_every_kind_of_weight(void **state) {
         uint32_t nan = 0x7fffffffu; // every bit set: rounding it like a number would carry into the sign
         memcpy((float *)a.grad.data + 5, &nan, sizeof nan);
         ops->adamw(ops, &a.args);
-        tensor_read(&a.weight);
+        values_read(&a.weight);
         for (int i = 0; i < 40; i++)
             assert_int_equal(isnan(a.weight.value[i]) != 0, i == 5);
         adam_free(&a);
@@ -175,14 +176,13 @@ static void a_skipped_step_changes_nothing(void **state) {
     (void)state;
     Ops *ops = oracle_ops(1, 8, 0, 1, 8, 0);
     Adam a = adam_make(1001, DTYPE_F32, false);
-    Tensor weight = tensor_copy(&a.weight), m = tensor_copy(&a.m), v = tensor_copy(&a.v);
-    a.norm = NAN, a.skip = 1;
-    a.args.norm = &a.norm, a.args.skip = &a.skip;
+    Values weight = values_copy(&a.weight), m = values_copy(&a.m), v = values_copy(&a.v);
+    *a.norm = NAN, *a.skip = 1;
     ops->adamw(ops, &a.args);
     assert_memory_equal(a.weight.data, weight.data, 1001 * 4);
     assert_memory_equal(a.m.data, m.data, 1001 * 4);
     assert_memory_equal(a.v.data, v.data, 1001 * 4);
-    tensors_free(&weight, &m, &v);
+    values_free(&weight, &m, &v);
     adam_free(&a);
     oracle_ops_free(ops);
 }
@@ -197,7 +197,8 @@ static void guard_refuses_what_is_not_finite_or_too_large(void **state) {
                 {11, 1, 1}, {2, 101, 1}, {10, 100, 0}, {-INFINITY, 1, 1}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         int32_t skip = 77;
-        ops->guard(ops, &skip, &rows[i].loss, &rows[i].norm, 10, 100);
+        ops->guard(ops, view_ints(&skip, 1, 1), view_floats(&rows[i].loss, 1, 1), view_floats(&rows[i].norm, 1, 1), 10,
+                   100);
         assert_int_equal(skip, rows[i].skip);
     }
     oracle_ops_free(ops);

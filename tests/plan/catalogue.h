@@ -37,7 +37,7 @@ static inline PlanRun preset_run(const char *preset, int micro_batch, int seq, i
                               .precision = PRECISION_BF16,
                               .micro_batch = micro_batch,
                               .seq = seq,
-                              .device = LAYOUT_CUDA,
+                              .device = DEVICE_CUDA,
                               .threads = 2},
                    .grad_accum = accum,
                    .virtual_stages = 1,

@@ -1,4 +1,4 @@
-// hearth calc reproduces every shared vector, and every quantity of the registry is described in full.
+// hearth calc reproduces every vector, and every quantity of the registry is described in full.
 #include "plan/calc_vectors.h"
 
 static double relative_error(double value, double expected) {
@@ -18,9 +18,7 @@ static bool row_holds(const VectorTable *table, int row, const CalcResult *resul
 
 static void every_vector_is_reproduced(void **state) {
     (void)state;
-    const char *path = shared_path("planner/vectors.csv");
-    if (!path) skip();
-    VectorTable table = vector_table_read(path);
+    VectorTable table = vector_table_read();
     int held = 0, textual = 0;
     double worst = 0;
     for (int row = 0; row < table.rows; row++) {
@@ -50,9 +48,7 @@ static void every_vector_is_reproduced(void **state) {
 
 static void units_are_those_of_the_vectors(void **state) {
     (void)state;
-    const char *path = shared_path("planner/vectors.csv");
-    if (!path) skip();
-    VectorTable table = vector_table_read(path);
+    VectorTable table = vector_table_read();
     for (int row = 0; row < table.rows; row++) {
         const CalcQuantity *quantity = calc_find(vector_get(&table, row, VECTOR_QUANTITY));
         assert_non_null(quantity);

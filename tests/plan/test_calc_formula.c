@@ -1,5 +1,5 @@
 // The formula that hearth calc shows is the formula that it computes: the text with the numbers put in is evaluated as
-// arithmetic and compared with the value, for the shared vectors and for random inputs of every quantity.
+// arithmetic and compared with the value, for the vectors and for random inputs of every quantity.
 #include "plan/calc_vectors.h"
 
 #include "base/rng.h"
@@ -142,9 +142,7 @@ static bool is_arithmetic(const CalcQuantity *quantity) {
 
 static void formulas_of_the_vectors_give_their_values(void **state) {
     (void)state;
-    const char *path = shared_path("planner/vectors.csv");
-    if (!path) skip();
-    VectorTable table = vector_table_read(path);
+    VectorTable table = vector_table_read();
     int checked = 0;
     for (int row = 0; row < table.rows; row++) {
         char *words[VECTOR_WORDS_MAX];

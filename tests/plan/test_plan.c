@@ -9,14 +9,14 @@ static void predicted_memory_is_the_layouts_total(void **state) {
     for (int i = 0; i < model_preset_count(); i++)
         for (int recompute = RECOMPUTE_NONE; recompute <= RECOMPUTE_FULL; recompute++)
             for (int precision = PRECISION_FP32; precision <= PRECISION_BF16_PURE; precision++)
-                for (int device = LAYOUT_CPU; device <= LAYOUT_CUDA; device++) {
-                    PlanMachine machine = catalogue_machine(device == LAYOUT_CPU ? "cpu" : "h100-sxm", "hearth", 1);
+                for (int device = DEVICE_CPU; device <= DEVICE_CUDA; device++) {
+                    PlanMachine machine = catalogue_machine(device == DEVICE_CPU ? "cpu" : "h100-sxm", "hearth", 1);
                     PlanRun run = preset_run(model_preset_name(i), 2, 512, 1);
                     PlanPrediction prediction;
                     Layout layout;
                     run.layout.recompute = (Recompute)recompute;
                     run.layout.precision = (Precision)precision;
-                    run.layout.device = (LayoutDevice)device;
+                    run.layout.device = (DeviceKind)device;
                     assert_ok(plan_predict(&prediction, &machine, &run));
                     assert_ok(layout_build(&layout, &run.layout));
                     assert_true(prediction.memory.exact);
@@ -102,6 +102,101 @@ static void predictions_for_an_h200_are_near_what_it_did(void **state) {
         assert_ok(plan_predict(&prediction, &machine, &run));
         assert_near(prediction.step.tokens_per_second / cases[i].tokens_per_second, 1, 0.1);
     }
+}
+
+// ---- what a pipeline stage keeps -----------------------------------------------------------------------------------
+
+// Activations of the layers of one micro-batch, and what is kept once however many are in flight.
+static void kept_bytes(const Layout *layout, int64_t *layers, int64_t *once) {
+    *layers = *once = 0;
+    for (int i = 0; i < layout->activation_count; i++)
+        if (layout->activations[i].kept)
+            *(layout->activations[i].layer >= 0 ? layers : once) += layout->activations[i].bytes;
+}
+
+static void a_stage_keeps_as_many_activations_as_its_schedule_has_in_flight(void **state) {
+    static const char *const presets[] = {"smollm-360m", "qwen3-moe-500m"};
+    (void)state;
+    for (int i = 0; i < 2; i++)
+        for (int pp = 1; pp <= 4; pp *= 2) {
+            PlanMachine machine = catalogue_machine("h100-sxm", "hearth", pp);
+            PlanRun run = preset_run(presets[i], 2, 512, 2 * pp);
+            run.layout.mesh.pp = pp;
+            assert_ok(plan_report(&report, presets[i], &machine, &run, &(PlanQuestions){0}));
+            assert_int_equal(report.stash_count, pp > 1 ? pp : 0);
+            for (int stage = 0; stage < report.stash_count; stage++) {
+                LayoutRequest request = run.layout;
+                Layout layout;
+                int64_t layers, once, in_flight = pp - stage; // 1F1B
+                request.stage = stage;
+                assert_ok(layout_build(&layout, &request));
+                kept_bytes(&layout, &layers, &once);
+                assert_true(layers > 0);
+                assert_int_equal(plan_in_flight(&run, stage), in_flight);
+                assert_near(report.in_flight[stage], (double)in_flight, 0);
+                assert_near(report.stash[stage], (double)(in_flight * layers + once), 0);
+                layout_free(&layout);
+            }
+        }
+}
+
+static void virtual_stages_raise_what_is_in_flight(void **state) {
+    PlanMachine machine = catalogue_machine("h100-sxm", "hearth", 4);
+    PlanRun run = preset_run("smollm-360m", 1, 512, 8);
+    (void)state;
+    run.layout.mesh.pp = 4;
+    assert_ok(plan_report(&report, "1F1B", &machine, &run, &(PlanQuestions){0}));
+    double stage_layers = (report.stash[0] - report.stash[3]) / 3, once = report.stash[3] - stage_layers;
+    run.virtual_stages = 2;
+    assert_ok(plan_report(&report, "interleaved", &machine, &run, &(PlanQuestions){0}));
+    assert_near(report.stash[0], once + 11 * stage_layers / 2, 0);
+    assert_near(report.stash[3], once + 5 * stage_layers / 2, 0);
+    assert_near(report.in_flight[0], (2 * 3 + 1 * 4 + 1) / 2.0, 0); // chunks of half a stage
+    assert_near(report.in_flight[3], (2 * 0 + 1 * 4 + 1) / 2.0, 0);
+    run.grad_accum = 4;
+    assert_int_equal(plan_in_flight(&run, 0), 2 * 4); // never more than there are
+}
+
+static void virtual_stages_that_cannot_be_are_neither_planned_nor_advised(void **state) {
+    PlanMachine machine = catalogue_machine("h100-sxm", "hearth", 8);
+    PlanRun run = preset_run("llama-3-8b", 1, 2048, 6);
+    PlanPrediction prediction;
+    (void)state;
+    run.layout.mesh.pp = 4, run.layout.mesh.dp = 2;
+    run.virtual_stages = 2;
+    assert_error(plan_predict(&prediction, &machine, &run), "micro-batches (6) that divide by the stages (4)");
+    plan_limit_virtual_stages(&run);
+    assert_int_equal(run.virtual_stages, 1);
+    assert_ok(plan_report(&report, "llama-3-8b", &machine, &run, &(PlanQuestions){0}));
+    for (int i = 0; i < report.change_count; i++)
+        assert_null(strstr(report.changes[i].what, "virtual stages"));
+    run.grad_accum = 8, run.virtual_stages = 2;
+    assert_ok(plan_predict(&prediction, &machine, &run));
+    plan_limit_virtual_stages(&run);
+    assert_int_equal(run.virtual_stages, 2);
+    run.virtual_stages = 16; // 64 chunks of 32 layers
+    assert_error(plan_predict(&prediction, &machine, &run), "32 layers cannot fill 4 x 16 virtual stages");
+}
+
+static void the_room_of_expert_buffers_is_stated_where_experts_are_cut(void **state) {
+    PlanMachine machine = catalogue_machine("h200-sxm", "hearth", 8);
+    PlanRun run = preset_run("qwen3-30b-a3b", 1, 4096, 1); // 128 experts, 8 chosen
+    PlanPrediction prediction;
+    Layout layout;
+    (void)state;
+    run.layout.mesh.dp = 8;
+    assert_ok(plan_predict(&prediction, &machine, &run));
+    assert_int_equal(prediction.memory.expert_rows, 0); // all slots have room: there is no bound to state
+    run.layout.mesh.ep = 8;
+    assert_ok(plan_predict(&prediction, &machine, &run));
+    assert_ok(layout_build(&layout, &run.layout));
+    assert_int_equal(prediction.memory.expert_rows, layout.rows);
+    assert_int_equal(prediction.memory.expert_rows_mean, 4096 * 8);
+    assert_int_equal(prediction.memory.expert_rows_most, 8 * 4096 * 8); // all eight choices of all ranks' tokens
+    layout_free(&layout);
+    machine.gpus = run.layout.mesh.dp = run.layout.mesh.ep = 32; // four experts a rank: half of a token's choices
+    assert_ok(plan_predict(&prediction, &machine, &run));
+    assert_int_equal(prediction.memory.expert_rows_most, 32 * 4096 * 4);
 }
 
 // ---- worked examples ------------------------------------------------------------------------------------------------
@@ -302,6 +397,10 @@ int main(void) {
         cmocka_unit_test(full_recompute_repeats_one_of_four_all_reduces),
         cmocka_unit_test(ops_have_the_flops_of_the_formula),
         cmocka_unit_test(predictions_for_an_h200_are_near_what_it_did),
+        cmocka_unit_test(a_stage_keeps_as_many_activations_as_its_schedule_has_in_flight),
+        cmocka_unit_test(virtual_stages_raise_what_is_in_flight),
+        cmocka_unit_test(virtual_stages_that_cannot_be_are_neither_planned_nor_advised),
+        cmocka_unit_test(the_room_of_expert_buffers_is_stated_where_experts_are_cut),
         cmocka_unit_test(seven_logged_runs_of_30b_rank_as_measured),
         cmocka_unit_test(the_405b_plan_has_the_workbooks_numbers),
         cmocka_unit_test(ten_billion_tokens_take_13_2_hours_at_the_measured_rate),

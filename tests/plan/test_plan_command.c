@@ -73,6 +73,43 @@ static void the_html_page_needs_nothing_from_elsewhere(void **state) {
     free(svg);
 }
 
+static void a_page_and_json_can_be_had_at_once(void **state) {
+    char *page = path_join(directory, "both.html"), *text;
+    (void)state;
+    assert_ok(TEXT(&text, "smollm-360m", "--json", "--html", page));
+    json_t *root = plan_json(text);
+    assert_true(number(root, "budget", "tokens_per_second") > 0);
+    assert_true(file_exists(page));
+    json_decref(root);
+    free(text);
+    assert_ok(TEXT(&text, "smollm-360m", "--html", page)); // the page takes the place of the text
+    assert_string_equal(text, "");
+    free(text);
+    free(page);
+}
+
+#define EXPERT_PARALLEL "qwen3-30b-a3b", "--node", "hgx-h200", "--ep", "8", "--seq", "4096", "--zero", "3"
+static void expert_parallel_plans_name_the_bound_of_their_buffers(void **state) {
+    char *text, *json;
+    (void)state;
+    assert_ok(TEXT(&text, EXPERT_PARALLEL));
+    assert_ok(TEXT(&json, EXPERT_PARALLEL, "--json"));
+    json_t *root = plan_json(json);
+    const json_t *rows = json_object_get(json_object_get(root, "memory_bytes"), "expert_rows");
+    char room[32];
+    char *line = text_format("expert buffers: room for %s rows",
+                             text_grouped(room, json_integer_value(json_object_get(rows, "room"))));
+    assert_non_null(strstr(text, line));
+    assert_true(number(rows, NULL, "most") == 8 * number(rows, NULL, "mean"));
+    free(line);
+    json_decref(root);
+    free(text);
+    free(json);
+    assert_ok(TEXT(&text, "qwen3-30b-a3b", "--node", "hgx-h200", "--zero", "3"));
+    assert_null(strstr(text, "expert buffers"));
+    free(text);
+}
+
 static void ops_inside_others_leave_no_row(void **state) { // the rotary of heads of 64 takes no time of its own
     char *page = path_join(directory, "inside.html"), *text;
     size_t size;
@@ -222,7 +259,7 @@ static void wrong_requests_are_usage_errors(void **state) {
 }
 
 static void earlier_runs_calibrate_the_next_prediction(void **state) {
-    LayoutRequest layout = {.mesh = MESH_SINGLE, .micro_batch = 2, .seq = 128, .device = LAYOUT_CPU, .threads = 2};
+    LayoutRequest layout = {.mesh = MESH_SINGLE, .micro_batch = 2, .seq = 128, .device = DEVICE_CPU, .threads = 2};
     Prediction first, second;
     (void)state;
     assert_ok(model_preset(&layout.config, "demo-llama"));
@@ -289,6 +326,8 @@ static void a_measured_profile_reads_back(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_html_page_needs_nothing_from_elsewhere),
+        cmocka_unit_test(a_page_and_json_can_be_had_at_once),
+        cmocka_unit_test(expert_parallel_plans_name_the_bound_of_their_buffers),
         cmocka_unit_test(ops_inside_others_leave_no_row),
         cmocka_unit_test(what_does_not_fit_is_said_first_with_a_way_that_does),
         cmocka_unit_test(shipped_configs_fit_where_they_are_meant_to_run),

@@ -18,7 +18,7 @@ static int free_config(void **state) {
     return 0;
 }
 
-static LayoutRequest request_of(const char *preset, LayoutDevice device, Recompute recompute) {
+static LayoutRequest request_of(const char *preset, DeviceKind device, Recompute recompute) {
     LayoutRequest request = {.mesh = MESH_SINGLE,
                              .precision = PRECISION_BF16,
                              .recompute = recompute,
@@ -42,7 +42,7 @@ static int64_t bytes_of(LayoutRequest request, int micro_batch, Recompute recomp
 
 static void the_last_byte_decides(void **state) {
     (void)state;
-    static const LayoutDevice devices[] = {LAYOUT_CPU, LAYOUT_CUDA};
+    static const DeviceKind devices[] = {DEVICE_CPU, DEVICE_CUDA};
     for (int i = 0; i < 2; i++) {
         LayoutRequest request = request_of("smollm-360m", devices[i], RECOMPUTE_NONE);
         int64_t need = bytes_of(request, 16, RECOMPUTE_NONE);
@@ -53,8 +53,8 @@ static void the_last_byte_decides(void **state) {
         assert_ok(fit_check(&fit, &request, need - 1));
         assert_false(fit.fits);
     }
-    assert_int_equal(fit_reserve(LAYOUT_CPU), 0);
-    assert_int_equal(fit_reserve(LAYOUT_CUDA), 512 << 20);
+    assert_int_equal(fit_reserve(DEVICE_CPU), 0);
+    assert_int_equal(fit_reserve(DEVICE_CUDA), 512 << 20);
 }
 
 // Against every micro-batch and mode, not against the search that found them.
@@ -62,7 +62,7 @@ static void the_suggestions_are_the_best_that_fit(void **state) {
     (void)state;
     static const char *const presets[] = {"smollm-360m", "qwen3-moe-500m"};
     for (int p = 0; p < 4; p++) {
-        LayoutRequest request = request_of(presets[p % 2], p / 2 ? LAYOUT_CUDA : LAYOUT_CPU, RECOMPUTE_NONE);
+        LayoutRequest request = request_of(presets[p % 2], p / 2 ? DEVICE_CUDA : DEVICE_CPU, RECOMPUTE_NONE);
         int64_t most = bytes_of(request, 16, RECOMPUTE_NONE);
         for (int part = 1; part < 20; part++) {
             int64_t have = most / 20 * part;
@@ -85,7 +85,7 @@ static void the_suggestions_are_the_best_that_fit(void **state) {
 
 static void one_sequence_less_is_among_the_suggestions(void **state) {
     (void)state;
-    LayoutRequest request = request_of("smollm-360m", LAYOUT_CPU, RECOMPUTE_NONE);
+    LayoutRequest request = request_of("smollm-360m", DEVICE_CPU, RECOMPUTE_NONE);
     Fit fit;
     assert_ok(fit_check(&fit, &request, bytes_of(request, 15, RECOMPUTE_NONE)));
     assert_false(fit.fits);
@@ -94,7 +94,7 @@ static void one_sequence_less_is_among_the_suggestions(void **state) {
 
 static void the_refusal_names_need_have_and_lines(void **state) {
     (void)state;
-    LayoutRequest request = request_of("smollm-360m", LAYOUT_CUDA, RECOMPUTE_NONE);
+    LayoutRequest request = request_of("smollm-360m", DEVICE_CUDA, RECOMPUTE_NONE);
     int64_t have = bytes_of(request, 8, RECOMPUTE_NONE) + 1, need = bytes_of(request, 16, RECOMPUTE_NONE);
     Status status = fit_require(&config, &request, (FitMemory){have, INT64_C(8) << 30});
     assert_non_null(status);
@@ -114,14 +114,14 @@ static void the_refusal_names_need_have_and_lines(void **state) {
 
 static void what_fits_in_no_way_says_so(void **state) {
     (void)state;
-    LayoutRequest request = request_of("llama-3.2-1b", LAYOUT_CUDA, RECOMPUTE_SELECTIVE);
+    LayoutRequest request = request_of("llama-3.2-1b", DEVICE_CUDA, RECOMPUTE_SELECTIVE);
     FitMemory memory = {INT64_C(1) << 30, INT64_C(2) << 30};
     assert_error(fit_require(&config, &request, memory), "not even one sequence with full recompute fits");
 }
 
 static void memory_that_is_not_known_refuses_nothing(void **state) {
     (void)state;
-    LayoutRequest request = request_of("llama-3.2-1b", LAYOUT_CPU, RECOMPUTE_NONE);
+    LayoutRequest request = request_of("llama-3.2-1b", DEVICE_CPU, RECOMPUTE_NONE);
     assert_ok(fit_require(&config, &request, (FitMemory){0}));
 }
 

@@ -14,7 +14,7 @@ static int query_block(int group) {
     return block > QUERY_BLOCK_MOST ? QUERY_BLOCK_MOST : block < QUERY_BLOCK_LEAST ? QUERY_BLOCK_LEAST : block;
 }
 
-typedef struct Attention {
+typedef struct AttentionWork {
     AttentionShape shape;
     DType dtype;
     int group, block_queries; // query heads per KV head; queries of a block
@@ -27,7 +27,7 @@ typedef struct Attention {
     void *dq, *dk, *dv;
     int64_t dqkv_stride;
     CpuScratch scratch;
-} Attention;
+} AttentionWork;
 
 // The scratch of one worker.
 typedef struct Buffers {
@@ -81,17 +81,17 @@ typedef struct Block {
     int key_begin, key_end; // keys that any of the queries sees
 } Block;
 
-static int64_t block_row(const Attention *attention, const Block *block, int64_t row, int64_t *head) {
+static int64_t block_row(const AttentionWork *attention, const Block *block, int64_t row, int64_t *head) {
     *head = (int64_t)block->kv_head * attention->group + row / block->queries;
     return (int64_t)block->batch * attention->shape.seq + block->query + row % block->queries;
 }
 
-static int first_key(const Attention *attention, int batch, int query) {
+static int first_key(const AttentionWork *attention, int batch, int query) {
     const int32_t *start = attention->shape.doc_start;
     return start ? start[(int64_t)batch * attention->shape.seq + query] : 0;
 }
 
-static Block block_make(const Attention *attention, int batch, int kv_head, int query) {
+static Block block_make(const AttentionWork *attention, int batch, int kv_head, int query) {
     Block block = {batch, kv_head, query, attention->block_queries, 0, 0, 0};
     if (block.queries > attention->shape.seq - query) block.queries = attention->shape.seq - query;
     block.rows = (int64_t)attention->group * block.queries;
@@ -105,7 +105,7 @@ static Block block_make(const Attention *attention, int batch, int kv_head, int 
 }
 
 // Stacks the block's rows of `in` (one row of head_dim per token and query head) as floats times factor.
-static void block_load(const Attention *attention, const Block *block, float *out, const void *in, int64_t stride,
+static void block_load(const AttentionWork *attention, const Block *block, float *out, const void *in, int64_t stride,
                        float factor) {
     int head_dim = attention->shape.head_dim;
     for (int64_t row = 0; row < block->rows; row++, out += head_dim) {
@@ -117,7 +117,8 @@ static void block_load(const Attention *attention, const Block *block, float *ou
     }
 }
 
-static void block_store(const Attention *attention, const Block *block, void *out, int64_t stride, const float *in) {
+static void block_store(const AttentionWork *attention, const Block *block, void *out, int64_t stride,
+                        const float *in) {
     int head_dim = attention->shape.head_dim;
     for (int64_t row = 0; row < block->rows; row++, in += head_dim) {
         int64_t head, token = block_row(attention, block, row, &head);
@@ -127,7 +128,7 @@ static void block_store(const Attention *attention, const Block *block, void *ou
 }
 
 // Keys or values [begin, begin + count) of a KV head as floats: where they are, or in the buffer.
-static const float *keys_load(const Attention *attention, const void *in, int64_t in_stride, int batch, int kv_head,
+static const float *keys_load(const AttentionWork *attention, const void *in, int64_t in_stride, int batch, int kv_head,
                               int64_t begin, int64_t count, float *buffer, int64_t *stride) {
     int head_dim = attention->shape.head_dim;
     const void *first =
@@ -145,7 +146,7 @@ static const float *keys_load(const Attention *attention, const void *in, int64_
 }
 
 // Scores outside the row's keys become minus infinity, up to the end of the last vector.
-static void row_mask(const Attention *attention, const Block *block, float *scores, int64_t row, int64_t key,
+static void row_mask(const AttentionWork *attention, const Block *block, float *scores, int64_t row, int64_t key,
                      int64_t keys) {
     const float masked = -INFINITY;
     int query = block->query + (int)(row % block->queries);
@@ -181,7 +182,7 @@ static void row_softmax(float *scores, int64_t keys, float *high, float *sum, fl
             out[i] *= older;
 }
 
-static void forward_block(const Attention *attention, const Block *block, Buffers *buffers) {
+static void forward_block(const AttentionWork *attention, const Block *block, Buffers *buffers) {
     int head_dim = attention->shape.head_dim;
     block_load(attention, block, buffers->q, attention->q, attention->shape.q_stride, attention->shape.scale);
     memset(buffers->o, 0, (size_t)(block->rows * head_dim) * sizeof(float));
@@ -218,7 +219,7 @@ static void forward_block(const Attention *attention, const Block *block, Buffer
 }
 
 static void forward_task(void *context, int64_t begin, int64_t end, int worker) {
-    const Attention *attention = context;
+    const AttentionWork *attention = context;
     const AttentionShape *shape = &attention->shape;
     int64_t blocks = (shape->seq + attention->block_queries - 1) / attention->block_queries;
     Buffers buffers;
@@ -231,7 +232,7 @@ static void forward_task(void *context, int64_t begin, int64_t end, int worker) 
     }
 }
 
-static void forward_run(Ops *ops, Attention *attention) {
+static void forward_run(Ops *ops, AttentionWork *attention) {
     const AttentionShape *shape = &attention->shape;
     attention->group = shape->heads / shape->kv_heads;
     attention->block_queries = query_block(attention->group);
@@ -241,25 +242,33 @@ static void forward_run(Ops *ops, Attention *attention) {
     threads_for((int64_t)shape->batch * shape->kv_heads * blocks, 1, forward_task, attention);
 }
 
-static void cpu_attention_forward(Ops *ops, void *out, float *lse, const void *q, const void *k, const void *v,
-                                  const AttentionShape *shape, DType dtype) {
-    CPU_TIMED(ops, OP_ATTENTION);
-    Attention attention = {.shape = *shape, .dtype = dtype, .q = q, .k = k, .v = v, .out = out, .lse = lse};
+static void cpu_attention_forward(Ops *ops, Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v,
+                                  const Attention *how) {
+    CPU_TIMED(ops, OP_ATTENTION_FORWARD);
+    AttentionWork attention = {
+        .shape = attention_shape(out, q, k, v, how),
+        .dtype = q.dtype,
+        .q = q.data,
+        .k = k.data,
+        .v = v.data,
+        .out = out.data,
+        .lse = lse.data,
+    };
     forward_run(ops, &attention);
 }
 
-static void cpu_attention_cached(Ops *ops, void *out, const void *q, const void *k_cache, const void *v_cache, int n,
-                                 int first, int heads, int kv_heads, int head_dim, float scale, DType dtype) {
-    CPU_TIMED(ops, OP_ATTENTION);
-    int64_t width = (int64_t)heads * head_dim, kv_width = (int64_t)kv_heads * head_dim;
-    Attention attention = {
-        .shape = {1, n, heads, kv_heads, head_dim, width, kv_width, kv_width, width, scale, NULL},
-        .dtype = dtype,
+static void cpu_attention_cached(Ops *ops, Tensor out, Tensor q, Tensor k_cache, Tensor v_cache, int first,
+                                 int head_dim, float scale) {
+    CPU_TIMED(ops, OP_ATTENTION_CACHED);
+    Attention how = {.seq = (int)q.rows, .head_dim = head_dim, .scale = scale};
+    AttentionWork attention = {
+        .shape = attention_shape(out, q, k_cache, v_cache, &how),
+        .dtype = q.dtype,
         .first = first,
-        .q = q,
-        .k = k_cache,
-        .v = v_cache,
-        .out = out,
+        .q = q.data,
+        .k = k_cache.data,
+        .v = v_cache.data,
+        .out = out.data,
     };
     forward_run(ops, &attention);
 }
@@ -277,7 +286,7 @@ static void row_gradient(float *p, float *dp, int64_t keys, float lse, float dot
     }
 }
 
-static void backward_start(const Attention *attention, const Block *block, Buffers *buffers) {
+static void backward_start(const AttentionWork *attention, const Block *block, Buffers *buffers) {
     const AttentionShape *shape = &attention->shape;
     int head_dim = shape->head_dim;
     block_load(attention, block, buffers->q, attention->q, shape->q_stride, shape->scale);
@@ -296,7 +305,7 @@ static void backward_start(const Attention *attention, const Block *block, Buffe
     memset(buffers->dq, 0, (size_t)(block->rows * head_dim) * sizeof(float));
 }
 
-static void backward_block(const Attention *attention, const Block *block, Buffers *buffers, const float *k,
+static void backward_block(const AttentionWork *attention, const Block *block, Buffers *buffers, const float *k,
                            int64_t k_stride, const float *v, int64_t v_stride) {
     int head_dim = attention->shape.head_dim;
     backward_start(attention, block, buffers);
@@ -325,7 +334,7 @@ static void backward_block(const Attention *attention, const Block *block, Buffe
 
 // One KV head of one sequence: its key and value gradients are summed here over all its queries, in order.
 static void backward_task(void *context, int64_t begin, int64_t end, int worker) {
-    const Attention *attention = context;
+    const AttentionWork *attention = context;
     const AttentionShape *shape = &attention->shape;
     int head_dim = shape->head_dim;
     size_t sequence = (size_t)shape->seq * (size_t)head_dim;
@@ -354,38 +363,40 @@ static void backward_task(void *context, int64_t begin, int64_t end, int worker)
     }
 }
 
-static void backward_run(Ops *ops, void *dq, void *dk, void *dv, int64_t dqkv_stride, const void *dout, const void *out,
-                         const float *lse, const void *q, const void *k, const void *v, const AttentionShape *shape,
-                         DType dtype) {
-    CPU_TIMED(ops, OP_ATTENTION);
-    Attention attention = {
-        .shape = *shape,
-        .dtype = dtype,
-        .group = shape->heads / shape->kv_heads,
-        .q = q,
-        .k = k,
-        .v = v,
-        .lse_in = lse,
-        .dout = dout,
-        .out_in = out,
-        .dq = dq,
-        .dk = dk,
-        .dv = dv,
-        .dqkv_stride = dqkv_stride,
+static void backward_run(Ops *ops, Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out, Tensor lse, Tensor q,
+                         Tensor k, Tensor v, const Attention *how) {
+    CPU_TIMED(ops, OP_ATTENTION_BACKWARD);
+    AttentionWork attention = {
+        .shape = attention_shape(out, q, k, v, how),
+        .dtype = q.dtype,
+        .q = q.data,
+        .k = k.data,
+        .v = v.data,
+        .lse_in = lse.data,
+        .dout = dout.data,
+        .out_in = out.data,
+        .dq = dq.data,
+        .dk = dk.data,
+        .dv = dv.data,
+        .dqkv_stride = dq.stride,
     };
+    const AttentionShape *shape = &attention.shape;
+    attention.group = shape->heads / shape->kv_heads;
     attention.block_queries = query_block(attention.group);
     attention.scratch = cpu_scratch(
         cpu_of(ops), 0, cpu_attention_scratch_bytes(shape->seq, shape->heads, shape->kv_heads, shape->head_dim));
     threads_for((int64_t)shape->batch * shape->kv_heads, 1, backward_task, &attention);
 }
 
-static void cpu_attention_backward(Ops *ops, void *dq, void *dk, void *dv, int64_t dqkv_stride, const void *dout,
-                                   const void *out, const float *lse, const void *q, const void *k, const void *v,
-                                   const AttentionShape *shape, const QkRopeShape *rope, DType dtype) {
-    assert(!rope || (!rope->q_weight && !rope->k_weight &&
-                     dk == cpu_at_mut(dq, (int64_t)shape->heads * shape->head_dim, dtype)));
-    backward_run(ops, dq, dk, dv, dqkv_stride, dout, out, lse, q, k, v, shape, dtype);
-    if (rope) ops->qk_rope_backward(ops, dq, dqkv_stride, NULL, 0, NULL, NULL, NULL, rope, dtype);
+static void cpu_attention_backward(Ops *ops, Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out, Tensor lse,
+                                   Tensor q, Tensor k, Tensor v, const Attention *how, const Rope *rope) {
+    assert(!rope || (!tensor_present(rope->q_weight) && !tensor_present(rope->k_weight) &&
+                     dk.data == tensor_at(dq, 0, dq.cols)));
+    backward_run(ops, dq, dk, dv, dout, out, lse, q, k, v, how);
+    if (!rope) return;
+    Tensor rotated = dq; // with dk behind it
+    rotated.cols += dk.cols;
+    ops->qk_rope_backward(ops, rotated, TENSOR_NONE, TENSOR_NONE, TENSOR_NONE, TENSOR_NONE, rope);
 }
 
 void cpu_install_attention(Ops *ops) {

@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/memory_info.h"
 #include "base/text.h"
+#include "ops/record.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -96,12 +97,12 @@ size_t ops_cpu_workspace(const OpsWorkspaceRequest *request) {
 // ---- moving bytes ---------------------------------------------------------------------------------------------------
 
 static void cpu_upload(Ops *ops, void *out, const void *host, size_t bytes) {
-    CPU_TIMED(ops, OP_COPY);
+    CPU_TIMED(ops, OP_UPLOAD);
     if (bytes) memcpy(out, host, bytes);
 }
 
 static void cpu_download(Ops *ops, void *host, const void *in, size_t bytes) {
-    CPU_TIMED(ops, OP_COPY);
+    CPU_TIMED(ops, OP_UPLOAD);
     if (bytes) memcpy(host, in, bytes);
 }
 
@@ -134,9 +135,11 @@ static void cpu_copy(Ops *ops, void *out, const void *in, size_t bytes) {
     threads_for((int64_t)bytes, 1 << 18, bytes_task, &(Bytes){out, in});
 }
 
-static void cpu_zero(Ops *ops, void *out, size_t bytes) {
-    CPU_TIMED(ops, OP_COPY);
-    threads_for((int64_t)bytes, 1 << 18, bytes_task, &(Bytes){out, NULL});
+static void cpu_zero(Ops *ops, Tensor out) {
+    CPU_TIMED(ops, OP_ZERO);
+    assert(tensor_contiguous(out));
+    int64_t bytes = tensor_count(out) * (int64_t)dtype_size(out.dtype);
+    threads_for(bytes, 1 << 18, bytes_task, &(Bytes){out.data, NULL});
 }
 
 static Status cpu_sync(Ops *ops) {
@@ -179,21 +182,21 @@ static void cpu_profile_start(Ops *ops) {
     cpu->profiling = true;
 }
 
-static void cpu_profile_stop(Ops *ops, double milliseconds[OP_CATEGORY_COUNT]) {
+static void cpu_profile_stop(Ops *ops, double milliseconds[OP_COUNT]) {
     Cpu *cpu = cpu_of(ops);
     cpu->profiling = false;
-    for (int i = 0; i < OP_CATEGORY_COUNT; i++)
+    for (int i = 0; i < OP_COUNT; i++)
         milliseconds[i] = 1e3 * cpu->seconds[i];
 }
 
-CpuTimer cpu_timer_start(Ops *ops, OpCategory category) {
+CpuTimer cpu_timer_start(Ops *ops, OpId op) {
     Cpu *cpu = cpu_of(ops);
     if (!cpu->profiling) return (CpuTimer){0};
-    return (CpuTimer){cpu, category, clock_seconds()};
+    return (CpuTimer){cpu, op, clock_seconds()};
 }
 
 void cpu_timer_stop(CpuTimer *timer) {
-    if (timer->cpu) timer->cpu->seconds[timer->category] += clock_seconds() - timer->start;
+    if (timer->cpu) timer->cpu->seconds[timer->op] += clock_seconds() - timer->start;
 }
 
 // ---- the table -----------------------------------------------------------------------------------------------------
@@ -201,7 +204,7 @@ void cpu_timer_stop(CpuTimer *timer) {
 Status ops_cpu_create(Ops **ops) {
     Cpu *cpu = xcalloc(1, sizeof *cpu);
     cpu->ops = (Ops){
-        .name = "cpu",
+        .kind = DEVICE_CPU,
         .device = "cpu",
         .state = cpu,
         .row_align = 1,
@@ -239,12 +242,14 @@ Status ops_cpu_create(Ops **ops) {
     cpu_install_optimizer(&cpu->ops);
     cpu_install_rope(&cpu->ops);
     cpu_install_swiglu(&cpu->ops);
+    ops_check_calls(&cpu->ops);
     *ops = &cpu->ops;
     return NULL;
 }
 
 void ops_cpu_destroy(Ops *ops) {
     if (!ops) return;
+    ops_stop_observing(ops);
     Cpu *cpu = cpu_of(ops);
     pthread_mutex_destroy(&cpu->lock);
     free(cpu);

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "base/threads.h"
-#include "ops/ops.h"
+#include "ops/shapes.h"
 
 #include <pthread.h>
 
@@ -16,7 +16,7 @@ typedef struct Cpu {
     int64_t allocated, peak;
     double mark[CPU_MARKS];
     bool profiling;
-    double seconds[OP_CATEGORY_COUNT];
+    double seconds[OP_COUNT];
     char fetched[CPU_FETCH_SLOTS][CPU_FETCH_BYTES];
 } Cpu;
 
@@ -24,16 +24,15 @@ static inline Cpu *cpu_of(Ops *ops) {
     return (Cpu *)ops;
 }
 
-// Each function of the table opens with CPU_TIMED: while profiling, its time is added to the category when it returns.
+// Each function of the table opens with CPU_TIMED: while profiling, its time is added to the op when it returns.
 typedef struct CpuTimer {
     Cpu *cpu; // NULL while not profiling
-    OpCategory category;
+    OpId op;
     double start;
 } CpuTimer;
-CpuTimer cpu_timer_start(Ops *ops, OpCategory category);
+CpuTimer cpu_timer_start(Ops *ops, OpId op);
 void cpu_timer_stop(CpuTimer *timer);
-#define CPU_TIMED(ops, category) \
-    __attribute__((cleanup(cpu_timer_stop), unused)) CpuTimer timer_ = cpu_timer_start(ops, category)
+#define CPU_TIMED(ops, op) __attribute__((cleanup(cpu_timer_stop), unused)) CpuTimer timer_ = cpu_timer_start(ops, op)
 
 // ---- scratch: the bound workspace, cut into a part that all workers share and one part per worker -----------------
 
@@ -87,6 +86,10 @@ typedef struct Gemm {
     bool accumulate;
     const void *add; // like c: c = add + a . b; NULL: none
 } Gemm;
+
+static inline GemmOperand cpu_operand(Tensor tensor, bool transposed) {
+    return (GemmOperand){tensor.data, tensor.stride, transposed, tensor.dtype};
+}
 
 void cpu_gemm(Cpu *cpu, const Gemm *gemm); // all threads
 // A part of the product by the calling worker alone; at most GEMM_TILE rows and columns.

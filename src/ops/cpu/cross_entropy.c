@@ -70,11 +70,10 @@ static void cross_entropy_task(void *context, int64_t begin, int64_t end, int wo
         rows_of(ce, begin, end, DTYPE_BF16);
 }
 
-static void cpu_cross_entropy(Ops *ops, float *losses, void *logits, const int32_t *targets, const float *scale,
-                              int64_t rows, int vocab, DType dtype) {
-    CPU_TIMED(ops, OP_ELEMENTWISE);
-    CrossEntropy ce = {losses, logits, targets, scale, vocab, dtype};
-    threads_for(rows, cpu_row_chunk(vocab), cross_entropy_task, &ce);
+static void cpu_cross_entropy(Ops *ops, Tensor losses, Tensor logits, Tensor targets, Tensor scale) {
+    CPU_TIMED(ops, OP_CROSS_ENTROPY);
+    CrossEntropy ce = {losses.data, logits.data, targets.data, scale.data, (int)logits.cols, logits.dtype};
+    threads_for(logits.rows, cpu_row_chunk(ce.vocab), cross_entropy_task, &ce);
 }
 
 void cpu_install_cross_entropy(Ops *ops) {

@@ -1,33 +1,12 @@
-// Fills, casts and sums over plain arrays.
+// Conversions of and sums over plain arrays.
 #include "ops/cpu/cpu.h"
 #include "ops/cpu/vec.h"
 
 #include <math.h>
 
-enum { ELEMENT_CHUNK = 1 << 15 };
+// ---- conversions ---------------------------------------------------------------------------------------------------
 
-// ---- fill ----------------------------------------------------------------------------------------------------------
-
-typedef struct Fill {
-    float *out;
-    float value;
-} Fill;
-
-static void fill_task(void *context, int64_t begin, int64_t end, int worker) {
-    (void)worker;
-    const Fill *fill = context;
-    for (int64_t i = begin; i < end; i++)
-        fill->out[i] = fill->value;
-}
-
-static void cpu_fill_f32(Ops *ops, float *out, float value, int64_t count) {
-    CPU_TIMED(ops, OP_ELEMENTWISE);
-    threads_for(count, ELEMENT_CHUNK, fill_task, &(Fill){out, value});
-}
-
-// ---- cast ----------------------------------------------------------------------------------------------------------
-
-VEC_INLINE void cast_range(void *out, DType out_dtype, const void *in, DType in_dtype, int64_t count) {
+VEC_INLINE void convert_range(void *out, DType out_dtype, const void *in, DType in_dtype, int64_t count) {
     VEC_FOR(i, n, count) vec_put(out, i, n, out_dtype, vec_get(in, i, n, in_dtype));
 }
 
@@ -35,38 +14,14 @@ void cpu_to_floats(float *out, const void *in, DType dtype, int64_t count) {
     if (dtype == DTYPE_F32)
         memcpy(out, in, (size_t)count * sizeof(float));
     else
-        cast_range(out, DTYPE_F32, in, DTYPE_BF16, count);
+        convert_range(out, DTYPE_F32, in, DTYPE_BF16, count);
 }
 
 void cpu_from_floats(void *out, DType dtype, const float *in, int64_t count) {
     if (dtype == DTYPE_F32)
         memcpy(out, in, (size_t)count * sizeof(float));
     else
-        cast_range(out, DTYPE_BF16, in, DTYPE_F32, count);
-}
-
-typedef struct Cast {
-    void *out;
-    const void *in;
-    DType out_dtype, in_dtype;
-} Cast;
-
-static void cast_task(void *context, int64_t begin, int64_t end, int worker) {
-    (void)worker;
-    const Cast *cast = context;
-    void *out = cpu_at_mut(cast->out, begin, cast->out_dtype);
-    const void *in = cpu_at(cast->in, begin, cast->in_dtype);
-    if (cast->out_dtype == cast->in_dtype)
-        memcpy(out, in, (size_t)(end - begin) * dtype_size(cast->in_dtype));
-    else if (cast->in_dtype == DTYPE_BF16)
-        cpu_to_floats(out, in, DTYPE_BF16, end - begin);
-    else
-        cpu_from_floats(out, DTYPE_BF16, in, end - begin);
-}
-
-static void cpu_cast(Ops *ops, void *out, DType out_dtype, const void *in, DType in_dtype, int64_t count) {
-    CPU_TIMED(ops, OP_ELEMENTWISE);
-    threads_for(count, ELEMENT_CHUNK, cast_task, &(Cast){out, in, out_dtype, in_dtype});
+        convert_range(out, DTYPE_BF16, in, DTYPE_F32, count);
 }
 
 // ---- sums: at most SUM_PARTS parts, whose number depends on the count only ---------------------------------------
@@ -105,11 +60,12 @@ size_t cpu_sum_scratch_bytes(void) {
     return SUM_PARTS * sizeof(double);
 }
 
-static double sum_all(Ops *ops, const float *in, int64_t count, bool squared) {
+static double sum_all(Ops *ops, Tensor in, bool squared) {
+    int64_t count = tensor_count(in);
     CpuScratch scratch = cpu_scratch(cpu_of(ops), cpu_sum_scratch_bytes(), 0);
     int64_t part = (count + SUM_PARTS - 1) / SUM_PARTS;
     if (part < SUM_PART_LEAST) part = SUM_PART_LEAST;
-    Sum sum = {in, (double *)scratch.shared, part, squared};
+    Sum sum = {in.data, (double *)scratch.shared, part, squared};
     threads_for(count, part, sum_task, &sum);
     double total = 0;
     for (int64_t i = 0; i * part < count; i++)
@@ -117,15 +73,16 @@ static double sum_all(Ops *ops, const float *in, int64_t count, bool squared) {
     return total;
 }
 
-static void cpu_sum_f32(Ops *ops, float *out, const float *in, int64_t count, bool accumulate) {
-    CPU_TIMED(ops, OP_ELEMENTWISE);
-    double total = sum_all(ops, in, count, false);
-    *out = (float)(accumulate ? (double)*out + total : total);
+static void cpu_sum_f32(Ops *ops, Tensor out, Tensor in, bool accumulate) {
+    CPU_TIMED(ops, OP_SUM_F32);
+    double total = sum_all(ops, in, false);
+    float *sum = out.data;
+    *sum = (float)(accumulate ? (double)*sum + total : total);
 }
 
-static void cpu_norm_f32(Ops *ops, float *out, const float *in, int64_t count) {
-    CPU_TIMED(ops, OP_OPTIMIZER);
-    *out = (float)sqrt(sum_all(ops, in, count, true));
+static void cpu_norm_f32(Ops *ops, Tensor out, Tensor in) {
+    CPU_TIMED(ops, OP_NORM_F32);
+    *(float *)out.data = (float)sqrt(sum_all(ops, in, true));
 }
 
 void cpu_add_parts(float *out, const double *partial, int64_t parts, int64_t stride, int64_t count) {
@@ -138,8 +95,6 @@ void cpu_add_parts(float *out, const double *partial, int64_t parts, int64_t str
 }
 
 void cpu_install_elements(Ops *ops) {
-    ops->fill_f32 = cpu_fill_f32;
-    ops->cast = cpu_cast;
     ops->sum_f32 = cpu_sum_f32;
     ops->norm_f32 = cpu_norm_f32;
 }

@@ -23,11 +23,15 @@ static void forward_task(void *context, int64_t begin, int64_t end, int worker) 
         memcpy((char *)e->out + (size_t)row * bytes, (const char *)e->weight + (size_t)e->ids[row] * bytes, bytes);
 }
 
-static void cpu_embedding_forward(Ops *ops, void *out, const int32_t *ids, const void *weight, int64_t rows, int dim,
-                                  DType dtype) {
-    CPU_TIMED(ops, OP_ELEMENTWISE);
-    Embedding e = {.out = out, .weight = weight, .ids = ids, .rows = rows, .dim = dim, .dtype = dtype};
-    threads_for(rows, cpu_row_chunk(dim), forward_task, &e);
+static void cpu_embedding_forward(Ops *ops, Tensor out, Tensor ids, Tensor weight) {
+    CPU_TIMED(ops, OP_EMBEDDING_FORWARD);
+    Embedding e = {.out = out.data,
+                   .weight = weight.data,
+                   .ids = ids.data,
+                   .rows = out.rows,
+                   .dim = (int)out.cols,
+                   .dtype = out.dtype};
+    threads_for(e.rows, cpu_row_chunk(e.dim), forward_task, &e);
 }
 
 VEC_INLINE void backward_columns(const Embedding *e, int64_t begin, int64_t end, DType dtype) {
@@ -50,12 +54,16 @@ static void backward_task(void *context, int64_t begin, int64_t end, int worker)
         backward_columns(e, begin, end, DTYPE_BF16);
 }
 
-static void cpu_embedding_backward(Ops *ops, float *dweight, const void *dout, const int32_t *ids, int64_t rows,
-                                   int dim, int vocab, DType dtype) {
-    CPU_TIMED(ops, OP_ELEMENTWISE);
-    Embedding e = {
-        .dweight = dweight, .dout = dout, .ids = ids, .rows = rows, .dim = dim, .vocab = vocab, .dtype = dtype};
-    threads_for(dim, 64, backward_task, &e);
+static void cpu_embedding_backward(Ops *ops, Tensor dweight, Tensor dout, Tensor ids) {
+    CPU_TIMED(ops, OP_EMBEDDING_BACKWARD);
+    Embedding e = {.dweight = dweight.data,
+                   .dout = dout.data,
+                   .ids = ids.data,
+                   .rows = dout.rows,
+                   .dim = (int)dout.cols,
+                   .vocab = (int)dweight.rows,
+                   .dtype = dout.dtype};
+    threads_for(e.dim, 64, backward_task, &e);
 }
 
 void cpu_install_embedding(Ops *ops) {

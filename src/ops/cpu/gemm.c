@@ -47,82 +47,77 @@ void cpu_gemm(Cpu *cpu, const Gemm *gemm) {
     threads_for(tiles_down * tiling.tiles_across, 1, gemm_task, &tiling);
 }
 
-static void cpu_linear_forward(Ops *ops, void *out, const void *in, int64_t in_stride, const void *weight,
-                               const void *add, int64_t rows, int in_dim, int out_dim, DType dtype) {
-    CPU_TIMED(ops, OP_GEMM);
-    cpu_gemm(cpu_of(ops), &(Gemm){.m = rows,
-                                  .n = out_dim,
-                                  .k = in_dim,
-                                  .a = {in, in_stride, false, dtype},
-                                  .b = {weight, in_dim, true, dtype},
-                                  .c = out,
-                                  .c_stride = out_dim,
-                                  .c_dtype = dtype,
-                                  .add = add});
+static void cpu_linear_forward(Ops *ops, Tensor out, Tensor in, Tensor weight, Tensor add) {
+    CPU_TIMED(ops, OP_LINEAR_FORWARD);
+    cpu_gemm(cpu_of(ops), &(Gemm){.m = out.rows,
+                                  .n = out.cols,
+                                  .k = in.cols,
+                                  .a = cpu_operand(in, false),
+                                  .b = cpu_operand(weight, true),
+                                  .c = out.data,
+                                  .c_stride = out.stride,
+                                  .c_dtype = out.dtype,
+                                  .add = add.data});
 }
 
-static void cpu_linear_backward_input(Ops *ops, void *din, const void *dout, const void *weight, int64_t rows,
-                                      int in_dim, int out_dim, DType dtype) {
-    CPU_TIMED(ops, OP_GEMM);
-    cpu_gemm(cpu_of(ops), &(Gemm){.m = rows,
-                                  .n = in_dim,
-                                  .k = out_dim,
-                                  .a = {dout, out_dim, false, dtype},
-                                  .b = {weight, in_dim, false, dtype},
-                                  .c = din,
-                                  .c_stride = in_dim,
-                                  .c_dtype = dtype});
+static void cpu_linear_backward_input(Ops *ops, Tensor din, Tensor dout, Tensor weight) {
+    CPU_TIMED(ops, OP_LINEAR_BACKWARD_INPUT);
+    cpu_gemm(cpu_of(ops), &(Gemm){.m = din.rows,
+                                  .n = din.cols,
+                                  .k = dout.cols,
+                                  .a = cpu_operand(dout, false),
+                                  .b = cpu_operand(weight, false),
+                                  .c = din.data,
+                                  .c_stride = din.stride,
+                                  .c_dtype = din.dtype});
 }
 
-static void cpu_linear_backward_weight(Ops *ops, float *dweight, const void *dout, const void *in, int64_t in_stride,
-                                       int64_t rows, int in_dim, int out_dim, bool accumulate, DType dtype) {
-    CPU_TIMED(ops, OP_GEMM);
-    cpu_gemm(cpu_of(ops), &(Gemm){.m = out_dim,
-                                  .n = in_dim,
-                                  .k = rows,
-                                  .a = {dout, out_dim, true, dtype},
-                                  .b = {in, in_stride, false, dtype},
-                                  .c = dweight,
-                                  .c_stride = in_dim,
+static void cpu_linear_backward_weight(Ops *ops, Tensor dweight, Tensor dout, Tensor in, bool accumulate) {
+    CPU_TIMED(ops, OP_LINEAR_BACKWARD_WEIGHT);
+    cpu_gemm(cpu_of(ops), &(Gemm){.m = dweight.rows,
+                                  .n = dweight.cols,
+                                  .k = in.rows,
+                                  .a = cpu_operand(dout, true),
+                                  .b = cpu_operand(in, false),
+                                  .c = dweight.data,
+                                  .c_stride = dweight.stride,
                                   .c_dtype = DTYPE_F32,
                                   .accumulate = accumulate});
 }
 
 // ---- the MoE router: float logits whatever the storage type ---------------------------------------------------------
 
-static void cpu_moe_router_forward(Ops *ops, float *logits, const void *in, const void *weight, int64_t rows, int dim,
-                                   int experts, DType dtype) {
-    CPU_TIMED(ops, OP_MOE);
-    cpu_gemm(cpu_of(ops), &(Gemm){.m = rows,
-                                  .n = experts,
-                                  .k = dim,
-                                  .a = {in, dim, false, dtype},
-                                  .b = {weight, dim, true, dtype},
-                                  .c = logits,
-                                  .c_stride = experts,
+static void cpu_moe_router_forward(Ops *ops, Tensor logits, Tensor in, Tensor weight) {
+    CPU_TIMED(ops, OP_MOE_ROUTER_FORWARD);
+    cpu_gemm(cpu_of(ops), &(Gemm){.m = logits.rows,
+                                  .n = logits.cols,
+                                  .k = in.cols,
+                                  .a = cpu_operand(in, false),
+                                  .b = cpu_operand(weight, true),
+                                  .c = logits.data,
+                                  .c_stride = logits.stride,
                                   .c_dtype = DTYPE_F32});
 }
 
-static void cpu_moe_router_backward(Ops *ops, void *din, float *dweight, const float *dlogits, const void *in,
-                                    const void *weight, int64_t rows, int dim, int experts, bool accumulate,
-                                    DType dtype) {
-    CPU_TIMED(ops, OP_MOE);
-    cpu_gemm(cpu_of(ops), &(Gemm){.m = rows,
-                                  .n = dim,
-                                  .k = experts,
-                                  .a = {dlogits, experts, false, DTYPE_F32},
-                                  .b = {weight, dim, false, dtype},
-                                  .c = din,
-                                  .c_stride = dim,
-                                  .c_dtype = dtype,
+static void cpu_moe_router_backward(Ops *ops, Tensor din, Tensor dweight, Tensor dlogits, Tensor in, Tensor weight,
+                                    bool accumulate) {
+    CPU_TIMED(ops, OP_MOE_ROUTER_BACKWARD);
+    cpu_gemm(cpu_of(ops), &(Gemm){.m = din.rows,
+                                  .n = din.cols,
+                                  .k = dlogits.cols,
+                                  .a = cpu_operand(dlogits, false),
+                                  .b = cpu_operand(weight, false),
+                                  .c = din.data,
+                                  .c_stride = din.stride,
+                                  .c_dtype = din.dtype,
                                   .accumulate = true});
-    cpu_gemm(cpu_of(ops), &(Gemm){.m = experts,
-                                  .n = dim,
-                                  .k = rows,
-                                  .a = {dlogits, experts, true, DTYPE_F32},
-                                  .b = {in, dim, false, dtype},
-                                  .c = dweight,
-                                  .c_stride = dim,
+    cpu_gemm(cpu_of(ops), &(Gemm){.m = dweight.rows,
+                                  .n = dweight.cols,
+                                  .k = in.rows,
+                                  .a = cpu_operand(dlogits, true),
+                                  .b = cpu_operand(in, false),
+                                  .c = dweight.data,
+                                  .c_stride = dweight.stride,
                                   .c_dtype = DTYPE_F32,
                                   .accumulate = accumulate});
 }

@@ -56,58 +56,51 @@ static void grouped_run(Ops *ops, Grouped *grouped) {
     threads_for(tiles, 1, grouped_task, grouped);
 }
 
-static void cpu_grouped_linear_forward(Ops *ops, void *out, const void *in, const void *weight, const int32_t *offsets,
-                                       int experts, int64_t rows, int in_dim, int out_dim, DType dtype) {
-    CPU_TIMED(ops, OP_MOE);
-    (void)rows;
-    grouped_run(ops, &(Grouped){.offsets = offsets,
-                                .experts = experts,
+static void cpu_grouped_linear_forward(Ops *ops, Tensor out, Tensor in, Tensor weight, Tensor offsets) {
+    CPU_TIMED(ops, OP_GROUPED_LINEAR_FORWARD);
+    grouped_run(ops, &(Grouped){.offsets = offsets.data,
+                                .experts = (int)offsets.cols - 1,
                                 .over_rows = true,
-                                .gemm = {.n = out_dim,
-                                         .k = in_dim,
-                                         .a = {in, in_dim, false, dtype},
-                                         .b = {weight, in_dim, true, dtype},
-                                         .c = out,
-                                         .c_stride = out_dim,
-                                         .c_dtype = dtype},
-                                .b_step = (int64_t)in_dim * out_dim});
+                                .gemm = {.n = out.cols,
+                                         .k = in.cols,
+                                         .a = cpu_operand(in, false),
+                                         .b = cpu_operand(weight, true),
+                                         .c = out.data,
+                                         .c_stride = out.stride,
+                                         .c_dtype = out.dtype},
+                                .b_step = in.cols * out.cols});
 }
 
-static void cpu_grouped_linear_backward_input(Ops *ops, void *din, const void *dout, const void *weight,
-                                              const int32_t *offsets, int experts, int64_t rows, int in_dim,
-                                              int out_dim, DType dtype) {
-    CPU_TIMED(ops, OP_MOE);
-    (void)rows;
-    grouped_run(ops, &(Grouped){.offsets = offsets,
-                                .experts = experts,
+static void cpu_grouped_linear_backward_input(Ops *ops, Tensor din, Tensor dout, Tensor weight, Tensor offsets) {
+    CPU_TIMED(ops, OP_GROUPED_LINEAR_BACKWARD_INPUT);
+    grouped_run(ops, &(Grouped){.offsets = offsets.data,
+                                .experts = (int)offsets.cols - 1,
                                 .over_rows = true,
-                                .gemm = {.n = in_dim,
-                                         .k = out_dim,
-                                         .a = {dout, out_dim, false, dtype},
-                                         .b = {weight, in_dim, false, dtype},
-                                         .c = din,
-                                         .c_stride = in_dim,
-                                         .c_dtype = dtype},
-                                .b_step = (int64_t)in_dim * out_dim});
+                                .gemm = {.n = din.cols,
+                                         .k = dout.cols,
+                                         .a = cpu_operand(dout, false),
+                                         .b = cpu_operand(weight, false),
+                                         .c = din.data,
+                                         .c_stride = din.stride,
+                                         .c_dtype = din.dtype},
+                                .b_step = din.cols * dout.cols});
 }
 
-static void cpu_grouped_linear_backward_weight(Ops *ops, float *dweight, const void *dout, const void *in,
-                                               const int32_t *offsets, int experts, int64_t rows, int in_dim,
-                                               int out_dim, bool accumulate, DType dtype) {
-    CPU_TIMED(ops, OP_MOE);
-    (void)rows;
-    grouped_run(ops, &(Grouped){.offsets = offsets,
-                                .experts = experts,
+static void cpu_grouped_linear_backward_weight(Ops *ops, Tensor dweight, Tensor dout, Tensor in, Tensor offsets,
+                                               bool accumulate) {
+    CPU_TIMED(ops, OP_GROUPED_LINEAR_BACKWARD_WEIGHT);
+    grouped_run(ops, &(Grouped){.offsets = offsets.data,
+                                .experts = (int)offsets.cols - 1,
                                 .over_rows = false,
-                                .gemm = {.m = out_dim,
-                                         .n = in_dim,
-                                         .a = {dout, out_dim, true, dtype},
-                                         .b = {in, in_dim, false, dtype},
-                                         .c = dweight,
-                                         .c_stride = in_dim,
+                                .gemm = {.m = dout.cols,
+                                         .n = in.cols,
+                                         .a = cpu_operand(dout, true),
+                                         .b = cpu_operand(in, false),
+                                         .c = dweight.data,
+                                         .c_stride = dweight.stride,
                                          .c_dtype = DTYPE_F32,
                                          .accumulate = accumulate},
-                                .c_step = (int64_t)in_dim * out_dim});
+                                .c_step = in.cols * dout.cols});
 }
 
 void cpu_install_grouped(Ops *ops) {

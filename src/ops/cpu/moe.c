@@ -7,8 +7,7 @@
 #include <math.h>
 
 typedef struct Route {
-    MoeRouting routing;
-    MoeShape shape;
+    MoePointers p;
     double *partial; // [parts, experts] sums of probabilities
     int64_t part_rows;
     float *dlogits; // backward
@@ -41,20 +40,20 @@ static bool chosen_before(const int32_t *chosen, int count, int expert) {
 }
 
 // The top_k experts, best first; the lower one first among equals. Also valid indices when scores are NaN.
-static void token_choose(int32_t *chosen, const float *probs, const float *bias, const MoeShape *shape, int64_t token) {
-    for (int j = 0; j < shape->top_k; j++) {
-        if (shape->force == MOE_BALANCED) {
-            chosen[j] = (int32_t)((token * shape->top_k + j) % shape->experts);
+static void token_choose(int32_t *chosen, const float *probs, const MoePointers *p, int64_t token) {
+    for (int j = 0; j < p->top_k; j++) {
+        if (p->force == MOE_BALANCED) {
+            chosen[j] = (int32_t)((token * p->top_k + j) % p->experts);
             continue;
         }
-        if (shape->force == MOE_WORST) {
+        if (p->force == MOE_WORST) {
             chosen[j] = j;
             continue;
         }
         int best = -1;
         float best_score = 0;
-        for (int e = 0; e < shape->experts; e++) {
-            float score = probs[e] + (bias ? bias[e] : 0.0f);
+        for (int e = 0; e < p->experts; e++) {
+            float score = probs[e] + (p->bias ? p->bias[e] : 0.0f);
             if (best >= 0 && !(score > best_score)) continue;
             if (chosen_before(chosen, j, e)) continue;
             best = e;
@@ -67,19 +66,19 @@ static void token_choose(int32_t *chosen, const float *probs, const float *bias,
 static void route_task(void *context, int64_t begin, int64_t end, int worker) {
     (void)worker;
     const Route *route = context;
-    const MoeRouting *r = &route->routing;
-    int experts = route->shape.experts, top_k = route->shape.top_k;
+    const MoePointers *r = &route->p;
+    int experts = r->experts, top_k = r->top_k;
     double *partial = route->partial + begin / route->part_rows * experts;
     memset(partial, 0, (size_t)experts * sizeof(double));
     for (int64_t t = begin; t < end; t++) {
         float *probs = r->probs + t * experts, *weight = r->weight + t * top_k;
         int32_t *chosen = r->expert + t * top_k;
         token_softmax(probs, &r->lse[t], r->logits + t * experts, experts);
-        token_choose(chosen, probs, r->bias, &route->shape, t);
+        token_choose(chosen, probs, r, t);
         float sum = 0;
         for (int j = 0; j < top_k; j++)
             sum += weight[j] = probs[chosen[j]];
-        if (route->shape.norm_topk)
+        if (r->norm_topk)
             for (int j = 0; j < top_k; j++)
                 weight[j] /= sum;
         for (int e = 0; e < experts; e++)
@@ -88,20 +87,20 @@ static void route_task(void *context, int64_t begin, int64_t end, int worker) {
 }
 
 // Slots of an expert stand together in slot order: one counting pass and one placing pass over the slots.
-static void route_permute(const MoeRouting *r, const MoeShape *shape, int row_align) {
-    int64_t slots = shape->tokens * shape->top_k;
-    memset(r->counts, 0, (size_t)shape->experts * sizeof *r->counts);
+static void route_permute(const MoePointers *r, int row_align) {
+    int64_t slots = r->tokens * r->top_k;
+    memset(r->counts, 0, (size_t)r->experts * sizeof *r->counts);
     for (int64_t slot = 0; slot < slots; slot++)
         r->counts[r->expert[slot]]++;
     r->offsets[0] = 0;
-    for (int e = 0; e < shape->experts; e++)
+    for (int e = 0; e < r->experts; e++)
         r->offsets[e + 1] = r->offsets[e] + (r->counts[e] + row_align - 1) / row_align * row_align;
-    assert(r->offsets[shape->experts] <= shape->rows);
-    for (int64_t row = 0; row < shape->rows; row++) {
+    assert(r->offsets[r->experts] <= r->rows);
+    for (int64_t row = 0; row < r->rows; row++) {
         r->slot_of_row[row] = -1;
         r->row_weight[row] = 0;
     }
-    memset(r->counts, 0, (size_t)shape->experts * sizeof *r->counts);
+    memset(r->counts, 0, (size_t)r->experts * sizeof *r->counts);
     for (int64_t slot = 0; slot < slots; slot++) {
         int expert = r->expert[slot];
         int32_t row = r->offsets[expert] + r->counts[expert]++;
@@ -111,20 +110,20 @@ static void route_permute(const MoeRouting *r, const MoeShape *shape, int row_al
     }
 }
 
-static void cpu_moe_route_forward(Ops *ops, const MoeRouting *routing, const MoeShape *shape) {
-    CPU_TIMED(ops, OP_MOE);
-    assert(shape->top_k <= shape->experts);
-    CpuScratch scratch = cpu_scratch(cpu_of(ops), (size_t)CPU_PARTS * (size_t)shape->experts * sizeof(double), 0);
+static void cpu_moe_route_forward(Ops *ops, const MoeRouting *routing) {
+    CPU_TIMED(ops, OP_MOE_ROUTE_FORWARD);
+    MoePointers p = moe_pointers(routing);
+    assert(p.top_k <= p.experts);
+    CpuScratch scratch = cpu_scratch(cpu_of(ops), (size_t)CPU_PARTS * (size_t)p.experts * sizeof(double), 0);
     Route route = {
-        .routing = *routing,
-        .shape = *shape,
+        .p = p,
         .partial = (double *)scratch.shared,
-        .part_rows = cpu_part_rows(shape->tokens),
+        .part_rows = cpu_part_rows(p.tokens),
     };
-    threads_for(shape->tokens, route.part_rows, route_task, &route);
-    memset(routing->prob_sum, 0, (size_t)shape->experts * sizeof(float));
-    cpu_add_parts(routing->prob_sum, route.partial, cpu_part_count(shape->tokens), shape->experts, shape->experts);
-    route_permute(routing, shape, ops->row_align);
+    threads_for(p.tokens, route.part_rows, route_task, &route);
+    memset(p.prob_sum, 0, (size_t)p.experts * sizeof(float));
+    cpu_add_parts(p.prob_sum, route.partial, cpu_part_count(p.tokens), p.experts, p.experts);
+    route_permute(&p, ops->row_align);
 }
 
 // ---- its gradient: combine weight -> (rescaling) -> probability -> softmax; plus both auxiliary losses -------------
@@ -132,8 +131,8 @@ static void cpu_moe_route_forward(Ops *ops, const MoeRouting *routing, const Moe
 static void route_backward_task(void *context, int64_t begin, int64_t end, int worker) {
     (void)worker;
     const Route *route = context;
-    const MoeRouting *r = &route->routing;
-    int experts = route->shape.experts, top_k = route->shape.top_k;
+    const MoePointers *r = &route->p;
+    int experts = r->experts, top_k = r->top_k;
     for (int64_t t = begin; t < end; t++) {
         const float *probs = r->probs + t * experts, *weight = r->weight + t * top_k;
         const int32_t *chosen = r->expert + t * top_k, *row = r->row_of_slot + t * top_k;
@@ -141,7 +140,7 @@ static void route_backward_task(void *context, int64_t begin, int64_t end, int w
         for (int e = 0; e < experts; e++)
             dlogits[e] = route->dprob ? route->dprob[e] : 0.0f;
         double mean = 0, sum = 1;
-        if (route->shape.norm_topk) { // weight = p / sum: d p = (d weight - mean of d weight under weight) / sum
+        if (r->norm_topk) { // weight = p / sum: d p = (d weight - mean of d weight under weight) / sum
             sum = 0;
             for (int j = 0; j < top_k; j++) {
                 sum += (double)probs[chosen[j]];
@@ -159,23 +158,26 @@ static void route_backward_task(void *context, int64_t begin, int64_t end, int w
     }
 }
 
-static void cpu_moe_route_backward(Ops *ops, float *dlogits, const float *drow_weight, const float *dprob,
-                                   const float *z_coef, const MoeRouting *routing, const MoeShape *shape) {
-    CPU_TIMED(ops, OP_MOE);
+static void cpu_moe_route_backward(Ops *ops, Tensor dlogits, Tensor drow_weight, Tensor dprob, Tensor z_coef,
+                                   const MoeRouting *routing) {
+    CPU_TIMED(ops, OP_MOE_ROUTE_BACKWARD);
     Route route = {
-        .routing = *routing,
-        .shape = *shape,
-        .dlogits = dlogits,
-        .drow_weight = drow_weight,
-        .dprob = dprob,
-        .z_coef = z_coef,
+        .p = moe_pointers(routing),
+        .dlogits = dlogits.data,
+        .drow_weight = drow_weight.data,
+        .dprob = dprob.data,
+        .z_coef = z_coef.data,
     };
-    threads_for(shape->tokens, cpu_row_chunk(4 * shape->experts), route_backward_task, &route);
+    threads_for(route.p.tokens, cpu_row_chunk(4 * route.p.experts), route_backward_task, &route);
 }
 
-static void cpu_moe_balance(Ops *ops, float *loss, float *dprob, const float *scale, const int32_t *counts,
-                            const float *prob_sum, MoeBalance balance, int layers, int64_t tokens, int experts) {
-    CPU_TIMED(ops, OP_MOE);
+static void cpu_moe_balance(Ops *ops, Tensor loss_out, Tensor dprob_out, Tensor scale_in, Tensor counts_in,
+                            Tensor prob_sum_in, MoeBalance balance, int64_t tokens) {
+    CPU_TIMED(ops, OP_MOE_BALANCE);
+    float *loss = loss_out.data, *dprob = dprob_out.data;
+    const float *scale = scale_in.data, *prob_sum = prob_sum_in.data;
+    const int32_t *counts = counts_in.data;
+    int layers = (int)counts_in.rows, experts = (int)counts_in.cols;
     int parts = balance == BALANCE_LAYERS ? layers : 1, each = layers / parts; // layers that count together
     double rows = (double)each * (double)tokens, sum = 0;
     for (int part = 0; part < parts; part++)
@@ -210,16 +212,27 @@ static void load_of(float stats[MOE_LOAD_STATS], const int32_t *counts, int expe
     stats[MOE_LOAD_DEAD] = (float)dead;
 }
 
-static void cpu_moe_load_stats(Ops *ops, float *stats, const int32_t *counts, int layers, int experts) {
-    CPU_TIMED(ops, OP_MOE);
-    for (int layer = 0; layer < layers; layer++)
-        load_of(stats + (int64_t)layer * MOE_LOAD_STATS, counts + (int64_t)layer * experts, experts);
+static void cpu_moe_add_counts(Ops *ops, Tensor total, Tensor counts, bool accumulate) {
+    CPU_TIMED(ops, OP_MOE_ADD_COUNTS);
+    int32_t *sums = total.data;
+    const int32_t *terms = counts.data;
+    for (int64_t i = 0; i < tensor_count(counts); i++)
+        sums[i] = accumulate ? sums[i] + terms[i] : terms[i];
 }
 
-static void cpu_moe_bias_update(Ops *ops, float *bias, const int32_t *counts, const int32_t *skip, float rate,
-                                int layers, int experts) {
-    CPU_TIMED(ops, OP_MOE);
-    if (*skip) return;
+static void cpu_moe_load_stats(Ops *ops, Tensor stats, Tensor counts) {
+    CPU_TIMED(ops, OP_MOE_LOAD_STATS);
+    int experts = (int)counts.cols;
+    for (int64_t layer = 0; layer < counts.rows; layer++)
+        load_of((float *)stats.data + layer * MOE_LOAD_STATS, (const int32_t *)counts.data + layer * experts, experts);
+}
+
+static void cpu_moe_bias_update(Ops *ops, Tensor bias_out, Tensor counts_in, Tensor skip, float rate) {
+    CPU_TIMED(ops, OP_MOE_BIAS_UPDATE);
+    float *bias = bias_out.data;
+    const int32_t *counts = counts_in.data;
+    int layers = (int)counts_in.rows, experts = (int)counts_in.cols;
+    if (*(const int32_t *)skip.data) return;
     for (int layer = 0; layer < layers; layer++, bias += experts, counts += experts) {
         int64_t total = 0;
         for (int e = 0; e < experts; e++)
@@ -236,9 +249,9 @@ static void cpu_moe_bias_update(Ops *ops, float *bias, const int32_t *counts, co
 typedef struct Rows {
     void *out;
     const void *in;
-    const MoeRouting *routing;
-    int top_k, dim;
     const void *add;
+    MoePointers p;
+    int top_k, dim;
     DType dtype;
 } Rows;
 
@@ -247,7 +260,7 @@ static void gather_task(void *context, int64_t begin, int64_t end, int worker) {
     const Rows *rows = context;
     size_t bytes = (size_t)rows->dim * dtype_size(rows->dtype);
     for (int64_t row = begin; row < end; row++) {
-        int32_t slot = rows->routing->slot_of_row[row];
+        int32_t slot = rows->p.slot_of_row[row];
         char *out = (char *)rows->out + (size_t)row * bytes;
         if (slot < 0)
             memset(out, 0, bytes);
@@ -256,18 +269,23 @@ static void gather_task(void *context, int64_t begin, int64_t end, int worker) {
     }
 }
 
-static void cpu_moe_gather(Ops *ops, void *rows_out, const void *in, const MoeRouting *routing, const MoeShape *shape,
-                           int dim, DType dtype) {
-    CPU_TIMED(ops, OP_MOE);
-    Rows rows = {.out = rows_out, .in = in, .routing = routing, .top_k = shape->top_k, .dim = dim, .dtype = dtype};
-    threads_for(routing->offsets[shape->experts], cpu_row_chunk(dim), gather_task, &rows);
+static Rows rows_make(Tensor out, Tensor in, Tensor add, const MoeRouting *routing) {
+    MoePointers p = moe_pointers(routing);
+    return (Rows){out.data, in.data, add.data, p, p.top_k, (int)out.cols, out.dtype};
+}
+
+static void cpu_moe_gather(Ops *ops, Tensor out, Tensor in, const MoeRouting *routing) {
+    CPU_TIMED(ops, OP_MOE_GATHER);
+    Rows rows = rows_make(out, in, TENSOR_NONE, routing);
+    int64_t used = rows.p.offsets[routing->offsets.cols - 1];
+    threads_for(used, cpu_row_chunk(rows.dim), gather_task, &rows);
 }
 
 VEC_INLINE void sum_tokens(const Rows *rows, int64_t begin, int64_t end, DType dtype) {
     int dim = rows->dim, top_k = rows->top_k;
     for (int64_t t = begin; t < end; t++) {
         void *out = cpu_at_mut(rows->out, t * dim, dtype);
-        const int32_t *row = rows->routing->row_of_slot + t * top_k;
+        const int32_t *row = rows->p.row_of_slot + t * top_k;
         VEC_FOR(i, n, dim) {
             Vec sum = {0};
             for (int j = 0; j < top_k; j++)
@@ -287,17 +305,17 @@ static void sum_task(void *context, int64_t begin, int64_t end, int worker) {
         sum_tokens(rows, begin, end, DTYPE_BF16);
 }
 
-static void cpu_moe_sum(Ops *ops, void *out, const void *rows_in, const void *add, const MoeRouting *routing,
-                        const MoeShape *shape, int dim, DType dtype) {
-    CPU_TIMED(ops, OP_MOE);
-    Rows rows = {out, rows_in, routing, shape->top_k, dim, add, dtype};
-    threads_for(shape->tokens, cpu_row_chunk((int64_t)dim * shape->top_k), sum_task, &rows);
+static void cpu_moe_sum(Ops *ops, Tensor out, Tensor in, Tensor add, const MoeRouting *routing) {
+    CPU_TIMED(ops, OP_MOE_SUM);
+    Rows rows = rows_make(out, in, add, routing);
+    threads_for(rows.p.tokens, cpu_row_chunk((int64_t)rows.dim * rows.top_k), sum_task, &rows);
 }
 
 void cpu_install_moe(Ops *ops) {
     ops->moe_route_forward = cpu_moe_route_forward;
     ops->moe_route_backward = cpu_moe_route_backward;
     ops->moe_balance = cpu_moe_balance;
+    ops->moe_add_counts = cpu_moe_add_counts;
     ops->moe_load_stats = cpu_moe_load_stats;
     ops->moe_bias_update = cpu_moe_bias_update;
     ops->moe_gather = cpu_moe_gather;

@@ -62,20 +62,19 @@ static void forward_task(void *context, int64_t begin, int64_t end, int worker) 
         forward_rows(norm, begin, end, DTYPE_BF16);
 }
 
-static void cpu_add_rmsnorm_forward(Ops *ops, void *out, void *sum, float *rstd, const void *residual,
-                                    const void *branch, const void *weight, int64_t rows, int dim, float eps,
-                                    DType dtype) {
-    CPU_TIMED(ops, OP_ELEMENTWISE);
-    Norm norm = {.out = out,
-                 .sum = sum,
-                 .rstd_out = rstd,
-                 .residual = residual,
-                 .branch = branch,
-                 .weight = weight,
+static void cpu_add_rmsnorm_forward(Ops *ops, Tensor out, Tensor sum, Tensor rstd, Tensor residual, Tensor branch,
+                                    Tensor weight, float eps) {
+    CPU_TIMED(ops, OP_ADD_RMSNORM_FORWARD);
+    Norm norm = {.out = out.data,
+                 .sum = sum.data,
+                 .rstd_out = rstd.data,
+                 .residual = residual.data,
+                 .branch = branch.data,
+                 .weight = weight.data,
                  .eps = eps,
-                 .dim = dim,
-                 .dtype = dtype};
-    threads_for(rows, cpu_row_chunk(dim), forward_task, &norm);
+                 .dim = (int)out.cols,
+                 .dtype = out.dtype};
+    threads_for(out.rows, cpu_row_chunk(norm.dim), forward_task, &norm);
 }
 
 // ---- backward: with y = x r w, dw += dy y / w and dx = r (dy w - y / w mean(dy y)) ----------------------------------
@@ -113,23 +112,24 @@ static void backward_task(void *context, int64_t begin, int64_t end, int worker)
         backward_rows(norm, begin, end, DTYPE_BF16);
 }
 
-static void cpu_add_rmsnorm_backward(Ops *ops, void *dsum, float *dweight, const void *dout, const void *out,
-                                     const float *rstd, const void *weight, int64_t rows, int dim, bool dsum_is_zero,
-                                     DType dtype) {
-    CPU_TIMED(ops, OP_ELEMENTWISE);
+static void cpu_add_rmsnorm_backward(Ops *ops, Tensor dsum, Tensor dweight, Tensor dout, Tensor out, Tensor rstd,
+                                     Tensor weight, bool dsum_is_zero) {
+    CPU_TIMED(ops, OP_ADD_RMSNORM_BACKWARD);
+    int64_t rows = out.rows;
+    int dim = (int)out.cols;
     CpuScratch scratch = cpu_scratch(cpu_of(ops), (size_t)CPU_PARTS * (size_t)dim * sizeof(double), 0);
-    Norm norm = {.dsum = dsum,
-                 .dout = dout,
-                 .normed = out,
-                 .rstd = rstd,
-                 .weight = weight,
+    Norm norm = {.dsum = dsum.data,
+                 .dout = dout.data,
+                 .normed = out.data,
+                 .rstd = rstd.data,
+                 .weight = weight.data,
                  .dsum_is_zero = dsum_is_zero,
                  .partial = (double *)scratch.shared,
                  .part_rows = cpu_part_rows(rows),
                  .dim = dim,
-                 .dtype = dtype};
+                 .dtype = out.dtype};
     threads_for(rows, norm.part_rows, backward_task, &norm);
-    cpu_add_parts(dweight, norm.partial, cpu_part_count(rows), dim, dim);
+    cpu_add_parts(dweight.data, norm.partial, cpu_part_count(rows), dim, dim);
 }
 
 void cpu_install_norm(Ops *ops) {

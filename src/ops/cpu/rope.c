@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-typedef struct Rope {
+typedef struct RopeWork {
     QkRopeShape shape;
     void *out; // forward: the result; backward: the gradient, in place
     int64_t out_stride, in_stride;
@@ -14,7 +14,7 @@ typedef struct Rope {
     double *partial; // [parts, 2, head_dim] of dq_weight and dk_weight
     int64_t part_rows;
     DType dtype;
-} Rope;
+} RopeWork;
 
 static inline bool rope_has_norm(const QkRopeShape *shape) {
     return shape->q_weight || shape->k_weight;
@@ -48,7 +48,7 @@ VEC_INLINE void forward_head(void *out, const void *in, const void *weight, floa
     }
 }
 
-VEC_INLINE void forward_tokens(const Rope *rope, int64_t begin, int64_t end, DType dtype) {
+VEC_INLINE void forward_tokens(const RopeWork *rope, int64_t begin, int64_t end, DType dtype) {
     const QkRopeShape *shape = &rope->shape;
     int64_t all_heads = shape->heads + shape->kv_heads, half = shape->head_dim / 2;
     for (int64_t t = begin; t < end; t++) {
@@ -65,25 +65,24 @@ VEC_INLINE void forward_tokens(const Rope *rope, int64_t begin, int64_t end, DTy
 
 static void forward_task(void *context, int64_t begin, int64_t end, int worker) {
     (void)worker;
-    const Rope *rope = context;
+    const RopeWork *rope = context;
     if (rope->dtype == DTYPE_F32)
         forward_tokens(rope, begin, end, DTYPE_F32);
     else
         forward_tokens(rope, begin, end, DTYPE_BF16);
 }
 
-static void cpu_qk_rope_forward(Ops *ops, void *out, int64_t out_stride, const void *in, int64_t in_stride, float *rstd,
-                                const QkRopeShape *shape, DType dtype) {
-    CPU_TIMED(ops, OP_ELEMENTWISE);
-    Rope rope = {.shape = *shape,
-                 .out = out,
-                 .out_stride = out_stride,
-                 .in = in,
-                 .in_stride = in_stride,
-                 .rstd_out = rstd,
-                 .dtype = dtype};
-    int64_t dim = (int64_t)(shape->heads + shape->kv_heads) * shape->head_dim;
-    threads_for(shape->tokens, cpu_row_chunk(dim), forward_task, &rope);
+static void cpu_qk_rope_forward(Ops *ops, Tensor out, Tensor rstd, Tensor in, const Rope *rope) {
+    CPU_TIMED(ops, OP_QK_ROPE_FORWARD);
+    RopeWork work = {.shape = qk_rope_shape(rope, out.rows),
+                     .out = out.data,
+                     .out_stride = out.stride,
+                     .in = in.data,
+                     .in_stride = in.stride,
+                     .rstd_out = rstd.data,
+                     .dtype = out.dtype};
+    int64_t dim = (int64_t)(rope->heads + rope->kv_heads) * rope->head_dim;
+    threads_for(out.rows, cpu_row_chunk(dim), forward_task, &work);
 }
 
 // ---- backward: the rotation is orthogonal, so its gradient turns back; then RMSNorm's as in norm.c ----------------
@@ -121,7 +120,7 @@ VEC_INLINE void backward_head(void *grad, const void *in, const void *weight, fl
     }
 }
 
-VEC_INLINE void backward_tokens(const Rope *rope, int64_t begin, int64_t end, DType dtype) {
+VEC_INLINE void backward_tokens(const RopeWork *rope, int64_t begin, int64_t end, DType dtype) {
     const QkRopeShape *shape = &rope->shape;
     int64_t all_heads = shape->heads + shape->kv_heads, half = shape->head_dim / 2;
     double *partial = NULL;
@@ -145,32 +144,33 @@ VEC_INLINE void backward_tokens(const Rope *rope, int64_t begin, int64_t end, DT
 
 static void backward_task(void *context, int64_t begin, int64_t end, int worker) {
     (void)worker;
-    const Rope *rope = context;
+    const RopeWork *rope = context;
     if (rope->dtype == DTYPE_F32)
         backward_tokens(rope, begin, end, DTYPE_F32);
     else
         backward_tokens(rope, begin, end, DTYPE_BF16);
 }
 
-static void cpu_qk_rope_backward(Ops *ops, void *grad, int64_t grad_stride, const void *in, int64_t in_stride,
-                                 const float *rstd, float *dq_weight, float *dk_weight, const QkRopeShape *shape,
-                                 DType dtype) {
-    CPU_TIMED(ops, OP_ELEMENTWISE);
-    Rope rope = {.shape = *shape,
-                 .out = grad,
-                 .out_stride = grad_stride,
-                 .in = in,
-                 .in_stride = in_stride,
-                 .rstd = rstd,
-                 .part_rows = cpu_part_rows(shape->tokens),
-                 .dtype = dtype};
+static void cpu_qk_rope_backward(Ops *ops, Tensor grad, Tensor dq_weight, Tensor dk_weight, Tensor in, Tensor rstd,
+                                 const Rope *rope) {
+    CPU_TIMED(ops, OP_QK_ROPE_BACKWARD);
+    int64_t tokens = grad.rows;
+    RopeWork work = {.shape = qk_rope_shape(rope, tokens),
+                     .out = grad.data,
+                     .out_stride = grad.stride,
+                     .in = in.data,
+                     .in_stride = in.stride,
+                     .rstd = rstd.data,
+                     .part_rows = cpu_part_rows(tokens),
+                     .dtype = grad.dtype};
+    const QkRopeShape *shape = &work.shape;
     int64_t pair = 2 * shape->head_dim;
     if (rope_has_norm(shape))
-        rope.partial = (double *)cpu_scratch(cpu_of(ops), (size_t)(CPU_PARTS * pair) * sizeof(double), 0).shared;
-    threads_for(shape->tokens, rope.part_rows, backward_task, &rope);
-    int64_t parts = cpu_part_count(shape->tokens);
-    if (shape->q_weight) cpu_add_parts(dq_weight, rope.partial, parts, pair, shape->head_dim);
-    if (shape->k_weight) cpu_add_parts(dk_weight, rope.partial + shape->head_dim, parts, pair, shape->head_dim);
+        work.partial = (double *)cpu_scratch(cpu_of(ops), (size_t)(CPU_PARTS * pair) * sizeof(double), 0).shared;
+    threads_for(tokens, work.part_rows, backward_task, &work);
+    int64_t parts = cpu_part_count(tokens);
+    if (shape->q_weight) cpu_add_parts(dq_weight.data, work.partial, parts, pair, shape->head_dim);
+    if (shape->k_weight) cpu_add_parts(dk_weight.data, work.partial + shape->head_dim, parts, pair, shape->head_dim);
 }
 
 void cpu_install_rope(Ops *ops) {

@@ -11,8 +11,9 @@ typedef struct Swiglu {
     DType dtype;
 } Swiglu;
 
-static int64_t existing_rows(int64_t rows, const int32_t *row_count) {
-    return row_count && *row_count < rows ? *row_count : rows;
+static int64_t existing_rows(int64_t rows, Tensor row_count) {
+    const int32_t *count = row_count.data;
+    return count && *count < rows ? *count : rows;
 }
 
 VEC_INLINE void forward_rows(const Swiglu *s, int64_t begin, int64_t end, DType dtype) {
@@ -37,11 +38,14 @@ static void forward_task(void *context, int64_t begin, int64_t end, int worker) 
         forward_rows(s, begin, end, DTYPE_BF16);
 }
 
-static void cpu_swiglu_forward(Ops *ops, void *out, const void *gate_up, const float *row_weight,
-                               const int32_t *row_count, int64_t rows, int dim, DType dtype) {
-    CPU_TIMED(ops, OP_ELEMENTWISE);
-    Swiglu s = {.out = out, .gate_up = gate_up, .row_weight = row_weight, .dim = dim, .dtype = dtype};
-    threads_for(existing_rows(rows, row_count), cpu_row_chunk(dim), forward_task, &s);
+static void cpu_swiglu_forward(Ops *ops, Tensor out, Tensor gate_up, Tensor row_weight, Tensor row_count) {
+    CPU_TIMED(ops, OP_SWIGLU_FORWARD);
+    Swiglu s = {.out = out.data,
+                .gate_up = gate_up.data,
+                .row_weight = row_weight.data,
+                .dim = (int)out.cols,
+                .dtype = out.dtype};
+    threads_for(existing_rows(out.rows, row_count), cpu_row_chunk(s.dim), forward_task, &s);
 }
 
 // silu(g) = g s with s = 1 / (1 + e^-g), and silu'(g) = s + silu(g) (1 - s). All of a place is read before it is
@@ -77,12 +81,18 @@ static void backward_task(void *context, int64_t begin, int64_t end, int worker)
         backward_rows(s, begin, end, DTYPE_BF16);
 }
 
-static void cpu_swiglu_backward(Ops *ops, void *dgate_up, void *out, float *drow_weight, const void *gate_up,
-                                const void *dout, const float *row_weight, const int32_t *row_count, int64_t rows,
-                                int dim, DType dtype) {
-    CPU_TIMED(ops, OP_ELEMENTWISE);
-    Swiglu s = {out, dgate_up, drow_weight, gate_up, dout, row_weight, dim, dtype};
-    threads_for(existing_rows(rows, row_count), cpu_row_chunk(dim), backward_task, &s);
+static void cpu_swiglu_backward(Ops *ops, Tensor dgate_up, Tensor out, Tensor drow_weight, Tensor gate_up, Tensor dout,
+                                Tensor row_weight, Tensor row_count) {
+    CPU_TIMED(ops, OP_SWIGLU_BACKWARD);
+    Swiglu s = {.out = out.data,
+                .dgate_up = dgate_up.data,
+                .drow_weight = drow_weight.data,
+                .gate_up = gate_up.data,
+                .dout = dout.data,
+                .row_weight = row_weight.data,
+                .dim = (int)dout.cols,
+                .dtype = dout.dtype};
+    threads_for(existing_rows(dout.rows, row_count), cpu_row_chunk(s.dim), backward_task, &s);
 }
 
 // ---- packed: gate and hidden side by side ---------------------------------------------------------------------------
@@ -108,10 +118,10 @@ static void packed_forward_task(void *context, int64_t begin, int64_t end, int w
         packed_forward_rows(s, begin, end, DTYPE_BF16);
 }
 
-static void cpu_swiglu_packed_forward(Ops *ops, void *gate_up, int64_t rows, int dim, DType dtype) {
-    CPU_TIMED(ops, OP_ELEMENTWISE);
-    Swiglu s = {.out = gate_up, .gate_up = gate_up, .dim = dim, .dtype = dtype};
-    threads_for(rows, cpu_row_chunk(dim), packed_forward_task, &s);
+static void cpu_swiglu_packed_forward(Ops *ops, Tensor gate_up) {
+    CPU_TIMED(ops, OP_SWIGLU_PACKED_FORWARD);
+    Swiglu s = {.out = gate_up.data, .gate_up = gate_up.data, .dim = (int)(gate_up.cols / 2), .dtype = gate_up.dtype};
+    threads_for(gate_up.rows, cpu_row_chunk(s.dim), packed_forward_task, &s);
 }
 
 // With hidden h = g s u: dgate = dh u (s + g s (1 - s)) = dh h (1 / g + 1 - s), dup = dh g s.
@@ -140,11 +150,14 @@ static void packed_backward_task(void *context, int64_t begin, int64_t end, int 
         packed_backward_rows(s, begin, end, DTYPE_BF16);
 }
 
-static void cpu_swiglu_packed_backward(Ops *ops, void *dgate_up, const void *gate_hidden, const void *dhidden,
-                                       int64_t rows, int dim, DType dtype) {
-    CPU_TIMED(ops, OP_ELEMENTWISE);
-    Swiglu s = {.dgate_up = dgate_up, .gate_up = gate_hidden, .dout = dhidden, .dim = dim, .dtype = dtype};
-    threads_for(rows, cpu_row_chunk(dim), packed_backward_task, &s);
+static void cpu_swiglu_packed_backward(Ops *ops, Tensor dgate_up, Tensor gate_hidden, Tensor dhidden) {
+    CPU_TIMED(ops, OP_SWIGLU_PACKED_BACKWARD);
+    Swiglu s = {.dgate_up = dgate_up.data,
+                .gate_up = gate_hidden.data,
+                .dout = dhidden.data,
+                .dim = (int)dhidden.cols,
+                .dtype = dhidden.dtype};
+    threads_for(dhidden.rows, cpu_row_chunk(s.dim), packed_backward_task, &s);
 }
 
 void cpu_install_swiglu(Ops *ops) {

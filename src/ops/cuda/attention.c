@@ -39,7 +39,9 @@ typedef struct AttentionArgs { // of either pass
     float *lse;
     const void *q, *k, *v;
     const AttentionShape *shape;
-    const QkRopeShape *rope;
+    const QkRopeShape *rotation; // that dq and dk also go back through, or NULL
+    const Rope *rope;            // the same for the op of the table, with dq and dk as one tensor
+    Tensor dqk;
     Ops *ops;
 } AttentionArgs;
 
@@ -68,9 +70,9 @@ static bool engine_run(CudaState *state, const AttentionCase *item, int engine, 
         if (!attention_sm90_forward(state, a->out, a->lse, a->q, a->k, a->v, a->shape))
             cuda_fail(state, __FILE__, __LINE__, "this kernel of attention cannot do the shape");
     } else if (engine == ENGINE_SM90) {
-        rotated = a->rope && attention_sm90_rotates(a->shape, a->rope);
+        rotated = a->rotation && attention_sm90_rotates(a->shape, a->rotation);
         if (!attention_sm90_backward(state, a->dq, a->dk, a->dv, item->dqkv_stride, a->dout, a->out, a->lse, a->q, a->k,
-                                     a->v, a->shape, rotated ? a->rope : NULL))
+                                     a->v, a->shape, rotated ? a->rotation : NULL))
             cuda_fail(state, __FILE__, __LINE__, "this kernel of attention cannot do the shape");
     } else if (engine >= ENGINE_HOPPER)
         hopper_backward(state, a->dq, a->dk, a->dv, item->dqkv_stride, a->dout, a->out, a->lse, a->q, a->k, a->v,
@@ -85,7 +87,7 @@ static bool engine_run(CudaState *state, const AttentionCase *item, int engine, 
 
 static void case_run(CudaState *state, const AttentionCase *item, int engine, const AttentionArgs *a) {
     if (!engine_run(state, item, engine, a) && a->rope)
-        cuda_qk_rope_backward(a->ops, a->dq, item->dqkv_stride, NULL, 0, NULL, NULL, NULL, a->rope, item->dtype);
+        cuda_qk_rope_backward(a->ops, a->dqk, TENSOR_NONE, TENSOR_NONE, TENSOR_NONE, TENSOR_NONE, a->rope);
 }
 
 static float case_time(CudaState *state, const AttentionCase *item, int engine, const AttentionArgs *a) {
@@ -238,7 +240,7 @@ static bool case_same(const AttentionCase *x, const AttentionCase *y) {
 }
 
 static void attention(Ops *ops, const AttentionCase *wanted, const AttentionArgs *args) {
-    CudaState *state = cuda_scope_begin(ops, OP_ATTENTION);
+    CudaState *state = cuda_scope_begin(ops, wanted->backward ? OP_ATTENTION_BACKWARD : OP_ATTENTION_FORWARD);
     AttentionCache *cache = state->attention;
     int found = 0;
     while (found < cache->count && !case_same(&cache->items[found], wanted))
@@ -255,20 +257,40 @@ static void attention(Ops *ops, const AttentionCase *wanted, const AttentionArgs
     cuda_scope_end(state);
 }
 
-void cuda_attention_forward(Ops *ops, void *out, float *lse, const void *q, const void *k, const void *v,
-                            const AttentionShape *shape, DType dtype) {
-    AttentionCase wanted = {.shape = *shape, .dtype = dtype};
-    AttentionArgs args = {.out = out, .lse = lse, .q = q, .k = k, .v = v, .shape = shape};
+void cuda_attention_forward(Ops *ops, Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v, const Attention *how) {
+    AttentionShape shape = attention_shape(out, q, k, v, how);
+    AttentionCase wanted = {.shape = shape, .dtype = q.dtype};
+    AttentionArgs args = {
+        .out = out.data, .lse = lse.data, .q = q.data, .k = k.data, .v = v.data, .shape = &shape, .ops = ops};
     attention(ops, &wanted, &args);
 }
 
-void cuda_attention_backward(Ops *ops, void *dq, void *dk, void *dv, int64_t dqkv_stride, const void *dout,
-                             const void *out, const float *lse, const void *q, const void *k, const void *v,
-                             const AttentionShape *shape, const QkRopeShape *rope, DType dtype) {
-    assert(!rope || (!rope->q_weight && !rope->k_weight &&
-                     (char *)dk == (char *)dq + (size_t)(shape->heads * shape->head_dim) * dtype_size(dtype)));
+void cuda_attention_backward(Ops *ops, Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out, Tensor lse, Tensor q,
+                             Tensor k, Tensor v, const Attention *how, const Rope *rope) {
+    assert(dq.stride == dk.stride && dq.stride == dv.stride);
+    assert(!rope || (!tensor_present(rope->q_weight) && !tensor_present(rope->k_weight) &&
+                     dk.data == tensor_at(dq, 0, dq.cols)));
+    AttentionShape shape = attention_shape(out, q, k, v, how);
     AttentionCase wanted = {
-        .shape = *shape, .dtype = dtype, .backward = true, .rope = rope != NULL, .dqkv_stride = dqkv_stride};
-    AttentionArgs args = {dq, dk, dv, dout, (void *)out, (float *)lse, q, k, v, shape, rope, ops};
+        .shape = shape, .dtype = q.dtype, .backward = true, .rope = rope != NULL, .dqkv_stride = dq.stride};
+    AttentionArgs args = {.dq = dq.data,
+                          .dk = dk.data,
+                          .dv = dv.data,
+                          .dout = dout.data,
+                          .out = out.data,
+                          .lse = lse.data,
+                          .q = q.data,
+                          .k = k.data,
+                          .v = v.data,
+                          .shape = &shape,
+                          .ops = ops};
+    QkRopeShape rotation;
+    if (rope) {
+        rotation = qk_rope_shape(rope, dq.rows);
+        args.rotation = &rotation;
+        args.rope = rope;
+        args.dqk = dq;
+        args.dqk.cols = dq.cols + dk.cols;
+    }
     attention(ops, &wanted, &args);
 }

@@ -8,22 +8,9 @@
 //
 // Tiles lie in shared memory as rows of 16-byte chunks whose place is XORed with the row, so that ldmatrix meets no
 // bank twice. Head dimensions are padded with zeros to the template's D.
-#include "ops/cuda/cuda.h"
+#include "ops/cuda/attention_flash.cuh"
 #include "ops/cuda/sm80.cuh"
-#include "ops/cuda/vector.cuh"
 #include "ops/cuda/workspace.h"
-
-#include <math_constants.h>
-
-struct FlashArgs {
-    const Bf16 *q, *k, *v, *o, *dout;
-    Bf16 *out, *dq, *dk, *dv;
-    float *lse, *row_sum; // [batch, heads, seq]
-    const int32_t *doc_start;
-    int batch, seq, heads, kv_heads, head_dim;
-    int64_t q_stride, k_stride, v_stride, o_stride, grad_stride;
-    float scale;
-};
 
 // ---- tiles --------------------------------------------------------------------------------------------------------
 
@@ -307,18 +294,10 @@ static __global__ void __launch_bounds__(WARPS * 32, BLOCKS) backward_q_kernel(c
 
     const int row0 = warp * 16 * MT;
     for (int i = 0; i < 8 * MT; i++) { // half a warp a row
-        int row = row0 + i * 2 + lane / 16, column = (lane & 15) * 8;
+        const int row = row0 + i * 2 + lane / 16, column = (lane & 15) * 8;
         float total = 0;
-        if (m0 + row < args.seq && column < args.head_dim) {
-            uint4 x = *(const uint4 *)(d_o + row * args.o_stride + column);
-            uint4 y = *(const uint4 *)(o + row * args.o_stride + column);
-            const __nv_bfloat162 *xs = (const __nv_bfloat162 *)&x, *ys = (const __nv_bfloat162 *)&y;
-#pragma unroll
-            for (int e = 0; e < 4; e++) {
-                float2 a = __bfloat1622float2(xs[e]), c = __bfloat1622float2(ys[e]);
-                total = fmaf(a.x, c.x, fmaf(a.y, c.y, total));
-            }
-        }
+        if (m0 + row < args.seq && column < args.head_dim)
+            total = dot8(load16(d_o + row * args.o_stride + column), load16(o + row * args.o_stride + column));
 #pragma unroll
         for (int e = 8; e > 0; e /= 2)
             total += __shfl_xor_sync(0xffffffffu, total, e);
@@ -476,10 +455,7 @@ static __global__ void __launch_bounds__(WARPS * 32, BLOCKS)
     const int64_t token0 = (int64_t)b * args.seq;
     const int32_t *doc_start = args.doc_start ? args.doc_start + token0 : NULL;
     const int m_begin = n0 / BM;
-    int m_end = (args.seq + BM - 1) / BM;
-    if (doc_start) // documents begin ever later: leave out the queries whose documents begin after these keys
-        while (m_end - 1 > m_begin && doc_start[(m_end - 1) * BM] > n0 + BN - 1)
-            m_end--;
+    const int m_end = query_blocks_end(doc_start, args.seq, BM, m_begin, n0 + BN - 1);
     const int tiles = m_end - m_begin, iterations = tiles * group_heads;
     const float scale2 = args.scale * LOG2E;
 
@@ -596,25 +572,13 @@ static void backward_kv_launch(CudaState *state, const FlashArgs &args) {
     LAUNCH_SHARED(state, (backward_kv_kernel<D, WARPS, BM, BLOCKS>), grid, WARPS * 32, BYTES, args);
 }
 
-static FlashArgs flash_args(const AttentionShape *shape) {
-    FlashArgs args = {};
-    args.doc_start = shape->doc_start;
-    args.batch = shape->batch, args.seq = shape->seq;
-    args.heads = shape->heads, args.kv_heads = shape->kv_heads, args.head_dim = shape->head_dim;
-    args.q_stride = shape->q_stride, args.k_stride = shape->k_stride, args.v_stride = shape->v_stride;
-    args.o_stride = shape->o_stride;
-    args.scale = shape->scale;
-    return args;
-}
-
 void flash_forward(CudaState *state, void *out, float *lse, const void *q, const void *k, const void *v,
                    const AttentionShape *shape, DType dtype, int variant) {
     if (dtype == DTYPE_F32) {
         flash_forward_f32(state, (float *)out, lse, (const float *)q, (const float *)k, (const float *)v, shape);
         return;
     }
-    FlashArgs args = flash_args(shape);
-    args.q = (const Bf16 *)q, args.k = (const Bf16 *)k, args.v = (const Bf16 *)v;
+    FlashArgs args = flash_args(shape, q, k, v);
     args.out = (Bf16 *)out, args.lse = lse;
     if (shape->head_dim <= 32)
         forward_launch<32, 4, 2, 64, 1>(state, args);
@@ -642,10 +606,7 @@ void flash_backward(CudaState *state, void *dq, void *dk, void *dv, int64_t dqkv
                            shape);
         return;
     }
-    FlashArgs args = flash_args(shape);
-    args.q = (const Bf16 *)q, args.k = (const Bf16 *)k, args.v = (const Bf16 *)v;
-    args.o = (const Bf16 *)out, args.dout = (const Bf16 *)dout, args.lse = (float *)lse, args.row_sum = row_sum;
-    args.dq = (Bf16 *)dq, args.dk = (Bf16 *)dk, args.dv = (Bf16 *)dv, args.grad_stride = dqkv_stride;
+    FlashArgs args = flash_backward_args(shape, dq, dk, dv, dqkv_stride, dout, out, lse, row_sum, q, k, v);
     if (shape->head_dim <= 32) {
         backward_q_launch<32, 4, 1, 64, 1>(state, args);
         backward_kv_launch<32, 4, 64, 1>(state, args);

@@ -5,22 +5,9 @@
 // Tiles are panels of 64 columns: rows of 128 bytes whose 16-byte chunks are XORed with the row, which is the 128-byte
 // swizzle that wgmma reads. The same tile serves as the operand that is summed over its columns (K-major) and as the
 // one that is summed over its rows (MN-major).
+#include "ops/cuda/attention_flash.cuh"
 #include "ops/cuda/attention_sm90.cuh"
-#include "ops/cuda/vector.cuh"
 #include "ops/cuda/workspace.h"
-
-#include <math_constants.h>
-
-struct HopperArgs {
-    const Bf16 *q, *k, *v, *o, *dout;
-    Bf16 *dq, *dk, *dv;
-    const float *lse;
-    float *row_sum; // [batch, heads, seq]
-    const int32_t *doc_start;
-    int batch, seq, heads, kv_heads, head_dim;
-    int64_t q_stride, k_stride, v_stride, o_stride, grad_stride;
-    float scale;
-};
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
@@ -122,8 +109,7 @@ static __device__ __forceinline__ void rows_store(uint8_t *tile, int row0, const
 
 // GROUPS warpgroups of 64 queries each, against tiles of 64 keys.
 template <int D, int GROUPS, int BLOCKS>
-static __global__ void __launch_bounds__(GROUPS * 128, BLOCKS)
-    hopper_q_kernel(const __grid_constant__ HopperArgs args) {
+static __global__ void __launch_bounds__(GROUPS * 128, BLOCKS) hopper_q_kernel(const __grid_constant__ FlashArgs args) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     constexpr int BM = GROUPS * 64, BN = 64, THREADS = GROUPS * 128;
     extern __shared__ __align__(1024) uint8_t shared[]; // nothing static: the swizzle needs the tiles at 1024
@@ -153,16 +139,8 @@ static __global__ void __launch_bounds__(GROUPS * 128, BLOCKS)
     for (int i = 0; i < 8; i++) { // half a warp a row
         const int row = row0 + i * 2 + lane / 16, column = (lane & 15) * 8;
         float total = 0;
-        if (m0 + row < args.seq && column < args.head_dim) {
-            const uint4 x = *(const uint4 *)(d_o + row * args.o_stride + column);
-            const uint4 y = *(const uint4 *)(o + row * args.o_stride + column);
-            const __nv_bfloat162 *xs = (const __nv_bfloat162 *)&x, *ys = (const __nv_bfloat162 *)&y;
-#pragma unroll
-            for (int e = 0; e < 4; e++) {
-                const float2 a = __bfloat1622float2(xs[e]), c = __bfloat1622float2(ys[e]);
-                total = fmaf(a.x, c.x, fmaf(a.y, c.y, total));
-            }
-        }
+        if (m0 + row < args.seq && column < args.head_dim)
+            total = dot8(load16(d_o + row * args.o_stride + column), load16(o + row * args.o_stride + column));
 #pragma unroll
         for (int e = 8; e > 0; e /= 2)
             total += __shfl_xor_sync(0xffffffffu, total, e);
@@ -241,7 +219,7 @@ static __global__ void __launch_bounds__(GROUPS * 128, BLOCKS)
 // walked in turn, 64 queries at a time.
 template <int D, int GROUPS, int BLOCKS, bool LEAN>
 static __global__ void __launch_bounds__(GROUPS * 128, BLOCKS)
-    hopper_kv_kernel(const __grid_constant__ HopperArgs args) {
+    hopper_kv_kernel(const __grid_constant__ FlashArgs args) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     constexpr int BN = GROUPS * 64, BM = 64, THREADS = GROUPS * 128;
     extern __shared__ __align__(1024) uint8_t shared[];
@@ -255,10 +233,7 @@ static __global__ void __launch_bounds__(GROUPS * 128, BLOCKS)
     const int64_t token0 = (int64_t)b * args.seq;
     const int32_t *doc_start = args.doc_start ? args.doc_start + token0 : NULL;
     const int m_begin = n0 / BM;
-    int m_end = (args.seq + BM - 1) / BM;
-    if (doc_start) // documents begin ever later: leave out the queries whose documents begin after these keys
-        while (m_end - 1 > m_begin && doc_start[(m_end - 1) * BM] > n0 + BN - 1)
-            m_end--;
+    const int m_end = query_blocks_end(doc_start, args.seq, BM, m_begin, n0 + BN - 1);
     const int tiles = m_end - m_begin, iterations = tiles * group_heads;
     const float scale2 = args.scale * LOG2E;
 
@@ -360,14 +335,14 @@ static __global__ void __launch_bounds__(GROUPS * 128, BLOCKS)
 
 // ---- launches -----------------------------------------------------------------------------------------------------
 
-template <int D, int GROUPS, int BLOCKS> static void hopper_q_launch(CudaState *state, const HopperArgs &args) {
+template <int D, int GROUPS, int BLOCKS> static void hopper_q_launch(CudaState *state, const FlashArgs &args) {
     constexpr int BM = GROUPS * 64, BYTES = (2 * BM + 4 * 64) * D * 2 + BM * 4;
     dim3 grid((unsigned)(args.batch * args.heads), (unsigned)((args.seq + BM - 1) / BM));
     LAUNCH_SHARED(state, (hopper_q_kernel<D, GROUPS, BLOCKS>), grid, GROUPS * 128, BYTES, args);
 }
 
 template <int D, int GROUPS, int BLOCKS, bool LEAN>
-static void hopper_kv_launch(CudaState *state, const HopperArgs &args) {
+static void hopper_kv_launch(CudaState *state, const FlashArgs &args) {
     constexpr int BN = GROUPS * 64, BYTES = (2 * BN + 4 * 64) * D * 2 + 4 * 64 * 4;
     dim3 grid((unsigned)(args.batch * args.kv_heads), (unsigned)((args.seq + BN - 1) / BN));
     LAUNCH_SHARED(state, (hopper_kv_kernel<D, GROUPS, BLOCKS, LEAN>), grid, GROUPS * 128, BYTES, args);
@@ -383,16 +358,7 @@ void hopper_backward(CudaState *state, void *dq, void *dk, void *dv, int64_t dqk
     const int64_t tokens = (int64_t)shape->batch * shape->seq;
     float *row_sum = (float *)cuda_scratch(state, workspace_attention_backward(tokens, shape->heads));
     if (!row_sum) return;
-    HopperArgs args = {};
-    args.q = (const Bf16 *)q, args.k = (const Bf16 *)k, args.v = (const Bf16 *)v;
-    args.o = (const Bf16 *)out, args.dout = (const Bf16 *)dout, args.lse = lse, args.row_sum = row_sum;
-    args.dq = (Bf16 *)dq, args.dk = (Bf16 *)dk, args.dv = (Bf16 *)dv, args.grad_stride = dqkv_stride;
-    args.doc_start = shape->doc_start;
-    args.batch = shape->batch, args.seq = shape->seq;
-    args.heads = shape->heads, args.kv_heads = shape->kv_heads, args.head_dim = shape->head_dim;
-    args.q_stride = shape->q_stride, args.k_stride = shape->k_stride, args.v_stride = shape->v_stride;
-    args.o_stride = shape->o_stride;
-    args.scale = shape->scale;
+    FlashArgs args = flash_backward_args(shape, dq, dk, dv, dqkv_stride, dout, out, lse, row_sum, q, k, v);
     if (shape->head_dim <= 64 && variant == 0) {
         hopper_q_launch<64, 2, 2>(state, args);
         hopper_kv_launch<64, 1, 3, true>(state, args);

@@ -430,13 +430,7 @@ static __global__ void __launch_bounds__(256) prepare_kernel(const __grid_consta
 #pragma unroll
     for (int i = 0; i < QUERIES / ROWS; i++) {
         const int row = i * ROWS + row0, token = block * QUERIES + row;
-        const __nv_bfloat162 *xs = (const __nv_bfloat162 *)&x[i], *ys = (const __nv_bfloat162 *)&y[i];
-        float total = 0;
-#pragma unroll
-        for (int e = 0; e < 4; e++) {
-            const float2 a = __bfloat1622float2(xs[e]), b = __bfloat1622float2(ys[e]);
-            total = fmaf(a.x, b.x, fmaf(a.y, b.y, total));
-        }
+        float total = dot8(x[i], y[i]);
 #pragma unroll
         for (int e = LANES / 2; e > 0; e /= 2)
             total += __shfl_xor_sync(0xffffffffu, total, e);

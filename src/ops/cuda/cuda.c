@@ -22,16 +22,16 @@ static void profile_fold(CudaState *state) {
     for (int i = 0; i < state->profile.count; i++) {
         float milliseconds = 0;
         CUDA_CHECK(state, cudaEventElapsedTime(&milliseconds, state->profile.begin[i], state->profile.end[i]));
-        state->profile.milliseconds[state->profile.category[i]] += milliseconds;
+        state->profile.milliseconds[state->profile.op[i]] += milliseconds;
     }
     state->profile.count = 0;
 }
 
-CudaState *cuda_scope_begin(Ops *ops, OpCategory category) {
+CudaState *cuda_scope_begin(Ops *ops, OpId op) {
     CudaState *state = cuda_state(ops);
     if (state->profile.on && !state->capturing && state->profile.depth++ == 0) {
         if (state->profile.count == CUDA_PROFILE_EVENTS) profile_fold(state);
-        state->profile.category[state->profile.count] = (uint8_t)category;
+        state->profile.op[state->profile.count] = (uint8_t)op;
         CUDA_CHECK(state, cudaEventRecord(state->profile.begin[state->profile.count], state->stream));
     }
     return state;
@@ -92,7 +92,7 @@ static void cuda_bind_workspace(Ops *ops, void *memory, size_t bytes) {
 // The copy engine moves a slot while the compute stream is busy; the compute stream then only pays a device copy. A
 // slot is used again when its bytes have arrived (host side) and were consumed (staging side).
 static void cuda_upload(Ops *ops, void *out, const void *host, size_t bytes) {
-    CudaState *state = cuda_scope_begin(ops, OP_COPY);
+    CudaState *state = cuda_scope_begin(ops, OP_UPLOAD);
     assert(!state->capturing);
     for (size_t done = 0; done < bytes;) {
         size_t part = bytes - done < CUDA_UPLOAD_BYTES ? bytes - done : CUDA_UPLOAD_BYTES;
@@ -142,9 +142,10 @@ static void cuda_copy(Ops *ops, void *out, const void *in, size_t bytes) {
     cuda_scope_end(state);
 }
 
-static void cuda_zero(Ops *ops, void *out, size_t bytes) {
-    CudaState *state = cuda_scope_begin(ops, OP_COPY);
-    CUDA_CHECK(state, cudaMemsetAsync(out, 0, bytes, state->stream));
+static void cuda_zero(Ops *ops, Tensor out) {
+    CudaState *state = cuda_scope_begin(ops, OP_ZERO);
+    size_t bytes = (size_t)tensor_count(out) * dtype_size(out.dtype);
+    CUDA_CHECK(state, cudaMemsetAsync(out.data, 0, bytes, state->stream));
     cuda_scope_end(state);
 }
 
@@ -229,7 +230,7 @@ static void cuda_profile_start(Ops *ops) {
     state->profile.on = true;
 }
 
-static void cuda_profile_stop(Ops *ops, double milliseconds[OP_CATEGORY_COUNT]) {
+static void cuda_profile_stop(Ops *ops, double milliseconds[OP_COUNT]) {
     CudaState *state = cuda_state(ops);
     profile_fold(state);
     state->profile.on = false;
@@ -239,7 +240,7 @@ static void cuda_profile_stop(Ops *ops, double milliseconds[OP_CATEGORY_COUNT]) 
 // ---- the table ------------------------------------------------------------------------------------------------------
 
 static const Ops cuda_table = {
-    .name = "cuda",
+    .kind = DEVICE_CUDA,
     .row_align = CUDA_ROW_ALIGN,
     .alloc = cuda_alloc,
     .free = cuda_free,
@@ -261,8 +262,6 @@ static const Ops cuda_table = {
     .mark_elapsed = cuda_mark_elapsed,
     .profile_start = cuda_profile_start,
     .profile_stop = cuda_profile_stop,
-    .fill_f32 = cuda_fill_f32,
-    .cast = cuda_cast,
     .sum_f32 = cuda_sum_f32,
     .linear_forward = cuda_linear_forward,
     .linear_backward_input = cuda_linear_backward_input,
@@ -289,6 +288,7 @@ static const Ops cuda_table = {
     .moe_route_forward = cuda_moe_route_forward,
     .moe_route_backward = cuda_moe_route_backward,
     .moe_balance = cuda_moe_balance,
+    .moe_add_counts = cuda_moe_add_counts,
     .moe_load_stats = cuda_moe_load_stats,
     .moe_bias_update = cuda_moe_bias_update,
     .moe_gather = cuda_moe_gather,

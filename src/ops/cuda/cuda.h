@@ -3,7 +3,7 @@
 //
 // How an op is written:
 //     extern "C" void cuda_thing(Ops *ops, ...) {
-//         CudaState *state = cuda_scope_begin(ops, OP_ELEMENTWISE);
+//         CudaState *state = cuda_scope_begin(ops, OP_THING);
 //         thing_kernel<<<blocks, threads, shared, state->stream>>>(...);
 //         LAUNCH_CHECK(state);
 //         cuda_scope_end(state);
@@ -27,7 +27,7 @@ extern "C" {
 #include "base/log.h"
 #include "base/status.h"
 #include "base/text.h"
-#include "ops/ops.h"
+#include "ops/shapes.h"
 
 enum {
     CUDA_FETCH_SLOTS = 8,
@@ -78,8 +78,8 @@ typedef struct CudaState {
         int depth; // scopes may nest: only the outermost is timed
         int count;
         cudaEvent_t begin[CUDA_PROFILE_EVENTS], end[CUDA_PROFILE_EVENTS];
-        uint8_t category[CUDA_PROFILE_EVENTS];
-        double milliseconds[OP_CATEGORY_COUNT];
+        uint8_t op[CUDA_PROFILE_EVENTS];
+        double milliseconds[OP_COUNT];
     } profile;
 
     cublasLtHandle_t cublas;
@@ -121,8 +121,8 @@ void cuda_fail(CudaState *state, const char *file, int line, const char *format,
         LAUNCH_CHECK(state);                                                                                        \
     } while (0)
 
-// The two ends of every op: the time between them counts for the category when profiling is on.
-CudaState *cuda_scope_begin(Ops *ops, OpCategory category);
+// The two ends of every op: the time between them counts for it when profiling is on.
+CudaState *cuda_scope_begin(Ops *ops, OpId op);
 void cuda_scope_end(CudaState *state);
 
 // The bound workspace as scratch of this op, at least `bytes` of it (the whole of it may be used); records a failure
@@ -143,95 +143,68 @@ void tune_close(TuneFile *tune);
 // ---- the functions behind the table, by file ----------------------------------------------------------------------
 
 // elementwise.cu and its neighbours
-void cuda_fill_f32(Ops *ops, float *out, float value, int64_t count);
-void cuda_cast(Ops *ops, void *out, DType out_dtype, const void *in, DType in_dtype, int64_t count);
-void cuda_sum_f32(Ops *ops, float *out, const float *in, int64_t count, bool accumulate);
-void cuda_embedding_forward(Ops *ops, void *out, const int32_t *ids, const void *weight, int64_t rows, int dim,
-                            DType dtype);
-void cuda_embedding_backward(Ops *ops, float *dweight, const void *dout, const int32_t *ids, int64_t rows, int dim,
-                             int vocab, DType dtype);
-void cuda_add_rmsnorm_forward(Ops *ops, void *out, void *sum, float *rstd, const void *residual, const void *branch,
-                              const void *weight, int64_t rows, int dim, float eps, DType dtype);
-void cuda_add_rmsnorm_backward(Ops *ops, void *dsum, float *dweight, const void *dout, const void *out,
-                               const float *rstd, const void *weight, int64_t rows, int dim, bool dsum_is_zero,
-                               DType dtype);
-void cuda_qk_rope_forward(Ops *ops, void *out, int64_t out_stride, const void *in, int64_t in_stride, float *rstd,
-                          const QkRopeShape *shape, DType dtype);
-void cuda_qk_rope_backward(Ops *ops, void *grad, int64_t grad_stride, const void *in, int64_t in_stride,
-                           const float *rstd, float *dq_weight, float *dk_weight, const QkRopeShape *shape,
-                           DType dtype);
-void cuda_swiglu_forward(Ops *ops, void *out, const void *gate_up, const float *row_weight, const int32_t *row_count,
-                         int64_t rows, int dim, DType dtype);
-void cuda_swiglu_backward(Ops *ops, void *dgate_up, void *out, float *drow_weight, const void *gate_up,
-                          const void *dout, const float *row_weight, const int32_t *row_count, int64_t rows, int dim,
-                          DType dtype);
-void cuda_swiglu_packed_forward(Ops *ops, void *gate_up, int64_t rows, int dim, DType dtype);
-void cuda_swiglu_packed_backward(Ops *ops, void *dgate_up, const void *gate_hidden, const void *dhidden, int64_t rows,
-                                 int dim, DType dtype);
-void cuda_cross_entropy(Ops *ops, float *losses, void *logits, const int32_t *targets, const float *scale, int64_t rows,
-                        int vocab, DType dtype);
-void cuda_attention_cached(Ops *ops, void *out, const void *q, const void *k_cache, const void *v_cache, int n,
-                           int first, int heads, int kv_heads, int head_dim, float scale, DType dtype);
-void cuda_moe_router_forward(Ops *ops, float *logits, const void *in, const void *weight, int64_t rows, int dim,
-                             int experts, DType dtype);
-void cuda_moe_router_backward(Ops *ops, void *din, float *dweight, const float *dlogits, const void *in,
-                              const void *weight, int64_t rows, int dim, int experts, bool accumulate, DType dtype);
-void cuda_moe_route_forward(Ops *ops, const MoeRouting *routing, const MoeShape *shape);
-void cuda_moe_route_backward(Ops *ops, float *dlogits, const float *drow_weight, const float *dprob,
-                             const float *z_coef, const MoeRouting *routing, const MoeShape *shape);
-void cuda_moe_balance(Ops *ops, float *loss, float *dprob, const float *scale, const int32_t *counts,
-                      const float *prob_sum, MoeBalance balance, int layers, int64_t tokens, int experts);
-void cuda_moe_load_stats(Ops *ops, float *stats, const int32_t *counts, int layers, int experts);
-void cuda_moe_bias_update(Ops *ops, float *bias, const int32_t *counts, const int32_t *skip, float rate, int layers,
-                          int experts);
-void cuda_moe_gather(Ops *ops, void *rows_out, const void *in, const MoeRouting *routing, const MoeShape *shape,
-                     int dim, DType dtype);
-void cuda_moe_sum(Ops *ops, void *out, const void *rows_in, const void *add, const MoeRouting *routing,
-                  const MoeShape *shape, int dim, DType dtype);
-void cuda_norm_f32(Ops *ops, float *out, const float *in, int64_t count);
-void cuda_guard(Ops *ops, int32_t *skip, const float *loss, const float *norm, float loss_limit, float norm_limit);
+void cuda_sum_f32(Ops *ops, Tensor out, Tensor in, bool accumulate);
+void cuda_embedding_forward(Ops *ops, Tensor out, Tensor ids, Tensor weight);
+void cuda_embedding_backward(Ops *ops, Tensor dweight, Tensor dout, Tensor ids);
+void cuda_add_rmsnorm_forward(Ops *ops, Tensor out, Tensor sum, Tensor rstd, Tensor residual, Tensor branch,
+                              Tensor weight, float eps);
+void cuda_add_rmsnorm_backward(Ops *ops, Tensor dsum, Tensor dweight, Tensor dout, Tensor out, Tensor rstd,
+                               Tensor weight, bool dsum_is_zero);
+void cuda_qk_rope_forward(Ops *ops, Tensor out, Tensor rstd, Tensor in, const Rope *rope);
+void cuda_qk_rope_backward(Ops *ops, Tensor grad, Tensor dq_weight, Tensor dk_weight, Tensor in, Tensor rstd,
+                           const Rope *rope);
+void cuda_swiglu_forward(Ops *ops, Tensor out, Tensor gate_up, Tensor row_weight, Tensor row_count);
+void cuda_swiglu_backward(Ops *ops, Tensor dgate_up, Tensor out, Tensor drow_weight, Tensor gate_up, Tensor dout,
+                          Tensor row_weight, Tensor row_count);
+void cuda_swiglu_packed_forward(Ops *ops, Tensor gate_up);
+void cuda_swiglu_packed_backward(Ops *ops, Tensor dgate_up, Tensor gate_hidden, Tensor dhidden);
+void cuda_cross_entropy(Ops *ops, Tensor losses, Tensor logits, Tensor targets, Tensor scale);
+void cuda_attention_cached(Ops *ops, Tensor out, Tensor q, Tensor k_cache, Tensor v_cache, int first, int head_dim,
+                           float scale);
+void cuda_moe_router_forward(Ops *ops, Tensor logits, Tensor in, Tensor weight);
+void cuda_moe_router_backward(Ops *ops, Tensor din, Tensor dweight, Tensor dlogits, Tensor in, Tensor weight,
+                              bool accumulate);
+void cuda_moe_route_forward(Ops *ops, const MoeRouting *routing);
+void cuda_moe_route_backward(Ops *ops, Tensor dlogits, Tensor drow_weight, Tensor dprob, Tensor z_coef,
+                             const MoeRouting *routing);
+void cuda_moe_balance(Ops *ops, Tensor loss, Tensor dprob, Tensor scale, Tensor counts, Tensor prob_sum,
+                      MoeBalance balance, int64_t tokens);
+void cuda_moe_add_counts(Ops *ops, Tensor total, Tensor counts, bool accumulate);
+void cuda_moe_load_stats(Ops *ops, Tensor stats, Tensor counts);
+void cuda_moe_bias_update(Ops *ops, Tensor bias, Tensor counts, Tensor skip, float rate);
+void cuda_moe_gather(Ops *ops, Tensor out, Tensor in, const MoeRouting *routing);
+void cuda_moe_sum(Ops *ops, Tensor out, Tensor in, Tensor add, const MoeRouting *routing);
+void cuda_norm_f32(Ops *ops, Tensor out, Tensor in);
+void cuda_guard(Ops *ops, Tensor skip, Tensor loss, Tensor norm, float loss_limit, float norm_limit);
 void cuda_adamw(Ops *ops, const AdamwArgs *args);
 
 // grouped_gemm.cu
-void cuda_grouped_linear_forward(Ops *ops, void *out, const void *in, const void *weight, const int32_t *offsets,
-                                 int experts, int64_t rows, int in_dim, int out_dim, DType dtype);
-void cuda_grouped_linear_backward_input(Ops *ops, void *din, const void *dout, const void *weight,
-                                        const int32_t *offsets, int experts, int64_t rows, int in_dim, int out_dim,
-                                        DType dtype);
-void cuda_grouped_linear_backward_weight(Ops *ops, float *dweight, const void *dout, const void *in,
-                                         const int32_t *offsets, int experts, int64_t rows, int in_dim, int out_dim,
-                                         bool accumulate, DType dtype);
+void cuda_grouped_linear_forward(Ops *ops, Tensor out, Tensor in, Tensor weight, Tensor offsets);
+void cuda_grouped_linear_backward_input(Ops *ops, Tensor din, Tensor dout, Tensor weight, Tensor offsets);
+void cuda_grouped_linear_backward_weight(Ops *ops, Tensor dweight, Tensor dout, Tensor in, Tensor offsets,
+                                         bool accumulate);
 
 // gemm.c: cuBLASLt
-void gemm_linear_forward(Ops *ops, void *out, const void *in, int64_t in_stride, const void *weight, const void *add,
-                         int64_t rows, int in_dim, int out_dim, DType dtype);
-void gemm_linear_backward_input(Ops *ops, void *din, const void *dout, const void *weight, int64_t rows, int in_dim,
-                                int out_dim, DType dtype);
-void cuda_linear_backward_weight(Ops *ops, float *dweight, const void *dout, const void *in, int64_t in_stride,
-                                 int64_t rows, int in_dim, int out_dim, bool accumulate, DType dtype);
+void gemm_linear_forward(Ops *ops, Tensor out, Tensor in, Tensor weight, Tensor add);
+void gemm_linear_backward_input(Ops *ops, Tensor din, Tensor dout, Tensor weight);
+void cuda_linear_backward_weight(Ops *ops, Tensor dweight, Tensor dout, Tensor in, bool accumulate);
 GemmCache *gemm_cache_create(void);
 void gemm_cache_free(GemmCache *cache);
 
 // swiglu_gemm.c: chooses between one kernel and two, by time
-void cuda_linear_swiglu_forward(Ops *ops, void *gate_hidden, const void *in, const void *weight, int64_t rows,
-                                int in_dim, int dim, DType dtype);
-void cuda_linear_swiglu_backward(Ops *ops, void *dgate_up, void *scratch, const void *gate_hidden, const void *dnext,
-                                 const void *weight, int64_t rows, int dim, int next_dim, DType dtype);
+void cuda_linear_swiglu_forward(Ops *ops, Tensor gate_hidden, Tensor in, Tensor weight);
+void cuda_linear_swiglu_backward(Ops *ops, Tensor dgate_up, Tensor scratch, Tensor gate_hidden, Tensor dnext,
+                                 Tensor weight);
 
 // linear.c: likewise
-void cuda_linear_forward(Ops *ops, void *out, const void *in, int64_t in_stride, const void *weight, const void *add,
-                         int64_t rows, int in_dim, int out_dim, DType dtype);
-void cuda_linear_backward_input(Ops *ops, void *din, const void *dout, const void *weight, int64_t rows, int in_dim,
-                                int out_dim, DType dtype);
-void cuda_linear_rope_forward(Ops *ops, void *out, const void *in, const void *weight, int in_dim,
-                              const QkRopeShape *rope, DType dtype);
+void cuda_linear_forward(Ops *ops, Tensor out, Tensor in, Tensor weight, Tensor add);
+void cuda_linear_backward_input(Ops *ops, Tensor din, Tensor dout, Tensor weight);
+void cuda_linear_rope_forward(Ops *ops, Tensor out, Tensor in, Tensor weight, const Rope *rope);
 
 // attention.c: chooses the engine, by time where several can
-void cuda_attention_forward(Ops *ops, void *out, float *lse, const void *q, const void *k, const void *v,
-                            const AttentionShape *shape, DType dtype);
-void cuda_attention_backward(Ops *ops, void *dq, void *dk, void *dv, int64_t dqkv_stride, const void *dout,
-                             const void *out, const float *lse, const void *q, const void *k, const void *v,
-                             const AttentionShape *shape, const QkRopeShape *rope, DType dtype);
+void cuda_attention_forward(Ops *ops, Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v, const Attention *how);
+void cuda_attention_backward(Ops *ops, Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out, Tensor lse, Tensor q,
+                             Tensor k, Tensor v, const Attention *how, const Rope *rope);
 AttentionCache *attention_cache_create(void);
 void attention_cache_free(AttentionCache *cache);
 

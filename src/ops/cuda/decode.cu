@@ -70,23 +70,24 @@ static __global__ __launch_bounds__(DECODE_THREADS) void attention_cached_kernel
     }
 }
 
-extern "C" void cuda_attention_cached(Ops *ops, void *out, const void *q, const void *k_cache, const void *v_cache,
-                                      int n, int first, int heads, int kv_heads, int head_dim, float scale,
-                                      DType dtype) {
+extern "C" void cuda_attention_cached(Ops *ops, Tensor out, Tensor q, Tensor k_cache, Tensor v_cache, int first,
+                                      int head_dim, float scale) {
+    int heads = (int)(q.cols / head_dim), kv_heads = (int)(k_cache.cols / head_dim);
     assert(head_dim <= 256 && heads <= 65535);
-    if (n == 0) return;
-    CudaState *state = cuda_scope_begin(ops, OP_ATTENTION);
-    dim3 blocks((unsigned)n, (unsigned)heads);
+    if (q.rows == 0) return;
+    CudaState *state = cuda_scope_begin(ops, OP_ATTENTION_CACHED);
+    dim3 blocks((unsigned)q.rows, (unsigned)heads);
     size_t shared = (size_t)(PARTS * (head_dim + 2)) * sizeof(float);
-#define DECODE(ELEMENTS)                                                                     \
-    attention_cached_kernel<T, ELEMENTS><<<blocks, DECODE_THREADS, shared, state->stream>>>( \
-        (T *)out, (const T *)q, (const T *)k_cache, (const T *)v_cache, first, heads, kv_heads, head_dim, scale)
+#define DECODE(ELEMENTS)                                                                                            \
+    attention_cached_kernel<T, ELEMENTS><<<blocks, DECODE_THREADS, shared, state->stream>>>(                        \
+        (T *)out.data, (const T *)q.data, (const T *)k_cache.data, (const T *)v_cache.data, first, heads, kv_heads, \
+        head_dim, scale)
     if (head_dim <= 64)
-        WITH_STORAGE(dtype, DECODE(8));
+        WITH_STORAGE(q.dtype, DECODE(8));
     else if (head_dim <= 128)
-        WITH_STORAGE(dtype, DECODE(16));
+        WITH_STORAGE(q.dtype, DECODE(16));
     else
-        WITH_STORAGE(dtype, DECODE(32));
+        WITH_STORAGE(q.dtype, DECODE(32));
 #undef DECODE
     LAUNCH_CHECK(state);
     cuda_scope_end(state);

@@ -1,72 +1,9 @@
-// Plain element loops: fill, cast, sums and the norm of float arrays; and the last step of reductions over blocks.
-// workspace: sum_f32 and norm_f32 use workspace_reduce().
+// Sums and the norm of float arrays, and the last step of reductions over blocks. workspace: sum_f32 and norm_f32 use
+// workspace_reduce().
 #include "ops/cuda/cuda.h"
 #include "ops/cuda/reduce.cuh"
 #include "ops/cuda/vector.cuh"
 #include "ops/cuda/workspace.h"
-
-#include <assert.h>
-
-// ---- fill ----------------------------------------------------------------------------------------------------------
-
-static __global__ void fill_kernel(float *out, float value, int64_t count) {
-    int64_t stride = (int64_t)gridDim.x * blockDim.x;
-    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += stride)
-        out[i] = value;
-}
-
-extern "C" void cuda_fill_f32(Ops *ops, float *out, float value, int64_t count) {
-    if (count == 0) return;
-    CudaState *state = cuda_scope_begin(ops, OP_ELEMENTWISE);
-    int64_t blocks = ceil_div64(count, 256);
-    fill_kernel<<<(unsigned)(blocks < 4096 ? blocks : 4096), 256, 0, state->stream>>>(out, value, count);
-    LAUNCH_CHECK(state);
-    cuda_scope_end(state);
-}
-
-// ---- cast ----------------------------------------------------------------------------------------------------------
-
-template <typename Out, typename In, int V>
-static __global__ void cast_kernel(Out *__restrict__ out, const In *__restrict__ in, int64_t count) {
-    int64_t stride = (int64_t)gridDim.x * blockDim.x * V;
-    for (int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * V; i < count; i += stride) {
-        if (i + V <= count) {
-            float values[V];
-            load_floats<V>(values, in + i);
-            store_floats<V>(out + i, values);
-        } else {
-            for (int64_t j = i; j < count; j++)
-                out[j] = from_float<Out>(to_float(in[j]));
-        }
-    }
-}
-
-template <typename Out, typename In>
-static void cast_launch(CudaState *state, void *out, const void *in, int64_t count) {
-    bool aligned = all_aligned(16, out, in);
-    int64_t blocks = ceil_div64(count, aligned ? 256 * 8 : 256);
-    unsigned grid = (unsigned)(blocks < 8192 ? blocks : 8192);
-    if (aligned)
-        cast_kernel<Out, In, 8><<<grid, 256, 0, state->stream>>>((Out *)out, (const In *)in, count);
-    else
-        cast_kernel<Out, In, 1><<<grid, 256, 0, state->stream>>>((Out *)out, (const In *)in, count);
-    LAUNCH_CHECK(state);
-}
-
-extern "C" void cuda_cast(Ops *ops, void *out, DType out_dtype, const void *in, DType in_dtype, int64_t count) {
-    assert(out_dtype == DTYPE_F32 || out_dtype == DTYPE_BF16);
-    assert(in_dtype == DTYPE_F32 || in_dtype == DTYPE_BF16);
-    if (count == 0) return;
-    CudaState *state = cuda_scope_begin(ops, OP_ELEMENTWISE);
-    if (out_dtype == in_dtype)
-        CUDA_CHECK(state, cudaMemcpyAsync(out, in, (size_t)count * dtype_size(in_dtype), cudaMemcpyDeviceToDevice,
-                                          state->stream));
-    else if (out_dtype == DTYPE_BF16)
-        cast_launch<Bf16, float>(state, out, in, count);
-    else
-        cast_launch<float, Bf16>(state, out, in, count);
-    cuda_scope_end(state);
-}
 
 // ---- sums ----------------------------------------------------------------------------------------------------------
 
@@ -118,27 +55,27 @@ static __global__ void reduce_finish_kernel(float *out, const double *partials, 
     *out = accumulate ? *out + result : result;
 }
 
-template <bool SQUARE>
-static void reduce_launch(CudaState *state, float *out, const float *in, int64_t count, bool accumulate) {
+template <bool SQUARE> static void reduce_launch(CudaState *state, Tensor out, Tensor in, bool accumulate) {
     double *partials = (double *)cuda_scratch(state, workspace_reduce());
     if (!partials) return;
-    int64_t blocks = ceil_div64(count, 256 * 16);
+    int64_t count = tensor_count(in), blocks = ceil_div64(count, 256 * 16);
     int parts = (int)(blocks < 1 ? 1 : blocks < REDUCE_BLOCKS ? blocks : REDUCE_BLOCKS);
-    reduce_kernel<SQUARE><<<parts, 256, 0, state->stream>>>(partials, in, count, all_aligned(16, in));
+    reduce_kernel<SQUARE>
+        <<<parts, 256, 0, state->stream>>>(partials, (const float *)in.data, count, all_aligned(16, in.data));
     LAUNCH_CHECK(state);
-    reduce_finish_kernel<SQUARE><<<1, 256, 0, state->stream>>>(out, partials, parts, accumulate);
+    reduce_finish_kernel<SQUARE><<<1, 256, 0, state->stream>>>((float *)out.data, partials, parts, accumulate);
     LAUNCH_CHECK(state);
 }
 
-extern "C" void cuda_sum_f32(Ops *ops, float *out, const float *in, int64_t count, bool accumulate) {
-    CudaState *state = cuda_scope_begin(ops, OP_ELEMENTWISE);
-    reduce_launch<false>(state, out, in, count, accumulate);
+extern "C" void cuda_sum_f32(Ops *ops, Tensor out, Tensor in, bool accumulate) {
+    CudaState *state = cuda_scope_begin(ops, OP_SUM_F32);
+    reduce_launch<false>(state, out, in, accumulate);
     cuda_scope_end(state);
 }
 
-extern "C" void cuda_norm_f32(Ops *ops, float *out, const float *in, int64_t count) {
-    CudaState *state = cuda_scope_begin(ops, OP_OPTIMIZER);
-    reduce_launch<true>(state, out, in, count, false);
+extern "C" void cuda_norm_f32(Ops *ops, Tensor out, Tensor in) {
+    CudaState *state = cuda_scope_begin(ops, OP_NORM_F32);
+    reduce_launch<true>(state, out, in, false);
     cuda_scope_end(state);
 }
 

@@ -27,17 +27,19 @@ static __global__ __launch_bounds__(256) void embedding_forward_kernel(T *__rest
     }
 }
 
-extern "C" void cuda_embedding_forward(Ops *ops, void *out, const int32_t *ids, const void *weight, int64_t rows,
-                                       int dim, DType dtype) {
+extern "C" void cuda_embedding_forward(Ops *ops, Tensor out, Tensor ids, Tensor weight) {
+    int64_t rows = out.rows;
+    int dim = (int)out.cols;
     if (rows == 0) return;
-    CudaState *state = cuda_scope_begin(ops, OP_ELEMENTWISE);
+    CudaState *state = cuda_scope_begin(ops, OP_EMBEDDING_FORWARD);
     unsigned blocks = (unsigned)ceil_div64(rows, 8);
-    if (dim % 8 == 0 && all_aligned(16, out, weight))
-        WITH_STORAGE(dtype, (embedding_forward_kernel<T, 8>
-                             <<<blocks, 256, 0, state->stream>>>((T *)out, ids, (const T *)weight, rows, dim)));
+    const int32_t *tokens = (const int32_t *)ids.data;
+    if (dim % 8 == 0 && all_aligned(16, out.data, weight.data))
+        WITH_STORAGE(out.dtype, (embedding_forward_kernel<T, 8><<<blocks, 256, 0, state->stream>>>(
+                                    (T *)out.data, tokens, (const T *)weight.data, rows, dim)));
     else
-        WITH_STORAGE(dtype, (embedding_forward_kernel<T, 1>
-                             <<<blocks, 256, 0, state->stream>>>((T *)out, ids, (const T *)weight, rows, dim)));
+        WITH_STORAGE(out.dtype, (embedding_forward_kernel<T, 1><<<blocks, 256, 0, state->stream>>>(
+                                    (T *)out.data, tokens, (const T *)weight.data, rows, dim)));
     LAUNCH_CHECK(state);
     cuda_scope_end(state);
 }
@@ -237,11 +239,12 @@ static __global__ void embedding_join_kernel(float *dweight, const float *head, 
     }
 }
 
-extern "C" void cuda_embedding_backward(Ops *ops, float *dweight, const void *dout, const int32_t *ids, int64_t rows,
-                                        int dim, int vocab, DType dtype) {
+extern "C" void cuda_embedding_backward(Ops *ops, Tensor dweight, Tensor dout, Tensor ids) {
+    int64_t rows = dout.rows;
+    int dim = (int)dout.cols, vocab = (int)dweight.rows;
     if (rows == 0) return;
     assert(rows < INT32_MAX);
-    CudaState *state = cuda_scope_begin(ops, OP_ELEMENTWISE);
+    CudaState *state = cuda_scope_begin(ops, OP_EMBEDDING_BACKWARD);
     char *scratch = (char *)cuda_scratch(state, workspace_embedding_backward(rows, dim));
     if (!scratch) {
         cuda_scope_end(state);
@@ -257,7 +260,8 @@ extern "C" void cuda_embedding_backward(Ops *ops, float *dweight, const void *do
 
     int from = 0;
     for (int shift = 0; shift == 0 || (vocab - 1) >> shift; shift += SORT_BITS) {
-        const int32_t *in = shift ? sorted_ids[from] : ids, *in_positions = shift ? positions[from] : NULL;
+        const int32_t *in = shift ? sorted_ids[from] : (const int32_t *)ids.data;
+        const int32_t *in_positions = shift ? positions[from] : NULL;
         int to = shift ? 1 - from : 0;
         sort_count_kernel<<<(unsigned)tiles, 256, 0, state->stream>>>(counts, in, rows, shift);
         sort_scan_kernel<<<1, 1024, 0, state->stream>>>(counts, tiles << SORT_BITS);
@@ -266,17 +270,19 @@ extern "C" void cuda_embedding_backward(Ops *ops, float *dweight, const void *do
         LAUNCH_CHECK(state);
         from = to;
     }
-    bool vector_path = dim % 8 == 0 && all_aligned(16, dout, dweight);
+    float *sums = (float *)dweight.data;
+    bool vector_path = dim % 8 == 0 && all_aligned(16, dout.data, sums);
     int columns = vector_path ? dim / 8 : dim, threads = columns <= 128 ? 128 : 256;
     if (vector_path)
-        WITH_STORAGE(dtype, (embedding_piece_kernel<T, 8><<<(unsigned)pieces, threads, 0, state->stream>>>(
-                                dweight, head, tail, (const T *)dout, sorted_ids[from], positions[from], rows, dim)));
+        WITH_STORAGE(dout.dtype,
+                     (embedding_piece_kernel<T, 8><<<(unsigned)pieces, threads, 0, state->stream>>>(
+                         sums, head, tail, (const T *)dout.data, sorted_ids[from], positions[from], rows, dim)));
     else
-        WITH_STORAGE(dtype, (embedding_piece_kernel<T, 1><<<(unsigned)pieces, threads, 0, state->stream>>>(
-                                dweight, head, tail, (const T *)dout, sorted_ids[from], positions[from], rows, dim)));
+        WITH_STORAGE(dout.dtype,
+                     (embedding_piece_kernel<T, 1><<<(unsigned)pieces, threads, 0, state->stream>>>(
+                         sums, head, tail, (const T *)dout.data, sorted_ids[from], positions[from], rows, dim)));
     LAUNCH_CHECK(state);
-    embedding_join_kernel<<<(unsigned)pieces, 256, 0, state->stream>>>(dweight, head, tail, sorted_ids[from], rows,
-                                                                       dim);
+    embedding_join_kernel<<<(unsigned)pieces, 256, 0, state->stream>>>(sums, head, tail, sorted_ids[from], rows, dim);
     LAUNCH_CHECK(state);
     cuda_scope_end(state);
 }

@@ -15,6 +15,7 @@ static const float GEMM_SMALL_MS = 0.03f;     // products too short to heat the 
 
 typedef enum GemmKind { GEMM_FORWARD, GEMM_BACKWARD_INPUT, GEMM_BACKWARD_WEIGHT } GemmKind;
 static const char *const kind_name[] = {"forward", "dgrad", "wgrad"};
+static const OpId kind_op[] = {OP_LINEAR_FORWARD, OP_LINEAR_BACKWARD_INPUT, OP_LINEAR_BACKWARD_WEIGHT};
 
 // Column-major, as cuBLAS thinks: D[m, n] = op(A) op(B), + C where something is added.
 typedef struct GemmShape {
@@ -271,7 +272,7 @@ static Gemm *gemm_find(CudaState *state, const GemmShape *shape) {
 static void gemm(Ops *ops, GemmKind kind, void *d, const void *a, const void *b, const void *c, int64_t m, int64_t n,
                  int64_t k, int64_t in_stride, DType dtype) {
     if (m == 0 || n == 0) return;
-    CudaState *state = cuda_scope_begin(ops, OP_GEMM);
+    CudaState *state = cuda_scope_begin(ops, kind_op[kind]);
     if (k == 0) { // happens only for a weight gradient
         if (!c) CUDA_CHECK(state, cudaMemsetAsync(d, 0, (size_t)(m * n) * sizeof(float), state->stream));
         cuda_scope_end(state);
@@ -289,18 +290,17 @@ static void gemm(Ops *ops, GemmKind kind, void *d, const void *a, const void *b,
 }
 
 // Row-major [rows, dim] is column-major [dim, rows], so the operands change places.
-void gemm_linear_forward(Ops *ops, void *out, const void *in, int64_t in_stride, const void *weight, const void *add,
-                         int64_t rows, int in_dim, int out_dim, DType dtype) {
-    gemm(ops, GEMM_FORWARD, out, weight, in, add, out_dim, rows, in_dim, in_stride, dtype);
+void gemm_linear_forward(Ops *ops, Tensor out, Tensor in, Tensor weight, Tensor add) {
+    gemm(ops, GEMM_FORWARD, out.data, weight.data, in.data, add.data, weight.rows, in.rows, weight.cols, in.stride,
+         in.dtype);
 }
 
-void gemm_linear_backward_input(Ops *ops, void *din, const void *dout, const void *weight, int64_t rows, int in_dim,
-                                int out_dim, DType dtype) {
-    gemm(ops, GEMM_BACKWARD_INPUT, din, weight, dout, NULL, in_dim, rows, out_dim, in_dim, dtype);
+void gemm_linear_backward_input(Ops *ops, Tensor din, Tensor dout, Tensor weight) {
+    gemm(ops, GEMM_BACKWARD_INPUT, din.data, weight.data, dout.data, NULL, weight.cols, dout.rows, weight.rows,
+         weight.cols, dout.dtype);
 }
 
-void cuda_linear_backward_weight(Ops *ops, float *dweight, const void *dout, const void *in, int64_t in_stride,
-                                 int64_t rows, int in_dim, int out_dim, bool accumulate, DType dtype) {
-    gemm(ops, GEMM_BACKWARD_WEIGHT, dweight, in, dout, accumulate ? dweight : NULL, in_dim, out_dim, rows, in_stride,
-         dtype);
+void cuda_linear_backward_weight(Ops *ops, Tensor dweight, Tensor dout, Tensor in, bool accumulate) {
+    gemm(ops, GEMM_BACKWARD_WEIGHT, dweight.data, in.data, dout.data, accumulate ? dweight.data : NULL, dweight.cols,
+         dweight.rows, in.rows, in.stride, in.dtype);
 }

@@ -86,29 +86,32 @@ static void grouped_plain(CudaState *state, const GroupedCall *call, DType dtype
     LAUNCH_CHECK(state);
 }
 
-static void grouped_run(Ops *ops, const GroupedCall *call, DType dtype) {
-    CudaState *state = cuda_scope_begin(ops, OP_MOE);
+static void grouped_run(Ops *ops, OpId op, const GroupedCall *call, DType dtype) {
+    CudaState *state = cuda_scope_begin(ops, op);
     const bool done = dtype == DTYPE_BF16 && (grouped_sm90(state, call) || grouped_mma(state, call));
     if (!done) grouped_plain(state, call, dtype);
     cuda_scope_end(state);
 }
 
-void cuda_grouped_linear_forward(Ops *ops, void *out, const void *in, const void *weight, const int32_t *offsets,
-                                 int experts, int64_t rows, int in_dim, int out_dim, DType dtype) {
-    GroupedCall call = {GROUPED_FORWARD, out, in, weight, offsets, experts, rows, 0, out_dim, in_dim, false};
-    grouped_run(ops, &call, dtype);
+static GroupedCall grouped_call(GroupedProduct product, Tensor out, Tensor a, Tensor b, Tensor offsets) {
+    return {product, out.data, a.data, b.data, (const int32_t *)offsets.data, (int)offsets.cols - 1, a.rows};
 }
 
-void cuda_grouped_linear_backward_input(Ops *ops, void *din, const void *dout, const void *weight,
-                                        const int32_t *offsets, int experts, int64_t rows, int in_dim, int out_dim,
-                                        DType dtype) {
-    GroupedCall call = {GROUPED_INPUT, din, dout, weight, offsets, experts, rows, 0, in_dim, out_dim, false};
-    grouped_run(ops, &call, dtype);
+void cuda_grouped_linear_forward(Ops *ops, Tensor out, Tensor in, Tensor weight, Tensor offsets) {
+    GroupedCall call = grouped_call(GROUPED_FORWARD, out, in, weight, offsets);
+    call.n = (int)out.cols, call.k = (int)in.cols;
+    grouped_run(ops, OP_GROUPED_LINEAR_FORWARD, &call, in.dtype);
 }
 
-void cuda_grouped_linear_backward_weight(Ops *ops, float *dweight, const void *dout, const void *in,
-                                         const int32_t *offsets, int experts, int64_t rows, int in_dim, int out_dim,
-                                         bool accumulate, DType dtype) {
-    GroupedCall call = {GROUPED_WEIGHT, dweight, dout, in, offsets, experts, rows, out_dim, in_dim, 0, accumulate};
-    grouped_run(ops, &call, dtype);
+void cuda_grouped_linear_backward_input(Ops *ops, Tensor din, Tensor dout, Tensor weight, Tensor offsets) {
+    GroupedCall call = grouped_call(GROUPED_INPUT, din, dout, weight, offsets);
+    call.n = (int)din.cols, call.k = (int)dout.cols;
+    grouped_run(ops, OP_GROUPED_LINEAR_BACKWARD_INPUT, &call, dout.dtype);
+}
+
+void cuda_grouped_linear_backward_weight(Ops *ops, Tensor dweight, Tensor dout, Tensor in, Tensor offsets,
+                                         bool accumulate) {
+    GroupedCall call = grouped_call(GROUPED_WEIGHT, dweight, dout, in, offsets);
+    call.m = (int)dout.cols, call.n = (int)in.cols, call.accumulate = accumulate;
+    grouped_run(ops, OP_GROUPED_LINEAR_BACKWARD_WEIGHT, &call, in.dtype);
 }

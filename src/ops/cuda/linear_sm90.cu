@@ -184,19 +184,20 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, 1)
 template <GroupedProduct PRODUCT, Ending ENDING, int TILE_N, int STAGES>
 static bool linear_launch(CudaState *state, const LinearCall *call) {
     using C = LinearConfig<PRODUCT, ENDING, TILE_N, STAGES>;
-    const int64_t rows = call->rows;
-    const int n = call->n, k = call->k;
-    CUtensorMap a = rows_map_make(state, call->in, rows, k, call->in_stride, C::A_BOX, TILE_K);
-    CUtensorMap b = PRODUCT == GROUPED_INPUT ? map_make(state, call->weight, DTYPE_BF16, 1, k, n, C::B_BOX, 64)
-                                             : map_make(state, call->weight, DTYPE_BF16, 1, n, k, C::B_BOX, TILE_K);
-    CUtensorMap out = map_make(state, call->out, DTYPE_BF16, 1, rows, n, 64, 64);
-    CUtensorMap add = ENDING == ENDING_ADD ? map_make(state, call->add, DTYPE_BF16, 1, rows, n, 64, 64) : out;
+    const int64_t rows = call->out.rows;
+    const int n = (int)call->out.cols, k = (int)call->in.cols;
+    const void *weight = call->weight.data;
+    CUtensorMap a = rows_map_make(state, call->in.data, rows, k, call->in.stride, C::A_BOX, TILE_K);
+    CUtensorMap b = PRODUCT == GROUPED_INPUT ? map_make(state, weight, DTYPE_BF16, 1, k, n, C::B_BOX, 64)
+                                             : map_make(state, weight, DTYPE_BF16, 1, n, k, C::B_BOX, TILE_K);
+    CUtensorMap out = map_make(state, call->out.data, DTYPE_BF16, 1, rows, n, 64, 64);
+    CUtensorMap add = ENDING == ENDING_ADD ? map_make(state, call->add.data, DTYPE_BF16, 1, rows, n, 64, 64) : out;
     if (state->failure) return true;
     GroupedArgs args = {
         NULL, 1, (int)ceil_div64(rows, TILE_M), (int)ceil_div64(n, TILE_N), (int)ceil_div64(k, TILE_K), false, NULL, 0};
     Rotation rotation = {};
-    if (const QkRopeShape *rope = call->rope)
-        rotation = {rope->cos, rope->sin, rope->seq, rope->first_position,
+    if (const Rope *rope = call->rope)
+        rotation = {(const float *)rope->cos.data, (const float *)rope->sin.data, rope->seq, rope->first_position,
                     (rope->heads + rope->kv_heads) * rope->head_dim};
     persistent_launch<C>(state, linear_kernel<C>, C::SHARED, a, b, add, out, args, rotation);
     return true;
@@ -216,20 +217,22 @@ static bool call_fits(CudaState *state, const LinearCall *call) {
     static int there = -1; // asking costs some microseconds
     if (there < 0)
         there = kernel_is_there(state->arch, linear_kernel<LinearConfig<GROUPED_FORWARD, ENDING_PLAIN, 192, 4>>);
-    const bool aligned =
-        (((uintptr_t)call->out | (uintptr_t)call->add | (uintptr_t)call->in | (uintptr_t)call->weight) & 15) == 0;
-    return there && aligned && call->n % 8 == 0 && call->k % 8 == 0 && call->in_stride % 8 == 0 && call->rows > 0;
+    const bool aligned = (((uintptr_t)call->out.data | (uintptr_t)call->add.data | (uintptr_t)call->in.data |
+                           (uintptr_t)call->weight.data) &
+                          15) == 0;
+    return there && aligned && call->out.cols % 8 == 0 && call->in.cols % 8 == 0 && call->in.stride % 8 == 0 &&
+           call->out.rows > 0;
 }
 
-static bool rope_fits(const QkRopeShape *rope) {
-    const bool aligned = (((uintptr_t)rope->cos | (uintptr_t)rope->sin) & 7) == 0;
-    return aligned && !rope->q_weight && !rope->k_weight && (rope->head_dim == 64 || rope->head_dim == 128);
+static bool rope_fits(const Rope *rope) {
+    const bool aligned = (((uintptr_t)rope->cos.data | (uintptr_t)rope->sin.data) & 7) == 0;
+    return aligned && !rope->q_weight.data && !rope->k_weight.data && (rope->head_dim == 64 || rope->head_dim == 128);
 }
 
 bool linear_sm90(CudaState *state, const LinearCall *call, int variant) {
     if (!call_fits(state, call) || (call->rope && !rope_fits(call->rope))) return false;
     if (call->backward) return linear_variant<GROUPED_INPUT, ENDING_PLAIN>(state, call, variant);
-    if (call->add) return linear_variant<GROUPED_FORWARD, ENDING_ADD>(state, call, variant);
+    if (call->add.data) return linear_variant<GROUPED_FORWARD, ENDING_ADD>(state, call, variant);
     if (!call->rope) return linear_variant<GROUPED_FORWARD, ENDING_PLAIN>(state, call, variant);
     return call->rope->head_dim == 64 ? linear_variant<GROUPED_FORWARD, ENDING_ROTATE_64>(state, call, variant)
                                       : linear_variant<GROUPED_FORWARD, ENDING_ROTATE_128>(state, call, variant);

@@ -5,15 +5,12 @@
 #include "ops/cuda/cuda.h"
 
 typedef struct LinearCall {
-    void *out;               // [rows, n]
-    const void *in;          // [rows, k]
-    int64_t in_stride;       // elements from one row of in to the next
-    const void *weight;      // [n, k]; backward [k, n]
-    const void *add;         // [rows, n] or NULL; forward only
-    const QkRopeShape *rope; // without norm weights, or NULL; forward only, without add
-    int64_t rows;
-    int n, k;
-    bool backward; // the gradient of a linear layer's input
+    Tensor out;       // [rows, n]
+    Tensor in;        // [rows, k], any stride
+    Tensor weight;    // [n, k]; backward [k, n]
+    Tensor add;       // [rows, n] or absent; forward only
+    const Rope *rope; // without norm weights, or NULL; forward only, without add
+    bool backward;    // the gradient of a linear layer's input
 } LinearCall;
 
 #ifdef __cplusplus

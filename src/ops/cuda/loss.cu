@@ -287,23 +287,27 @@ static bool clusters_are_there(const CudaState *state) {
     return state->arch >= 90 && there;
 }
 
-extern "C" void cuda_cross_entropy(Ops *ops, float *losses, void *logits, const int32_t *targets, const float *scale,
-                                   int64_t rows, int vocab, DType dtype) {
+extern "C" void cuda_cross_entropy(Ops *ops, Tensor losses, Tensor logits, Tensor targets, Tensor scale) {
+    int64_t rows = logits.rows;
+    int vocab = (int)logits.cols;
     if (rows == 0) return;
-    CudaState *state = cuda_scope_begin(ops, OP_ELEMENTWISE);
-    size_t row_bytes = (size_t)vocab * dtype_size(dtype);
-    if (row_bytes % 16 || !all_aligned(16, logits))
-        WITH_STORAGE(dtype, (cross_entropy_scalar_kernel<T>
-                             <<<(unsigned)rows, 512, 0, state->stream>>>(losses, (T *)logits, targets, scale, vocab)));
+    CudaState *state = cuda_scope_begin(ops, OP_CROSS_ENTROPY);
+    float *out = (float *)losses.data;
+    const int32_t *wanted = (const int32_t *)targets.data;
+    const float *scale_at = (const float *)scale.data;
+    size_t row_bytes = (size_t)vocab * dtype_size(logits.dtype);
+    if (row_bytes % 16 || !all_aligned(16, logits.data))
+        WITH_STORAGE(logits.dtype, (cross_entropy_scalar_kernel<T><<<(unsigned)rows, 512, 0, state->stream>>>(
+                                       out, (T *)logits.data, wanted, scale_at, vocab)));
     else if (row_bytes <= 512 * 6 * 16 + (size_t)(state->shared_limit / 2 - 2048))
-        WITH_STORAGE(dtype,
-                     (cross_entropy_launch<T, 512, 6, 2, 1>(state, losses, (T *)logits, targets, scale, rows, vocab)));
+        WITH_STORAGE(logits.dtype, (cross_entropy_launch<T, 512, 6, 2, 1>(state, out, (T *)logits.data, wanted,
+                                                                          scale_at, rows, vocab)));
     else if (clusters_are_there(state))
-        WITH_STORAGE(dtype,
-                     (cross_entropy_launch<T, 512, 6, 2, 2>(state, losses, (T *)logits, targets, scale, rows, vocab)));
+        WITH_STORAGE(logits.dtype, (cross_entropy_launch<T, 512, 6, 2, 2>(state, out, (T *)logits.data, wanted,
+                                                                          scale_at, rows, vocab)));
     else
-        WITH_STORAGE(dtype,
-                     (cross_entropy_launch<T, 1024, 6, 1, 1>(state, losses, (T *)logits, targets, scale, rows, vocab)));
+        WITH_STORAGE(logits.dtype, (cross_entropy_launch<T, 1024, 6, 1, 1>(state, out, (T *)logits.data, wanted,
+                                                                           scale_at, rows, vocab)));
     LAUNCH_CHECK(state);
     cuda_scope_end(state);
 }

@@ -1,8 +1,25 @@
-// How evenly experts are loaded, and the bias that evens them out: a block for each layer, over its experts' counts.
+// How many tokens experts get over micro-batches, how evenly that is, and the bias that evens it out: a block for each
+// layer, over its experts' counts.
 #include "ops/cuda/cuda.h"
 #include "ops/cuda/reduce.cuh"
 
 enum { LOAD_THREADS = 256 };
+
+static __global__ __launch_bounds__(LOAD_THREADS) void add_counts_kernel(int32_t *total, const int32_t *counts,
+                                                                         int experts, bool accumulate) {
+    for (int e = (int)threadIdx.x; e < experts; e += LOAD_THREADS) {
+        int64_t at = (int64_t)blockIdx.x * experts + e;
+        total[at] = accumulate ? total[at] + counts[at] : counts[at];
+    }
+}
+
+extern "C" void cuda_moe_add_counts(Ops *ops, Tensor total, Tensor counts, bool accumulate) {
+    CudaState *state = cuda_scope_begin(ops, OP_MOE_ADD_COUNTS);
+    add_counts_kernel<<<(unsigned)counts.rows, LOAD_THREADS, 0, state->stream>>>(
+        (int32_t *)total.data, (const int32_t *)counts.data, (int)counts.cols, accumulate);
+    LAUNCH_CHECK(state);
+    cuda_scope_end(state);
+}
 
 // Counts are whole numbers below 2^53 in all, so that their sum is exact in any order.
 static __global__ __launch_bounds__(LOAD_THREADS) void load_stats_kernel(float *stats, const int32_t *counts,
@@ -31,9 +48,10 @@ static __global__ __launch_bounds__(LOAD_THREADS) void load_stats_kernel(float *
     stats[MOE_LOAD_DEAD] = (float)dead;
 }
 
-extern "C" void cuda_moe_load_stats(Ops *ops, float *stats, const int32_t *counts, int layers, int experts) {
-    CudaState *state = cuda_scope_begin(ops, OP_MOE);
-    load_stats_kernel<<<(unsigned)layers, LOAD_THREADS, 0, state->stream>>>(stats, counts, experts);
+extern "C" void cuda_moe_load_stats(Ops *ops, Tensor stats, Tensor counts) {
+    CudaState *state = cuda_scope_begin(ops, OP_MOE_LOAD_STATS);
+    load_stats_kernel<<<(unsigned)counts.rows, LOAD_THREADS, 0, state->stream>>>(
+        (float *)stats.data, (const int32_t *)counts.data, (int)counts.cols);
     LAUNCH_CHECK(state);
     cuda_scope_end(state);
 }
@@ -55,10 +73,10 @@ static __global__ __launch_bounds__(LOAD_THREADS) void bias_update_kernel(float 
     }
 }
 
-extern "C" void cuda_moe_bias_update(Ops *ops, float *bias, const int32_t *counts, const int32_t *skip, float rate,
-                                     int layers, int experts) {
-    CudaState *state = cuda_scope_begin(ops, OP_MOE);
-    bias_update_kernel<<<(unsigned)layers, LOAD_THREADS, 0, state->stream>>>(bias, counts, skip, rate, experts);
+extern "C" void cuda_moe_bias_update(Ops *ops, Tensor bias, Tensor counts, Tensor skip, float rate) {
+    CudaState *state = cuda_scope_begin(ops, OP_MOE_BIAS_UPDATE);
+    bias_update_kernel<<<(unsigned)counts.rows, LOAD_THREADS, 0, state->stream>>>(
+        (float *)bias.data, (const int32_t *)counts.data, (const int32_t *)skip.data, rate, (int)counts.cols);
     LAUNCH_CHECK(state);
     cuda_scope_end(state);
 }

@@ -36,19 +36,20 @@ static __global__ __launch_bounds__(256) void moe_gather_kernel(T *__restrict__ 
     }
 }
 
-extern "C" void cuda_moe_gather(Ops *ops, void *rows_out, const void *in, const MoeRouting *routing,
-                                const MoeShape *shape, int dim, DType dtype) {
-    CudaState *state = cuda_scope_begin(ops, OP_MOE);
-    int token_blocks = (int)ceil_div64(shape->tokens, 8);
-    unsigned blocks = (unsigned)(token_blocks + shape->experts);
-    if (dim % 8 == 0 && all_aligned(16, rows_out, in))
-        WITH_STORAGE(dtype, (moe_gather_kernel<T, 8><<<blocks, 256, 0, state->stream>>>(
-                                (T *)rows_out, (const T *)in, routing->row_of_slot, routing->counts, routing->offsets,
-                                shape->tokens, token_blocks, shape->top_k, dim)));
+extern "C" void cuda_moe_gather(Ops *ops, Tensor out, Tensor in, const MoeRouting *routing) {
+    const MoePointers p = moe_pointers(routing);
+    const int dim = (int)in.cols;
+    CudaState *state = cuda_scope_begin(ops, OP_MOE_GATHER);
+    int token_blocks = (int)ceil_div64(p.tokens, 8);
+    unsigned blocks = (unsigned)(token_blocks + p.experts);
+    if (dim % 8 == 0 && all_aligned(16, out.data, in.data))
+        WITH_STORAGE(in.dtype, (moe_gather_kernel<T, 8><<<blocks, 256, 0, state->stream>>>(
+                                   (T *)out.data, (const T *)in.data, p.row_of_slot, p.counts, p.offsets, p.tokens,
+                                   token_blocks, p.top_k, dim)));
     else
-        WITH_STORAGE(dtype, (moe_gather_kernel<T, 1><<<blocks, 256, 0, state->stream>>>(
-                                (T *)rows_out, (const T *)in, routing->row_of_slot, routing->counts, routing->offsets,
-                                shape->tokens, token_blocks, shape->top_k, dim)));
+        WITH_STORAGE(in.dtype, (moe_gather_kernel<T, 1><<<blocks, 256, 0, state->stream>>>(
+                                   (T *)out.data, (const T *)in.data, p.row_of_slot, p.counts, p.offsets, p.tokens,
+                                   token_blocks, p.top_k, dim)));
     LAUNCH_CHECK(state);
     cuda_scope_end(state);
 }
@@ -82,19 +83,20 @@ static __global__ __launch_bounds__(256) void moe_sum_kernel(T *out, const T *__
     }
 }
 
-extern "C" void cuda_moe_sum(Ops *ops, void *out, const void *rows_in, const void *add, const MoeRouting *routing,
-                             const MoeShape *shape, int dim, DType dtype) {
-    if (shape->tokens == 0) return;
-    CudaState *state = cuda_scope_begin(ops, OP_MOE);
-    unsigned blocks = (unsigned)ceil_div64(shape->tokens, 8);
-    if (dim % 8 == 0 && all_aligned(16, out, rows_in, add))
-        WITH_STORAGE(dtype, (moe_sum_kernel<T, 8><<<blocks, 256, 0, state->stream>>>(
-                                (T *)out, (const T *)rows_in, (const T *)add, routing->row_of_slot, shape->tokens,
-                                shape->top_k, dim)));
+extern "C" void cuda_moe_sum(Ops *ops, Tensor out, Tensor in, Tensor add, const MoeRouting *routing) {
+    const MoePointers p = moe_pointers(routing);
+    const int dim = (int)in.cols;
+    if (p.tokens == 0) return;
+    CudaState *state = cuda_scope_begin(ops, OP_MOE_SUM);
+    unsigned blocks = (unsigned)ceil_div64(p.tokens, 8);
+    if (dim % 8 == 0 && all_aligned(16, out.data, in.data, add.data))
+        WITH_STORAGE(in.dtype, (moe_sum_kernel<T, 8><<<blocks, 256, 0, state->stream>>>(
+                                   (T *)out.data, (const T *)in.data, (const T *)add.data, p.row_of_slot, p.tokens,
+                                   p.top_k, dim)));
     else
-        WITH_STORAGE(dtype, (moe_sum_kernel<T, 1><<<blocks, 256, 0, state->stream>>>(
-                                (T *)out, (const T *)rows_in, (const T *)add, routing->row_of_slot, shape->tokens,
-                                shape->top_k, dim)));
+        WITH_STORAGE(in.dtype, (moe_sum_kernel<T, 1><<<blocks, 256, 0, state->stream>>>(
+                                   (T *)out.data, (const T *)in.data, (const T *)add.data, p.row_of_slot, p.tokens,
+                                   p.top_k, dim)));
     LAUNCH_CHECK(state);
     cuda_scope_end(state);
 }

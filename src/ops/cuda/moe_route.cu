@@ -13,13 +13,9 @@
 
 enum { EXPERTS_MAX = OPS_CUDA_EXPERTS_MAX, ROUTE_WARPS = 8 };
 
-typedef struct RouteParams {
-    MoeRouting r;
-    int64_t tokens, rows;
-    int experts, top_k, row_align;
-    bool norm_topk;
-    MoeForce force;
-} RouteParams;
+struct RouteParams : MoePointers {
+    int row_align; // expert rows start at multiples of this
+};
 
 // Floats as unsigned integers of the same order; 0 is below all of them, NaN comes lowest.
 static __device__ __forceinline__ uint32_t ordered(float value) {
@@ -41,15 +37,15 @@ static __global__ __launch_bounds__(256) void route_choose_kernel(RouteParams p,
         counts[e] = 0;
     // Every row starts as unused; the third kernel fills those in use.
     for (int64_t row = (int64_t)blockIdx.x * 256 + threadIdx.x; row < p.rows; row += (int64_t)gridDim.x * 256) {
-        p.r.slot_of_row[row] = -1;
-        p.r.row_weight[row] = 0;
+        p.slot_of_row[row] = -1;
+        p.row_weight[row] = 0;
     }
     __syncthreads();
     float prob_sum[P] = {}, bias[P];
 #pragma unroll
     for (int i = 0; i < P; i++) {
         int e = lane + 32 * i;
-        bias[i] = p.r.bias && e < p.experts ? p.r.bias[e] : 0;
+        bias[i] = p.bias && e < p.experts ? p.bias[e] : 0;
     }
     for (int turn = warp; turn < ROUTE_TILE; turn += ROUTE_WARPS) {
         int64_t token = (int64_t)blockIdx.x * ROUTE_TILE + turn;
@@ -58,7 +54,7 @@ static __global__ __launch_bounds__(256) void route_choose_kernel(RouteParams p,
 #pragma unroll
         for (int i = 0; i < P; i++) {
             int e = lane + 32 * i;
-            prob[i] = e < p.experts ? p.r.logits[token * p.experts + e] : -INFINITY;
+            prob[i] = e < p.experts ? p.logits[token * p.experts + e] : -INFINITY;
             max = fmaxf(max, prob[i]);
         }
         max = warp_max(max);
@@ -75,9 +71,9 @@ static __global__ __launch_bounds__(256) void route_choose_kernel(RouteParams p,
             prob[i] /= sum;
             prob_sum[i] += prob[i];
             key[i] = e < p.experts ? ordered(prob[i] + bias[i]) : 0;
-            if (e < p.experts) p.r.probs[token * p.experts + e] = prob[i];
+            if (e < p.experts) p.probs[token * p.experts + e] = prob[i];
         }
-        if (lane == 0) p.r.lse[token] = max + logf(sum);
+        if (lane == 0) p.lse[token] = max + logf(sum);
         float chosen_prob = 0, total = 0; // of choice number `lane`
         int chosen = 0;
         for (int j = 0; j < p.top_k; j++) {
@@ -108,8 +104,8 @@ static __global__ __launch_bounds__(256) void route_choose_kernel(RouteParams p,
         }
         if (lane < p.top_k) {
             int64_t slot = token * p.top_k + lane;
-            p.r.expert[slot] = chosen;
-            p.r.weight[slot] = p.norm_topk ? chosen_prob / total : chosen_prob;
+            p.expert[slot] = chosen;
+            p.weight[slot] = p.norm_topk ? chosen_prob / total : chosen_prob;
             atomicAdd(&counts[chosen], 1);
         }
     }
@@ -161,8 +157,8 @@ static __global__ __launch_bounds__(1024) void route_place_kernel(RouteParams p,
             total += own;
             prob_total += prob_part[s * width + e];
         }
-        p.r.counts[e] = total;
-        p.r.prob_sum[e] = prob_total;
+        p.counts[e] = total;
+        p.prob_sum[e] = prob_total;
         first[e + 1] = (total + p.row_align - 1) / p.row_align * p.row_align;
     }
     if (threadIdx.x == 0) first[0] = 0;
@@ -175,7 +171,7 @@ static __global__ __launch_bounds__(1024) void route_place_kernel(RouteParams p,
         if (at <= p.experts && at >= step) first[at] += below;
         __syncthreads();
     }
-    if ((int)threadIdx.x <= p.experts) p.r.offsets[threadIdx.x] = first[threadIdx.x];
+    if ((int)threadIdx.x <= p.experts) p.offsets[threadIdx.x] = first[threadIdx.x];
     if (e >= p.experts) return;
     int32_t row = first[e] + part[threadIdx.x];
 #pragma unroll 4
@@ -200,7 +196,7 @@ static __global__ __launch_bounds__(256) void route_permute_kernel(RouteParams p
     __syncthreads();
     int32_t *own = place + warp * p.experts;
     for (int64_t slot = begin + lane; slot < end; slot += 32)
-        atomicAdd(&own[p.r.expert[slot]], 1);
+        atomicAdd(&own[p.expert[slot]], 1);
     __syncthreads();
     for (int e = (int)threadIdx.x; e < p.experts; e += 256) {
         int32_t row = tile_rows[(int64_t)blockIdx.x * p.experts + e];
@@ -214,34 +210,34 @@ static __global__ __launch_bounds__(256) void route_permute_kernel(RouteParams p
     for (int64_t base = begin; base < end; base += 32) {
         int64_t slot = base + lane;
         bool real = slot < end;
-        int expert = real ? p.r.expert[slot] : -1;
+        int expert = real ? p.expert[slot] : -1;
         unsigned same = __match_any_sync(FULL_WARP, expert);
         int before = __popc(same & ((1u << lane) - 1));
         int32_t row = real ? own[expert] + before : 0;
         __syncwarp();
         if (real) {
             if (before == 0) own[expert] += __popc(same);
-            p.r.row_of_slot[slot] = row;
-            p.r.slot_of_row[row] = (int32_t)slot;
-            p.r.row_weight[row] = p.r.weight[slot];
+            p.row_of_slot[slot] = row;
+            p.slot_of_row[row] = (int32_t)slot;
+            p.row_weight[row] = p.weight[slot];
         }
         __syncwarp();
     }
 }
 
-static RouteParams route_params(Ops *ops, const MoeRouting *routing, const MoeShape *shape) {
-    assert(shape->experts <= EXPERTS_MAX && shape->top_k <= OPS_CUDA_TOP_K_MAX && shape->top_k <= shape->experts);
-    assert(shape->tokens * shape->top_k < INT32_MAX);
-    return (RouteParams){*routing,     shape->tokens,  shape->rows,      shape->experts,
-                         shape->top_k, ops->row_align, shape->norm_topk, shape->force};
+static RouteParams route_params(Ops *ops, const MoeRouting *routing) {
+    RouteParams p = {moe_pointers(routing), ops->row_align};
+    assert(p.experts <= EXPERTS_MAX && p.top_k <= OPS_CUDA_TOP_K_MAX && p.top_k <= p.experts);
+    assert(p.tokens * p.top_k < INT32_MAX);
+    return p;
 }
 
-extern "C" void cuda_moe_route_forward(Ops *ops, const MoeRouting *routing, const MoeShape *shape) {
-    CudaState *state = cuda_scope_begin(ops, OP_MOE);
-    RouteParams p = route_params(ops, routing, shape);
-    char *scratch = (char *)cuda_scratch(state, workspace_moe_route_forward(shape->tokens, shape->experts));
+extern "C" void cuda_moe_route_forward(Ops *ops, const MoeRouting *routing) {
+    CudaState *state = cuda_scope_begin(ops, OP_MOE_ROUTE_FORWARD);
+    const RouteParams p = route_params(ops, routing);
+    char *scratch = (char *)cuda_scratch(state, workspace_moe_route_forward(p.tokens, p.experts));
     if (scratch) {
-        int tiles = (int)ceil_div64(shape->tokens, ROUTE_TILE);
+        int tiles = (int)ceil_div64(p.tokens, ROUTE_TILE);
         int32_t *tile_counts = (int32_t *)scratch;
         float *tile_probs = (float *)(scratch + workspace_align((size_t)tiles * (size_t)p.experts * sizeof(float)));
         if (p.experts <= 32)
@@ -277,10 +273,10 @@ static __global__ __launch_bounds__(256) void route_backward_kernel(RouteParams 
     float dchosen = 0, chosen_prob = 0, weight = 0;
     if (lane < p.top_k) {
         int64_t slot = token * p.top_k + lane;
-        chosen = p.r.expert[slot];
-        chosen_prob = p.r.probs[token * p.experts + chosen];
-        weight = p.r.weight[slot];
-        if (drow_weight) dchosen = drow_weight[p.r.row_of_slot[slot]];
+        chosen = p.expert[slot];
+        chosen_prob = p.probs[token * p.experts + chosen];
+        weight = p.weight[slot];
+        if (drow_weight) dchosen = drow_weight[p.row_of_slot[slot]];
     }
     if (p.norm_topk) {
         float sum = warp_sum(chosen_prob), dot = warp_sum(dchosen * weight);
@@ -290,7 +286,7 @@ static __global__ __launch_bounds__(256) void route_backward_kernel(RouteParams 
 #pragma unroll
     for (int i = 0; i < P; i++) {
         int e = lane + 32 * i;
-        prob[i] = e < p.experts ? p.r.probs[token * p.experts + e] : 0;
+        prob[i] = e < p.experts ? p.probs[token * p.experts + e] : 0;
         grad[i] = dprob && e < p.experts ? dprob[e] : 0;
     }
     for (int j = 0; j < p.top_k; j++) {
@@ -304,7 +300,7 @@ static __global__ __launch_bounds__(256) void route_backward_kernel(RouteParams 
     for (int i = 0; i < P; i++)
         dot += prob[i] * grad[i];
     dot = warp_sum(dot);
-    float z = z_coef ? 2.0f * *z_coef * p.r.lse[token] : 0;
+    float z = z_coef ? 2.0f * *z_coef * p.lse[token] : 0;
 #pragma unroll
     for (int i = 0; i < P; i++) {
         int e = lane + 32 * i;
@@ -312,19 +308,22 @@ static __global__ __launch_bounds__(256) void route_backward_kernel(RouteParams 
     }
 }
 
-extern "C" void cuda_moe_route_backward(Ops *ops, float *dlogits, const float *drow_weight, const float *dprob,
-                                        const float *z_coef, const MoeRouting *routing, const MoeShape *shape) {
-    CudaState *state = cuda_scope_begin(ops, OP_MOE);
-    RouteParams p = route_params(ops, routing, shape);
-    unsigned blocks = (unsigned)ceil_div64(shape->tokens, 8);
+extern "C" void cuda_moe_route_backward(Ops *ops, Tensor dlogits, Tensor drow_weight, Tensor dprob, Tensor z_coef,
+                                        const MoeRouting *routing) {
+    CudaState *state = cuda_scope_begin(ops, OP_MOE_ROUTE_BACKWARD);
+    const RouteParams p = route_params(ops, routing);
+    unsigned blocks = (unsigned)ceil_div64(p.tokens, 8);
+    float *grad = (float *)dlogits.data;
+    const float *drow = (const float *)drow_weight.data, *dp = (const float *)dprob.data;
+    const float *z = (const float *)z_coef.data;
     if (p.experts <= 32)
-        route_backward_kernel<1><<<blocks, 256, 0, state->stream>>>(p, dlogits, drow_weight, dprob, z_coef);
+        route_backward_kernel<1><<<blocks, 256, 0, state->stream>>>(p, grad, drow, dp, z);
     else if (p.experts <= 64)
-        route_backward_kernel<2><<<blocks, 256, 0, state->stream>>>(p, dlogits, drow_weight, dprob, z_coef);
+        route_backward_kernel<2><<<blocks, 256, 0, state->stream>>>(p, grad, drow, dp, z);
     else if (p.experts <= 128)
-        route_backward_kernel<4><<<blocks, 256, 0, state->stream>>>(p, dlogits, drow_weight, dprob, z_coef);
+        route_backward_kernel<4><<<blocks, 256, 0, state->stream>>>(p, grad, drow, dp, z);
     else
-        route_backward_kernel<8><<<blocks, 256, 0, state->stream>>>(p, dlogits, drow_weight, dprob, z_coef);
+        route_backward_kernel<8><<<blocks, 256, 0, state->stream>>>(p, grad, drow, dp, z);
     LAUNCH_CHECK(state);
     cuda_scope_end(state);
 }
@@ -354,12 +353,13 @@ static __global__ __launch_bounds__(256) void balance_kernel(float *loss, float 
     if (threadIdx.x == 0) *loss += (float)(total * experts / parts);
 }
 
-extern "C" void cuda_moe_balance(Ops *ops, float *loss, float *dprob, const float *scale, const int32_t *counts,
-                                 const float *prob_sum, MoeBalance balance, int layers, int64_t tokens, int experts) {
-    CudaState *state = cuda_scope_begin(ops, OP_MOE);
-    int parts = balance == BALANCE_LAYERS ? layers : 1;
-    balance_kernel<<<1, 256, 0, state->stream>>>(loss, dprob, scale, counts, prob_sum, parts, layers / parts, tokens,
-                                                 experts);
+extern "C" void cuda_moe_balance(Ops *ops, Tensor loss, Tensor dprob, Tensor scale, Tensor counts, Tensor prob_sum,
+                                 MoeBalance balance, int64_t tokens) {
+    CudaState *state = cuda_scope_begin(ops, OP_MOE_BALANCE);
+    int layers = (int)counts.rows, parts = balance == BALANCE_LAYERS ? layers : 1;
+    balance_kernel<<<1, 256, 0, state->stream>>>((float *)loss.data, (float *)dprob.data, (const float *)scale.data,
+                                                 (const int32_t *)counts.data, (const float *)prob_sum.data, parts,
+                                                 layers / parts, tokens, (int)counts.cols);
     LAUNCH_CHECK(state);
     cuda_scope_end(state);
 }

@@ -99,22 +99,25 @@ static void router_forward_launch(CudaState *state, float *logits, const Bf16 *i
     router_forward_kernel<NT><<<blocks, 128, shared, state->stream>>>(logits, in, weight, rows, dim, experts);
 }
 
-extern "C" void cuda_moe_router_forward(Ops *ops, float *logits, const void *in, const void *weight, int64_t rows,
-                                        int dim, int experts, DType dtype) {
+extern "C" void cuda_moe_router_forward(Ops *ops, Tensor logits, Tensor in, Tensor weight) {
+    int64_t rows = in.rows;
+    int dim = (int)in.cols, experts = (int)weight.rows;
     if (rows == 0) return;
-    CudaState *state = cuda_scope_begin(ops, OP_MOE);
-    const Bf16 *in16 = (const Bf16 *)in, *weight16 = (const Bf16 *)weight;
-    if (dtype != DTYPE_BF16 || dim % 8 || !all_aligned(16, in, weight))
-        WITH_STORAGE(dtype, (router_forward_plain_kernel<T><<<(unsigned)ceil_div64(rows, 8), 256, 0, state->stream>>>(
-                                logits, (const T *)in, (const T *)weight, rows, dim, experts)));
+    CudaState *state = cuda_scope_begin(ops, OP_MOE_ROUTER_FORWARD);
+    float *out = (float *)logits.data;
+    const Bf16 *in16 = (const Bf16 *)in.data, *weight16 = (const Bf16 *)weight.data;
+    if (in.dtype != DTYPE_BF16 || dim % 8 || !all_aligned(16, in16, weight16))
+        WITH_STORAGE(in.dtype,
+                     (router_forward_plain_kernel<T><<<(unsigned)ceil_div64(rows, 8), 256, 0, state->stream>>>(
+                         out, (const T *)in.data, (const T *)weight.data, rows, dim, experts)));
     else if (experts <= 16)
-        router_forward_launch<16>(state, logits, in16, weight16, rows, dim, experts);
+        router_forward_launch<16>(state, out, in16, weight16, rows, dim, experts);
     else if (experts <= 32)
-        router_forward_launch<32>(state, logits, in16, weight16, rows, dim, experts);
+        router_forward_launch<32>(state, out, in16, weight16, rows, dim, experts);
     else if (experts <= 64)
-        router_forward_launch<64>(state, logits, in16, weight16, rows, dim, experts);
+        router_forward_launch<64>(state, out, in16, weight16, rows, dim, experts);
     else
-        router_forward_launch<128>(state, logits, in16, weight16, rows, dim, experts);
+        router_forward_launch<128>(state, out, in16, weight16, rows, dim, experts);
     LAUNCH_CHECK(state);
     cuda_scope_end(state);
 }
@@ -346,13 +349,16 @@ static void router_dweight_launch(CudaState *state, float *partials, const Bf16 
                                                                       router_width(experts), ceil_div64(rows, splits));
 }
 
-extern "C" void cuda_moe_router_backward(Ops *ops, void *din, float *dweight, const float *dlogits, const void *in,
-                                         const void *weight, int64_t rows, int dim, int experts, bool accumulate,
-                                         DType dtype) {
-    CudaState *state = cuda_scope_begin(ops, OP_MOE);
+extern "C" void cuda_moe_router_backward(Ops *ops, Tensor din, Tensor dweight, Tensor dlogits, Tensor in, Tensor weight,
+                                         bool accumulate) {
+    CudaState *state = cuda_scope_begin(ops, OP_MOE_ROUTER_BACKWARD);
+    const int64_t rows = in.rows;
+    const int dim = (int)in.cols, experts = (int)weight.rows;
+    float *sums = (float *)dweight.data;
+    const float *grad = (const float *)dlogits.data;
     if (rows == 0) {
         if (!accumulate)
-            CUDA_CHECK(state, cudaMemsetAsync(dweight, 0, (size_t)experts * dim * sizeof(float), state->stream));
+            CUDA_CHECK(state, cudaMemsetAsync(sums, 0, (size_t)experts * dim * sizeof(float), state->stream));
         cuda_scope_end(state);
         return;
     }
@@ -365,22 +371,23 @@ extern "C" void cuda_moe_router_backward(Ops *ops, void *din, float *dweight, co
     Bf16 *high = (Bf16 *)scratch, *low = (Bf16 *)(scratch + part);
     float *partials = (float *)(scratch + 2 * part);
     int splits = router_splits(rows, dim, experts), width = router_width(experts);
-    const Bf16 *in16 = (const Bf16 *)in;
-    bool plain = dtype != DTYPE_BF16 || dim % 8 || experts % 4 || !all_aligned(16, din, in, weight, dlogits);
+    const Bf16 *in16 = (const Bf16 *)in.data;
+    bool plain =
+        in.dtype != DTYPE_BF16 || dim % 8 || experts % 4 || !all_aligned(16, din.data, in.data, weight.data, grad);
     if (plain) {
-        WITH_STORAGE(dtype,
+        WITH_STORAGE(in.dtype,
                      (router_din_plain_kernel<T><<<(unsigned)ceil_div64(rows * dim, 256), 256, 0, state->stream>>>(
-                         (T *)din, dlogits, (const T *)weight, rows, dim, experts)));
+                         (T *)din.data, grad, (const T *)weight.data, rows, dim, experts)));
     } else {
-        router_split_kernel<<<(unsigned)ceil_div64(rows * width, 1024), 256, 0, state->stream>>>(high, low, dlogits,
-                                                                                                 rows, experts, width);
-        router_din_launch(state, (Bf16 *)din, high, low, (const Bf16 *)weight, rows, dim, experts);
+        router_split_kernel<<<(unsigned)ceil_div64(rows * width, 1024), 256, 0, state->stream>>>(high, low, grad, rows,
+                                                                                                 experts, width);
+        router_din_launch(state, (Bf16 *)din.data, high, low, (const Bf16 *)weight.data, rows, dim, experts);
     }
     LAUNCH_CHECK(state);
     dim3 blocks((unsigned)ceil_div64(dim, 128), (unsigned)splits, (unsigned)experts);
     if (plain)
-        WITH_STORAGE(dtype, (router_dweight_plain_kernel<T><<<blocks, 128, 0, state->stream>>>(
-                                partials, dlogits, (const T *)in, rows, dim, experts, ceil_div64(rows, splits))));
+        WITH_STORAGE(in.dtype, (router_dweight_plain_kernel<T><<<blocks, 128, 0, state->stream>>>(
+                                   partials, grad, (const T *)in.data, rows, dim, experts, ceil_div64(rows, splits))));
     else if (experts <= 16)
         router_dweight_launch<16>(state, partials, high, low, in16, rows, dim, experts, splits);
     else if (experts <= 32)
@@ -390,7 +397,7 @@ extern "C" void cuda_moe_router_backward(Ops *ops, void *din, float *dweight, co
     else
         router_dweight_launch<128>(state, partials, high, low, in16, rows, dim, experts, splits);
     LAUNCH_CHECK(state);
-    columns_reduce(state->stream, dweight, partials, splits, (int64_t)experts * dim, accumulate);
+    columns_reduce(state->stream, sums, partials, splits, (int64_t)experts * dim, accumulate);
     LAUNCH_CHECK(state);
     cuda_scope_end(state);
 }

@@ -133,13 +133,13 @@ static void forward_choose(CudaState *state, T *out, T *sum, float *rstd, const 
         forward_launch<T, 4, 512>(state, out, sum, rstd, residual, branch, weight, rows, dim, eps);
 }
 
-extern "C" void cuda_add_rmsnorm_forward(Ops *ops, void *out, void *sum, float *rstd, const void *residual,
-                                         const void *branch, const void *weight, int64_t rows, int dim, float eps,
-                                         DType dtype) {
-    if (rows == 0) return;
-    CudaState *state = cuda_scope_begin(ops, OP_ELEMENTWISE);
-    WITH_STORAGE(dtype, forward_choose<T>(state, (T *)out, (T *)sum, rstd, (const T *)residual, (const T *)branch,
-                                          (const T *)weight, rows, dim, eps));
+extern "C" void cuda_add_rmsnorm_forward(Ops *ops, Tensor out, Tensor sum, Tensor rstd, Tensor residual, Tensor branch,
+                                         Tensor weight, float eps) {
+    if (out.rows == 0) return;
+    CudaState *state = cuda_scope_begin(ops, OP_ADD_RMSNORM_FORWARD);
+    WITH_STORAGE(out.dtype,
+                 forward_choose<T>(state, (T *)out.data, (T *)sum.data, (float *)rstd.data, (const T *)residual.data,
+                                   (const T *)branch.data, (const T *)weight.data, out.rows, (int)out.cols, eps));
     LAUNCH_CHECK(state);
     cuda_scope_end(state);
 }
@@ -346,18 +346,19 @@ static int backward_choose(CudaState *state, T *dsum, float *partials, const T *
     return backward_launch<T, 4, 512>(state, dsum, partials, dout, out, rstd, weight, rows, dim, dsum_is_zero);
 }
 
-extern "C" void cuda_add_rmsnorm_backward(Ops *ops, void *dsum, float *dweight, const void *dout, const void *out,
-                                          const float *rstd, const void *weight, int64_t rows, int dim,
-                                          bool dsum_is_zero, DType dtype) {
-    if (rows == 0) return;
-    CudaState *state = cuda_scope_begin(ops, OP_ELEMENTWISE);
+extern "C" void cuda_add_rmsnorm_backward(Ops *ops, Tensor dsum, Tensor dweight, Tensor dout, Tensor out, Tensor rstd,
+                                          Tensor weight, bool dsum_is_zero) {
+    int dim = (int)dsum.cols;
+    if (dsum.rows == 0) return;
+    CudaState *state = cuda_scope_begin(ops, OP_ADD_RMSNORM_BACKWARD);
     float *partials = (float *)cuda_scratch(state, workspace_norm_backward(dim));
     if (partials) {
         int parts = 0;
-        WITH_STORAGE(dtype, parts = backward_choose<T>(state, (T *)dsum, partials, (const T *)dout, (const T *)out,
-                                                       rstd, (const T *)weight, rows, dim, dsum_is_zero));
+        WITH_STORAGE(dsum.dtype, parts = backward_choose<T>(state, (T *)dsum.data, partials, (const T *)dout.data,
+                                                            (const T *)out.data, (const float *)rstd.data,
+                                                            (const T *)weight.data, dsum.rows, dim, dsum_is_zero));
         LAUNCH_CHECK(state);
-        columns_reduce(state->stream, dweight, partials, parts, dim, true);
+        columns_reduce(state->stream, (float *)dweight.data, partials, parts, dim, true);
         LAUNCH_CHECK(state);
     }
     cuda_scope_end(state);

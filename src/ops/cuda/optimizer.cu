@@ -15,10 +15,10 @@ static __global__ void guard_kernel(int32_t *skip, const float *loss, const floa
     *skip = bad ? 1 : 0;
 }
 
-extern "C" void cuda_guard(Ops *ops, int32_t *skip, const float *loss, const float *norm, float loss_limit,
-                           float norm_limit) {
-    CudaState *state = cuda_scope_begin(ops, OP_OPTIMIZER);
-    guard_kernel<<<1, 1, 0, state->stream>>>(skip, loss, norm, loss_limit, norm_limit);
+extern "C" void cuda_guard(Ops *ops, Tensor skip, Tensor loss, Tensor norm, float loss_limit, float norm_limit) {
+    CudaState *state = cuda_scope_begin(ops, OP_GUARD);
+    guard_kernel<<<1, 1, 0, state->stream>>>((int32_t *)skip.data, (const float *)loss.data, (const float *)norm.data,
+                                             loss_limit, norm_limit);
     LAUNCH_CHECK(state);
     cuda_scope_end(state);
 }
@@ -71,6 +71,19 @@ static __device__ __forceinline__ void master_split(uint32_t &weight, int32_t &l
     }
 }
 
+// AdamwArgs as the kernel reads it.
+struct AdamwRange {
+    int64_t count;
+    void *weight;
+    int16_t *master_low;
+    float *m, *v;
+    const float *grad;
+    float max_norm;
+    const float *norm;
+    const int32_t *skip;
+    uint64_t seed, first;
+};
+
 // What is the same for every element.
 struct AdamwStep {
     float clip; // known on the device only
@@ -78,7 +91,7 @@ struct AdamwStep {
 };
 
 // False when the step is skipped.
-static __device__ __forceinline__ bool adamw_begin(const AdamwArgs &a, AdamwStep &s) {
+static __device__ __forceinline__ bool adamw_begin(const AdamwRange &a, AdamwStep &s) {
     if (a.skip && *a.skip) return false;
     s.clip = a.max_norm > 0 ? fminf(1.0f, a.max_norm / (*a.norm + 1e-6f)) : 1.0f;
     return true;
@@ -103,7 +116,7 @@ static __device__ __forceinline__ uint2 narrow16(const uint4 &in) {
 }
 
 template <int MODE>
-static __device__ __forceinline__ void adamw_one(const AdamwArgs &a, const AdamwStep &s, int64_t i) {
+static __device__ __forceinline__ void adamw_one(const AdamwRange &a, const AdamwStep &s, int64_t i) {
     uint32_t weight = MODE == ADAMW_F32 ? ((const uint32_t *)a.weight)[i] : ((const uint16_t *)a.weight)[i];
     int32_t low = MODE == ADAMW_MASTER ? a.master_low[i] : 0;
     float m = a.m[i], v = a.v[i];
@@ -119,7 +132,7 @@ static __device__ __forceinline__ void adamw_one(const AdamwArgs &a, const Adamw
 
 // Four elements a thread, on their way before anything is waited for. Neighbouring threads take neighbouring pieces of
 // 16 bytes (8 of bf16), so that a warp reads and writes whole sectors at once.
-template <int MODE> static __device__ __forceinline__ void adamw_four(const AdamwArgs &a, AdamwStep s, int64_t i) {
+template <int MODE> static __device__ __forceinline__ void adamw_four(const AdamwRange &a, AdamwStep s, int64_t i) {
     uint4 grads = load16_once(a.grad + i), ms = load16_once(a.m + i), vs = load16_once(a.v + i), weights = {},
           lows = {};
     if (MODE == ADAMW_F32)
@@ -147,7 +160,8 @@ template <int MODE> static __device__ __forceinline__ void adamw_four(const Adam
     if (MODE == ADAMW_MASTER) store8_once(a.master_low + i, narrow16(lows));
 }
 
-template <int MODE, bool ALIGNED> static __global__ __launch_bounds__(256) void adamw_kernel(AdamwArgs a, AdamwStep s) {
+template <int MODE, bool ALIGNED>
+static __global__ __launch_bounds__(256) void adamw_kernel(AdamwRange a, AdamwStep s) {
     int64_t i = ((int64_t)blockIdx.x * 256 + threadIdx.x) * 4;
     int64_t end = i + 4 < a.count ? i + 4 : a.count;
     if (ALIGNED && end == i + 4) {
@@ -160,7 +174,17 @@ template <int MODE, bool ALIGNED> static __global__ __launch_bounds__(256) void 
 }
 
 template <int MODE> static void adamw_launch(CudaState *state, const AdamwArgs *args) {
-    unsigned blocks = (unsigned)ceil_div64(args->count, 256 * 4);
+    AdamwRange range = {.count = tensor_count(args->weight),
+                        .weight = args->weight.data,
+                        .master_low = (int16_t *)args->master_low.data,
+                        .m = (float *)args->m.data,
+                        .v = (float *)args->v.data,
+                        .grad = (const float *)args->grad.data,
+                        .max_norm = args->max_norm,
+                        .norm = (const float *)args->norm.data,
+                        .skip = (const int32_t *)args->skip.data,
+                        .seed = args->seed,
+                        .first = args->first};
     AdamwStep step = {.clip = 1,
                       .beta1 = args->beta1,
                       .beta2 = args->beta2,
@@ -168,19 +192,20 @@ template <int MODE> static void adamw_launch(CudaState *state, const AdamwArgs *
                       .decay = (float)(1.0 - (double)args->lr * args->weight_decay),
                       .rate = args->lr / args->bias1,
                       .root_bias2 = sqrtf(args->bias2)};
-    if (all_aligned(16, args->weight, args->master_low, args->m, args->v, args->grad))
-        adamw_kernel<MODE, true><<<blocks, 256, 0, state->stream>>>(*args, step);
+    unsigned blocks = (unsigned)ceil_div64(range.count, 256 * 4);
+    if (all_aligned(16, range.weight, range.master_low, range.m, range.v, range.grad))
+        adamw_kernel<MODE, true><<<blocks, 256, 0, state->stream>>>(range, step);
     else
-        adamw_kernel<MODE, false><<<blocks, 256, 0, state->stream>>>(*args, step);
+        adamw_kernel<MODE, false><<<blocks, 256, 0, state->stream>>>(range, step);
     LAUNCH_CHECK(state);
 }
 
 extern "C" void cuda_adamw(Ops *ops, const AdamwArgs *args) {
-    if (args->count == 0) return;
-    CudaState *state = cuda_scope_begin(ops, OP_OPTIMIZER);
-    if (args->dtype == DTYPE_F32)
+    if (tensor_count(args->weight) == 0) return;
+    CudaState *state = cuda_scope_begin(ops, OP_ADAMW);
+    if (args->weight.dtype == DTYPE_F32)
         adamw_launch<ADAMW_F32>(state, args);
-    else if (args->master_low)
+    else if (tensor_present(args->master_low))
         adamw_launch<ADAMW_MASTER>(state, args);
     else
         adamw_launch<ADAMW_STOCHASTIC>(state, args);

@@ -328,29 +328,31 @@ static int rope_vector(const QkRopeShape *shape, int64_t out_stride, int64_t in_
     return 1;
 }
 
-extern "C" void cuda_qk_rope_forward(Ops *ops, void *out, int64_t out_stride, const void *in, int64_t in_stride,
-                                     float *rstd, const QkRopeShape *shape, DType dtype) {
-    if (shape->tokens == 0) return;
-    CudaState *state = cuda_scope_begin(ops, OP_ELEMENTWISE);
-    if (rotate_fits(shape, out_stride, in_stride, out, in, dtype)) {
-        RopeParams p = rope_params(shape, out_stride, in_stride, 4);
-        WITH_STORAGE(dtype, (rotate_launch<T, false>(state, (T *)out, (const T *)in, p)));
+extern "C" void cuda_qk_rope_forward(Ops *ops, Tensor out, Tensor rstd, Tensor in, const Rope *rope) {
+    const QkRopeShape shape = qk_rope_shape(rope, out.rows);
+    const DType dtype = out.dtype;
+    if (shape.tokens == 0) return;
+    CudaState *state = cuda_scope_begin(ops, OP_QK_ROPE_FORWARD);
+    if (rotate_fits(&shape, out.stride, in.stride, out.data, in.data, dtype)) {
+        RopeParams p = rope_params(&shape, out.stride, in.stride, 4);
+        WITH_STORAGE(dtype, (rotate_launch<T, false>(state, (T *)out.data, (const T *)in.data, p)));
         cuda_scope_end(state);
         return;
     }
-    int v = rope_vector(shape, out_stride, in_stride, out, in, dtype_size(dtype), 8);
-    RopeParams p = rope_params(shape, out_stride, in_stride, v);
-    unsigned blocks = (unsigned)ceil_div64(shape->tokens, 8);
-#define ROPE_FORWARD(V, C, NORM)                                           \
-    rope_forward_kernel<T, V, C, NORM><<<blocks, 256, 0, state->stream>>>( \
-        (T *)out, (const T *)in, rstd, (const T *)shape->q_weight, (const T *)shape->k_weight, p)
+    int v = rope_vector(&shape, out.stride, in.stride, out.data, in.data, dtype_size(dtype), 8);
+    RopeParams p = rope_params(&shape, out.stride, in.stride, v);
+    unsigned blocks = (unsigned)ceil_div64(shape.tokens, 8);
+#define ROPE_FORWARD(V, C, NORM)                                                                   \
+    rope_forward_kernel<T, V, C, NORM>                                                             \
+        <<<blocks, 256, 0, state->stream>>>((T *)out.data, (const T *)in.data, (float *)rstd.data, \
+                                            (const T *)shape.q_weight, (const T *)shape.k_weight, p)
     if (v == 8) // only with norm weights: else rotate_kernel does it
         WITH_STORAGE(dtype, ROPE_FORWARD(8, 1, true));
-    else if (v == 4 && shape->q_weight)
+    else if (v == 4 && shape.q_weight)
         WITH_STORAGE(dtype, ROPE_FORWARD(4, 1, true));
     else if (v == 4)
         WITH_STORAGE(dtype, ROPE_FORWARD(4, 1, false));
-    else if (shape->q_weight)
+    else if (shape.q_weight)
         WITH_STORAGE(dtype, ROPE_FORWARD(1, 4, true));
     else
         WITH_STORAGE(dtype, ROPE_FORWARD(1, 4, false));
@@ -373,36 +375,39 @@ static void rope_backward_launch(CudaState *state, T *grad, const T *in, const f
     LAUNCH_CHECK(state);
 }
 
-extern "C" void cuda_qk_rope_backward(Ops *ops, void *grad, int64_t grad_stride, const void *in, int64_t in_stride,
-                                      const float *rstd, float *dq_weight, float *dk_weight, const QkRopeShape *shape,
-                                      DType dtype) {
-    if (shape->tokens == 0) return;
-    CudaState *state = cuda_scope_begin(ops, OP_ELEMENTWISE);
-    bool norm = shape->q_weight != NULL;
-    if (rotate_fits(shape, grad_stride, grad_stride, grad, grad, dtype)) {
-        RopeParams p = rope_params(shape, grad_stride, grad_stride, 4);
-        WITH_STORAGE(dtype, (rotate_launch<T, true>(state, (T *)grad, (const T *)grad, p)));
+extern "C" void cuda_qk_rope_backward(Ops *ops, Tensor grad, Tensor dq_weight, Tensor dk_weight, Tensor in, Tensor rstd,
+                                      const Rope *rope) {
+    const QkRopeShape shape = qk_rope_shape(rope, grad.rows);
+    const DType dtype = grad.dtype;
+    if (shape.tokens == 0) return;
+    CudaState *state = cuda_scope_begin(ops, OP_QK_ROPE_BACKWARD);
+    bool norm = shape.q_weight != NULL;
+    if (rotate_fits(&shape, grad.stride, grad.stride, grad.data, grad.data, dtype)) {
+        RopeParams p = rope_params(&shape, grad.stride, grad.stride, 4);
+        WITH_STORAGE(dtype, (rotate_launch<T, true>(state, (T *)grad.data, (const T *)grad.data, p)));
         cuda_scope_end(state);
         return;
     }
-    int v = rope_vector(shape, grad_stride, norm ? in_stride : 0, grad, norm ? in : NULL, dtype_size(dtype), 4);
-    RopeParams p = rope_params(shape, grad_stride, in_stride, v);
-    int64_t blocks = ceil_div64(shape->tokens, 8);
+    int v =
+        rope_vector(&shape, grad.stride, norm ? in.stride : 0, grad.data, norm ? in.data : NULL, dtype_size(dtype), 4);
+    RopeParams p = rope_params(&shape, grad.stride, in.stride, v);
+    int64_t blocks = ceil_div64(shape.tokens, 8);
     if (norm && blocks > ROPE_BACKWARD_BLOCKS) blocks = ROPE_BACKWARD_BLOCKS;
     if (!norm) {
-        WITH_STORAGE(dtype,
-                     (rope_backward_launch<T, false>(state, (T *)grad, NULL, NULL, shape, NULL, (int)blocks, p, v)));
+        WITH_STORAGE(dtype, (rope_backward_launch<T, false>(state, (T *)grad.data, NULL, NULL, &shape, NULL,
+                                                            (int)blocks, p, v)));
         cuda_scope_end(state);
         return;
     }
-    float *partials = (float *)cuda_scratch(state, workspace_qk_rope_backward(shape->head_dim));
+    float *partials = (float *)cuda_scratch(state, workspace_qk_rope_backward(shape.head_dim));
     if (partials) {
-        WITH_STORAGE(dtype, (rope_backward_launch<T, true>(state, (T *)grad, (const T *)in, rstd, shape, partials,
-                                                           (int)blocks, p, v)));
-        columns_reduce(state->stream, dq_weight, partials, (int)blocks, shape->head_dim, true);
+        WITH_STORAGE(dtype,
+                     (rope_backward_launch<T, true>(state, (T *)grad.data, (const T *)in.data, (const float *)rstd.data,
+                                                    &shape, partials, (int)blocks, p, v)));
+        columns_reduce(state->stream, (float *)dq_weight.data, partials, (int)blocks, shape.head_dim, true);
         LAUNCH_CHECK(state);
-        columns_reduce(state->stream, dk_weight, partials + blocks * shape->head_dim, (int)blocks, shape->head_dim,
-                       true);
+        columns_reduce(state->stream, (float *)dk_weight.data, partials + blocks * shape.head_dim, (int)blocks,
+                       shape.head_dim, true);
         LAUNCH_CHECK(state);
     }
     cuda_scope_end(state);

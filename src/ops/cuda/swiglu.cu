@@ -49,18 +49,21 @@ static __global__ __launch_bounds__(256) void swiglu_forward_kernel(T *__restric
     }
 }
 
-extern "C" void cuda_swiglu_forward(Ops *ops, void *out, const void *gate_up, const float *row_weight,
-                                    const int32_t *row_count, int64_t rows, int dim, DType dtype) {
+extern "C" void cuda_swiglu_forward(Ops *ops, Tensor out, Tensor gate_up, Tensor row_weight, Tensor row_count) {
+    int64_t rows = out.rows;
+    int dim = (int)out.cols;
     if (rows == 0) return;
-    CudaState *state = cuda_scope_begin(ops, OP_ELEMENTWISE);
-    bool vector_path = dim % 8 == 0 && all_aligned(16, out, gate_up);
+    CudaState *state = cuda_scope_begin(ops, OP_SWIGLU_FORWARD);
+    const float *weights = (const float *)row_weight.data;
+    const int32_t *present = (const int32_t *)row_count.data;
+    bool vector_path = dim % 8 == 0 && all_aligned(16, out.data, gate_up.data);
     unsigned blocks = (unsigned)ceil_div64(rows * (vector_path ? dim / 8 : dim), 256 * 2);
     if (vector_path)
-        WITH_STORAGE(dtype, (swiglu_forward_kernel<T, 8, 2><<<blocks, 256, 0, state->stream>>>(
-                                (T *)out, (const T *)gate_up, row_weight, row_count, rows, dim)));
+        WITH_STORAGE(out.dtype, (swiglu_forward_kernel<T, 8, 2><<<blocks, 256, 0, state->stream>>>(
+                                    (T *)out.data, (const T *)gate_up.data, weights, present, rows, dim)));
     else
-        WITH_STORAGE(dtype, (swiglu_forward_kernel<T, 1, 2><<<blocks, 256, 0, state->stream>>>(
-                                (T *)out, (const T *)gate_up, row_weight, row_count, rows, dim)));
+        WITH_STORAGE(out.dtype, (swiglu_forward_kernel<T, 1, 2><<<blocks, 256, 0, state->stream>>>(
+                                    (T *)out.data, (const T *)gate_up.data, weights, present, rows, dim)));
     LAUNCH_CHECK(state);
     cuda_scope_end(state);
 }
@@ -110,28 +113,24 @@ __launch_bounds__(256) void swiglu_backward_rows_kernel(T *dgate_up, T *out, flo
 }
 
 template <typename T, int V>
-static void swiglu_backward_launch(CudaState *state, T *dgate_up, T *out, float *drow_weight, const T *gate_up,
-                                   const T *dout, const float *row_weight, const int32_t *row_count, int64_t rows,
-                                   int dim) {
-    swiglu_backward_rows_kernel<T, V><<<(unsigned)ceil_div64(rows, 8), 256, 0, state->stream>>>(
-        dgate_up, out, drow_weight, gate_up, dout, row_weight, row_count, rows, dim);
+static void swiglu_backward_launch(CudaState *state, Tensor dgate_up, Tensor out, Tensor drow_weight, Tensor gate_up,
+                                   Tensor dout, Tensor row_weight, Tensor row_count) {
+    swiglu_backward_rows_kernel<T, V><<<(unsigned)ceil_div64(dout.rows, 8), 256, 0, state->stream>>>(
+        (T *)dgate_up.data, (T *)out.data, (float *)drow_weight.data, (const T *)gate_up.data, (const T *)dout.data,
+        (const float *)row_weight.data, (const int32_t *)row_count.data, dout.rows, (int)dout.cols);
     LAUNCH_CHECK(state);
 }
 
-extern "C" void cuda_swiglu_backward(Ops *ops, void *dgate_up, void *out, float *drow_weight, const void *gate_up,
-                                     const void *dout, const float *row_weight, const int32_t *row_count, int64_t rows,
-                                     int dim, DType dtype) {
-    if (rows == 0) return;
-    CudaState *state = cuda_scope_begin(ops, OP_ELEMENTWISE);
-    if (dim % 8 == 0 && all_aligned(16, dgate_up, out, gate_up, dout))
-        WITH_STORAGE(dtype,
-                     (swiglu_backward_launch<T, 8>(state, (T *)dgate_up, (T *)out, drow_weight, (const T *)gate_up,
-                                                   (const T *)dout, row_weight, row_count, rows, dim)));
+extern "C" void cuda_swiglu_backward(Ops *ops, Tensor dgate_up, Tensor out, Tensor drow_weight, Tensor gate_up,
+                                     Tensor dout, Tensor row_weight, Tensor row_count) {
+    if (dout.rows == 0) return;
+    CudaState *state = cuda_scope_begin(ops, OP_SWIGLU_BACKWARD);
+    if (dout.cols % 8 == 0 && all_aligned(16, dgate_up.data, out.data, gate_up.data, dout.data))
+        WITH_STORAGE(dout.dtype, (swiglu_backward_launch<T, 8>(state, dgate_up, out, drow_weight, gate_up, dout,
+                                                               row_weight, row_count)));
     else
-        WITH_STORAGE(dtype,
-                     (swiglu_backward_launch<T, 1>(state, (T *)dgate_up, (T *)out, drow_weight, (const T *)gate_up,
-                                                   (const T *)dout, row_weight, row_count, rows, dim)));
-    LAUNCH_CHECK(state);
+        WITH_STORAGE(dout.dtype, (swiglu_backward_launch<T, 1>(state, dgate_up, out, drow_weight, gate_up, dout,
+                                                               row_weight, row_count)));
     cuda_scope_end(state);
 }
 
@@ -177,33 +176,38 @@ static __global__ __launch_bounds__(256) void swiglu_packed_backward_kernel(T *d
     store_floats<V>(dgate_up + at + dim, hidden);
 }
 
-extern "C" void cuda_swiglu_packed_forward(Ops *ops, void *gate_up, int64_t rows, int dim, DType dtype) {
+extern "C" void cuda_swiglu_packed_forward(Ops *ops, Tensor gate_up) {
+    int64_t rows = gate_up.rows;
+    int dim = (int)(gate_up.cols / 2);
     if (rows == 0) return;
-    CudaState *state = cuda_scope_begin(ops, OP_ELEMENTWISE);
-    bool vector_path = dim % 8 == 0 && all_aligned(16, gate_up);
+    CudaState *state = cuda_scope_begin(ops, OP_SWIGLU_PACKED_FORWARD);
+    bool vector_path = dim % 8 == 0 && all_aligned(16, gate_up.data);
     unsigned blocks = (unsigned)ceil_div64(rows * (vector_path ? dim / 8 : dim), 256);
     if (vector_path)
-        WITH_STORAGE(dtype,
-                     (swiglu_packed_forward_kernel<T, 8><<<blocks, 256, 0, state->stream>>>((T *)gate_up, rows, dim)));
+        WITH_STORAGE(gate_up.dtype, (swiglu_packed_forward_kernel<T, 8>
+                                     <<<blocks, 256, 0, state->stream>>>((T *)gate_up.data, rows, dim)));
     else
-        WITH_STORAGE(dtype,
-                     (swiglu_packed_forward_kernel<T, 1><<<blocks, 256, 0, state->stream>>>((T *)gate_up, rows, dim)));
+        WITH_STORAGE(gate_up.dtype, (swiglu_packed_forward_kernel<T, 1>
+                                     <<<blocks, 256, 0, state->stream>>>((T *)gate_up.data, rows, dim)));
     LAUNCH_CHECK(state);
     cuda_scope_end(state);
 }
 
-extern "C" void cuda_swiglu_packed_backward(Ops *ops, void *dgate_up, const void *gate_hidden, const void *dhidden,
-                                            int64_t rows, int dim, DType dtype) {
+extern "C" void cuda_swiglu_packed_backward(Ops *ops, Tensor dgate_up, Tensor gate_hidden, Tensor dhidden) {
+    int64_t rows = dhidden.rows;
+    int dim = (int)dhidden.cols;
     if (rows == 0) return;
-    CudaState *state = cuda_scope_begin(ops, OP_ELEMENTWISE);
-    bool vector_path = dim % 8 == 0 && all_aligned(16, dgate_up, gate_hidden, dhidden);
+    CudaState *state = cuda_scope_begin(ops, OP_SWIGLU_PACKED_BACKWARD);
+    bool vector_path = dim % 8 == 0 && all_aligned(16, dgate_up.data, gate_hidden.data, dhidden.data);
     unsigned blocks = (unsigned)ceil_div64(rows * (vector_path ? dim / 8 : dim), 256);
     if (vector_path)
-        WITH_STORAGE(dtype, (swiglu_packed_backward_kernel<T, 8><<<blocks, 256, 0, state->stream>>>(
-                                (T *)dgate_up, (const T *)gate_hidden, (const T *)dhidden, rows, dim)));
+        WITH_STORAGE(dhidden.dtype,
+                     (swiglu_packed_backward_kernel<T, 8><<<blocks, 256, 0, state->stream>>>(
+                         (T *)dgate_up.data, (const T *)gate_hidden.data, (const T *)dhidden.data, rows, dim)));
     else
-        WITH_STORAGE(dtype, (swiglu_packed_backward_kernel<T, 1><<<blocks, 256, 0, state->stream>>>(
-                                (T *)dgate_up, (const T *)gate_hidden, (const T *)dhidden, rows, dim)));
+        WITH_STORAGE(dhidden.dtype,
+                     (swiglu_packed_backward_kernel<T, 1><<<blocks, 256, 0, state->stream>>>(
+                         (T *)dgate_up.data, (const T *)gate_hidden.data, (const T *)dhidden.data, rows, dim)));
     LAUNCH_CHECK(state);
     cuda_scope_end(state);
 }

@@ -6,13 +6,11 @@
 #include "ops/cuda/cuda.h"
 
 typedef struct SwigluCall {
-    void *out;          // [rows, 2 * dim] forward: gate and hidden; backward: the gradients of gate and up
-    const void *before; // backward: gate and hidden; may be out
-    void *scratch;      // [rows, dim] backward: for the separate ops
-    const void *in;     // [rows, inner] forward: input of gate-up; backward: gradient of the down projection's output
-    const void *weight; // forward: [2 * dim, inner]; backward: [inner, dim]
-    int64_t rows;
-    int dim, inner;
+    Tensor out;     // [rows, 2 * dim] forward: gate and hidden; backward: the gradients of gate and up
+    Tensor before;  // backward: gate and hidden; may be out
+    Tensor scratch; // [rows, dim] backward: for the separate ops
+    Tensor in;      // [rows, inner] forward: input of gate-up; backward: gradient of the down projection's output
+    Tensor weight;  // forward: [2 * dim, inner]; backward: [inner, dim]
     bool backward;
 } SwigluCall;
 

@@ -253,9 +253,9 @@ template <typename C> static CUtensorMap pair_map_make(CudaState *state, const v
 
 template <bool BACKWARD, int TILE_N, bool ONCE> static bool swiglu_launch(CudaState *state, const SwigluCall *call) {
     using C = SwigluConfig<BACKWARD, TILE_N, ONCE>;
-    const int64_t rows = call->rows;
-    const int dim = call->dim, inner = call->inner;
-    const SwigluArgs out = {(uint8_t *)call->out, (int)rows, dim};
+    const int64_t rows = call->out.rows;
+    const int dim = (int)(call->out.cols / 2), inner = (int)call->in.cols;
+    const SwigluArgs out = {(uint8_t *)call->out.data, (int)rows, dim};
     GroupedArgs args = {NULL,
                         1,
                         (int)ceil_div64(rows, TILE_M),
@@ -265,14 +265,14 @@ template <bool BACKWARD, int TILE_N, bool ONCE> static bool swiglu_launch(CudaSt
                         NULL,
                         0,
                         dim / 32};
-    CUtensorMap a = map_make(state, call->in, DTYPE_BF16, 1, rows, inner, C::A_BOX, TILE_K);
+    CUtensorMap a = map_make(state, call->in.data, DTYPE_BF16, 1, rows, inner, C::A_BOX, TILE_K);
     CUtensorMap b, before = a, after = a;
     if (BACKWARD) {
-        b = map_make(state, call->weight, DTYPE_BF16, 1, inner, dim, C::B_BOX, 64);
-        before = pair_map_make<C>(state, call->before, rows, dim);
-        after = pair_map_make<C>(state, call->out, rows, dim);
+        b = map_make(state, call->weight.data, DTYPE_BF16, 1, inner, dim, C::B_BOX, 64);
+        before = pair_map_make<C>(state, call->before.data, rows, dim);
+        after = pair_map_make<C>(state, call->out.data, rows, dim);
     } else {
-        b = woven_map_make(state, call->weight, 2 * (int64_t)dim, inner, C::B_BOX);
+        b = woven_map_make(state, call->weight.data, 2 * (int64_t)dim, inner, C::B_BOX);
     }
     if (!state->failure) persistent_launch<C>(state, swiglu_kernel<C>, C::SHARED, a, b, before, after, out, args);
     return true;
@@ -281,9 +281,11 @@ template <bool BACKWARD, int TILE_N, bool ONCE> static bool swiglu_launch(CudaSt
 static bool call_fits(CudaState *state, const SwigluCall *call) {
     static int there = -1; // asking costs some microseconds
     if (there < 0) there = kernel_is_there(state->arch, swiglu_kernel<SwigluConfig<false, 192, false>>);
-    const bool aligned =
-        (((uintptr_t)call->before | (uintptr_t)call->out | (uintptr_t)call->in | (uintptr_t)call->weight) & 15) == 0;
-    return there && aligned && call->dim % (call->backward ? 8 : 32) == 0 && call->inner % 8 == 0 && call->rows > 0;
+    const bool aligned = (((uintptr_t)call->before.data | (uintptr_t)call->out.data | (uintptr_t)call->in.data |
+                           (uintptr_t)call->weight.data) &
+                          15) == 0;
+    return there && aligned && call->out.cols / 2 % (call->backward ? 8 : 32) == 0 && call->in.cols % 8 == 0 &&
+           call->out.rows > 0;
 }
 
 // Which is best depends on how tiles of 64, 96, 128 or 192 columns fill the width, and on what must stay in L2.

@@ -51,6 +51,18 @@ __device__ __forceinline__ float high_bf16(uint32_t pair) {
     return __uint_as_float(pair & 0xffff0000u);
 }
 
+// The sum of the products of eight bf16 each.
+__device__ __forceinline__ float dot8(const uint4 &x, const uint4 &y) {
+    const __nv_bfloat162 *xs = (const __nv_bfloat162 *)&x, *ys = (const __nv_bfloat162 *)&y;
+    float total = 0;
+#pragma unroll
+    for (int e = 0; e < 4; e++) {
+        const float2 a = __bfloat1622float2(xs[e]), b = __bfloat1622float2(ys[e]);
+        total = fmaf(a.x, b.x, fmaf(a.y, b.y, total));
+    }
+    return total;
+}
+
 __device__ __forceinline__ float nonzero(float x) { // see OPS_NONZERO
     return fabsf(x) < OPS_NONZERO ? OPS_NONZERO : x;
 }

@@ -1,0 +1,282 @@
+// Activations: what a micro-batch leaves for its backward pass, and temporaries, which share one block of memory.
+#include "model/layout_build.h"
+
+#include "base/pipeline_schedule.h"
+#include "base/text.h"
+
+#include <stdlib.h>
+
+static bool rows_are_tokens(ActId id) {
+    switch (id) {
+    case ACT_RESIDUAL_IN:
+    case ACT_ATTN_NORMED:
+    case ACT_ATTN_RSTD:
+    case ACT_QKV:
+    case ACT_QK:
+    case ACT_QK_RSTD:
+    case ACT_ATTN_OUT:
+    case ACT_MLP_NORMED:
+    case ACT_MLP_RSTD:
+    case ACT_PROBS:
+    case ACT_ROUTER_LSE:
+    case ACT_EXPERT:
+    case ACT_EXPERT_WEIGHT:
+    case ACT_ROW_OF_SLOT:
+    case ACT_FINAL_RSTD:
+    case ACT_LOSSES:
+    case ACT_RESIDUAL_MID:
+    case ACT_RESIDUAL_FINAL:
+    case ACT_FINAL_NORMED:
+    case ACT_ROUTER_LOGITS:
+    case ACT_DRESIDUAL:
+    case ACT_DNORMED:
+    case ACT_DATTN:
+    case ACT_DQKV:
+    case ACT_DLOGITS: return true;
+    default: return false;
+    }
+}
+
+static void add_act(Layout *layout, ActId id, int layer, DType dtype, int64_t rows, int64_t cols, bool kept,
+                    Phase first, Phase last) {
+    layout->activations = layout_grow(layout->activations, &layout->activation_count, sizeof *layout->activations);
+    LayoutActivation *act = &layout->activations[layout->activation_count - 1];
+    *act = (LayoutActivation){.id = id,
+                              .layer = layer,
+                              .dtype = dtype,
+                              .rows = rows,
+                              .cols = cols,
+                              .kept = kept,
+                              .per_token = rows_are_tokens(id),
+                              .first = first,
+                              .last = last};
+    act->bytes = align_up(rows * cols * (int64_t)dtype_size(dtype), LAYOUT_ALIGN);
+    int layers = layout->request.config.layers;
+    for (int pass = 0; pass < 2; pass++) {
+        // A kept tensor is the same in both passes; a temporary belongs to the pass of its phases, or to both.
+        bool forward = first <= PHASE_HEAD, backward = last > PHASE_HEAD;
+        if (!kept && !(pass == 0 ? forward : backward)) continue;
+        layout->act_index[(pass * (layers + 1) + layer + 1) * ACT_ID_COUNT + id] = layout->activation_count;
+    }
+}
+
+static void keep_tensor(Layout *layout, ActId id, int layer, DType dtype, int64_t rows, int64_t cols) {
+    add_act(layout, id, layer, dtype, rows, cols, true, PHASE_ATTENTION, PHASE_EMBEDDING_BACKWARD);
+}
+
+static void add_temporary(Layout *layout, ActId id, DType dtype, int64_t rows, int64_t cols, Phase first, Phase last) {
+    add_act(layout, id, -1, dtype, rows, cols, false, first, last);
+}
+
+// What the backward pass of a layer reads. Under full recompute it is temporary: once for the forward pass, once for
+// the forward run again inside the backward pass.
+static void add_layer_tensor(Layout *layout, ActId id, int layer, DType dtype, int64_t rows, int64_t cols,
+                             bool droppable) {
+    Recompute recompute = layout->request.recompute;
+    if (recompute == RECOMPUTE_NONE || (recompute == RECOMPUTE_SELECTIVE && !droppable)) {
+        keep_tensor(layout, id, layer, dtype, rows, cols);
+        return;
+    }
+    int layers = layout->request.config.layers;
+    for (int pass = 0; pass < 2;
+         pass++) { // one instance serves all layers: kinds of layers differ, so take the largest
+        int index = layout->act_index[(pass * (layers + 1)) * ACT_ID_COUNT + id];
+        if (!index) {
+            // Large, and needed in the MLP's phases only.
+            bool mlp = id == ACT_GATHERED || id == ACT_GATE_UP || id == ACT_MLP_NORMED;
+            Phase first = pass ? PHASE_MLP_BACKWARD : mlp ? PHASE_MLP : PHASE_ATTENTION;
+            Phase last = !pass ? PHASE_MLP : mlp ? PHASE_MLP_BACKWARD : PHASE_ATTENTION_BACKWARD;
+            add_temporary(layout, id, dtype, rows, cols, first, last);
+            continue;
+        }
+        LayoutActivation *act = &layout->activations[index - 1];
+        int64_t bytes = align_up(rows * cols * (int64_t)dtype_size(dtype), LAYOUT_ALIGN);
+        if (bytes > act->bytes) act->rows = rows, act->cols = cols, act->bytes = bytes;
+    }
+}
+
+// Whether a layer's forward pass also runs in the backward pass, from its input on.
+static bool runs_again(const LayoutRequest *request) {
+    return request->recompute == RECOMPUTE_FULL && !request->inference;
+}
+
+static void build_layer(Layout *layout, int i) {
+    const ModelConfig *c = &layout->request.config;
+    int tp = layout->request.mesh.tp, etp = layout->request.mesh.etp;
+    int64_t T = layout->tokens, R = layout->rows, heads = c->heads / tp, qkv = layout_qkv_dim(&layout->request);
+    int64_t qk = (qkv + heads * c->head_dim) / 2; // query and key heads
+    DType dtype = layout->dtype;
+    if (runs_again(&layout->request)) keep_tensor(layout, ACT_RESIDUAL_IN, i, dtype, T, c->hidden);
+    add_layer_tensor(layout, ACT_ATTN_NORMED, i, dtype, T, c->hidden, false);
+    add_layer_tensor(layout, ACT_ATTN_RSTD, i, DTYPE_F32, T, 1, false);
+    add_layer_tensor(layout, ACT_QKV, i, dtype, T, qkv, false);
+    if (model_qk_norm(c)) {
+        add_layer_tensor(layout, ACT_QK, i, dtype, T, qk, true);
+        add_layer_tensor(layout, ACT_QK_RSTD, i, DTYPE_F32, T, qk / c->head_dim, false);
+    }
+    add_layer_tensor(layout, ACT_ATTN_OUT, i, dtype, T, heads * c->head_dim, false);
+    add_layer_tensor(layout, ACT_LSE, i, DTYPE_F32, layout->request.micro_batch * heads,
+                     T / layout->request.micro_batch, false);
+    add_layer_tensor(layout, ACT_MLP_NORMED, i, dtype, T, c->hidden, false);
+    add_layer_tensor(layout, ACT_MLP_RSTD, i, DTYPE_F32, T, 1, false);
+    if (!c->sparse[i]) {
+        add_layer_tensor(layout, ACT_GATE_UP, i, dtype, T, 2 * (int64_t)c->ffn / tp, false);
+        return;
+    }
+    add_layer_tensor(layout, ACT_GATE_UP, i, dtype, R, 2 * (int64_t)c->moe_ffn / etp, false);
+    add_layer_tensor(layout, ACT_PROBS, i, DTYPE_F32, T, c->experts, false);
+    add_layer_tensor(layout, ACT_ROUTER_LSE, i, DTYPE_F32, T, 1, false);
+    add_layer_tensor(layout, ACT_EXPERT, i, DTYPE_I32, T, c->top_k, false);
+    add_layer_tensor(layout, ACT_EXPERT_WEIGHT, i, DTYPE_F32, T, c->top_k, false);
+    add_layer_tensor(layout, ACT_OFFSETS, i, DTYPE_I32, 1, c->experts / layout->request.mesh.ep + 1, false);
+    add_layer_tensor(layout, ACT_ROW_OF_SLOT, i, DTYPE_I32, T, c->top_k, false);
+    add_layer_tensor(layout, ACT_SLOT_OF_ROW, i, DTYPE_I32, R, 1, false);
+    add_layer_tensor(layout, ACT_ROW_WEIGHT, i, DTYPE_F32, R, 1, false);
+    add_layer_tensor(layout, ACT_GATHERED, i, dtype, R, c->hidden, true);
+}
+
+static void build_temporaries(Layout *layout, bool dense, bool sparse) {
+    const ModelConfig *c = &layout->request.config;
+    int tp = layout->request.mesh.tp, etp = layout->request.mesh.etp;
+    int64_t T = layout->tokens, R = layout->rows, d = c->hidden, qkv = layout_qkv_dim(&layout->request);
+    int64_t attention = (int64_t)c->heads / tp * c->head_dim;
+    int64_t hidden = 0; // elements after SwiGLU, dense or of the experts
+    if (dense) hidden = T * c->ffn / tp;
+    if (sparse && R * c->moe_ffn / etp > hidden) hidden = R * c->moe_ffn / etp;
+    DType dtype = layout->dtype;
+    bool again = runs_again(&layout->request);
+
+    if (!again) add_temporary(layout, ACT_RESIDUAL_IN, dtype, T, d, PHASE_ATTENTION, PHASE_MLP);
+    add_temporary(layout, ACT_RESIDUAL_MID, dtype, T, d, PHASE_ATTENTION, PHASE_MLP);
+    if (again) add_temporary(layout, ACT_RESIDUAL_MID, dtype, T, d, PHASE_MLP_BACKWARD, PHASE_MLP_BACKWARD);
+    // The final norm, which reads one and writes the other, counts as the end of the last MLP: before the logits.
+    add_temporary(layout, ACT_RESIDUAL_FINAL, dtype, T, d, PHASE_MLP, PHASE_MLP);
+    add_temporary(layout, ACT_FINAL_NORMED, dtype, T, d, PHASE_MLP, PHASE_HEAD);
+    add_temporary(layout, ACT_LOGITS, dtype, layout->logits_rows, layout_vocab_rows(&layout->request), PHASE_HEAD,
+                  PHASE_HEAD);
+    add_temporary(layout, ACT_DRESIDUAL, dtype, T, d, PHASE_HEAD, PHASE_EMBEDDING_BACKWARD);
+    add_temporary(layout, ACT_DNORMED, dtype, T, d, PHASE_HEAD, PHASE_ATTENTION_BACKWARD);
+    add_temporary(layout, ACT_DHIDDEN, dtype, hidden, 1, PHASE_MLP_BACKWARD, PHASE_MLP_BACKWARD);
+    add_temporary(layout, ACT_DATTN, dtype, T, attention, PHASE_ATTENTION_BACKWARD, PHASE_ATTENTION_BACKWARD);
+    add_temporary(layout, ACT_DQKV, dtype, T, qkv, PHASE_ATTENTION_BACKWARD, PHASE_ATTENTION_BACKWARD);
+    if (!sparse) return;
+    add_temporary(layout, ACT_ROUTER_LOGITS, DTYPE_F32, T, c->experts, PHASE_MLP, PHASE_MLP);
+    add_temporary(layout, ACT_HIDDEN, dtype, R, c->moe_ffn / etp, PHASE_MLP, PHASE_MLP);
+    add_temporary(layout, ACT_EXPERT_OUT, dtype, R, d, PHASE_MLP, PHASE_MLP);
+    add_temporary(layout, ACT_DROWS, dtype, R, d, PHASE_MLP_BACKWARD, PHASE_MLP_BACKWARD);
+    add_temporary(layout, ACT_DROW_WEIGHT, DTYPE_F32, R, 1, PHASE_MLP_BACKWARD, PHASE_MLP_BACKWARD);
+    add_temporary(layout, ACT_DLOGITS, DTYPE_F32, T, c->experts, PHASE_MLP_BACKWARD, PHASE_MLP_BACKWARD);
+    if (again)
+        add_temporary(layout, ACT_ROUTER_LOGITS, DTYPE_F32, T, c->experts, PHASE_MLP_BACKWARD, PHASE_MLP_BACKWARD);
+}
+
+// Places temporaries so that those alive in a common phase do not overlap: largest first, each at the lowest free
+// place.
+static int64_t place_temporaries(Layout *layout) {
+    int count = 0;
+    LayoutActivation **order = xmalloc((size_t)layout->activation_count * sizeof(LayoutActivation *));
+    for (int i = 0; i < layout->activation_count; i++)
+        if (!layout->activations[i].kept) order[count++] = &layout->activations[i];
+    for (int i = 1; i < count; i++) // insertion sort by size, stable
+        for (int k = i; k > 0 && order[k]->bytes > order[k - 1]->bytes; k--) {
+            LayoutActivation *swap = order[k];
+            order[k] = order[k - 1];
+            order[k - 1] = swap;
+        }
+    int64_t end = 0;
+    for (int i = 0; i < count; i++) {
+        LayoutActivation *act = order[i];
+        act->offset = 0;
+        for (int k = 0; k < i;) {
+            const LayoutActivation *other = order[k];
+            bool meet = act->first <= other->last && other->first <= act->last;
+            bool overlap = act->offset < other->offset + other->bytes && other->offset < act->offset + act->bytes;
+            if (meet && overlap) {
+                act->offset = other->offset + other->bytes;
+                k = 0; // the new place may meet an earlier one
+            } else {
+                k++;
+            }
+        }
+        if (act->offset + act->bytes > end) end = act->offset + act->bytes;
+    }
+    free(order);
+    return end;
+}
+
+// Attention's backward pass is faster with a large workspace, and the LM head's logits, which set the size of the
+// block, are gone by then: whatever the other temporaries of that phase leave is lent to it. The block does not grow.
+static int64_t place_with_scratch(Layout *layout) {
+    int64_t end = place_temporaries(layout), alive = 0;
+    if (layout->request.device != DEVICE_CUDA) return end;
+    for (int i = 0; i < layout->activation_count; i++) {
+        const LayoutActivation *act = &layout->activations[i];
+        if (!act->kept && act->first <= PHASE_ATTENTION_BACKWARD && act->last >= PHASE_ATTENTION_BACKWARD)
+            alive += act->bytes;
+    }
+    int64_t bytes = end - alive < LAYOUT_SCRATCH_MAX ? end - alive : LAYOUT_SCRATCH_MAX;
+    add_temporary(layout, ACT_SCRATCH, DTYPE_U8, bytes / LAYOUT_ALIGN * LAYOUT_ALIGN, 1, PHASE_ATTENTION_BACKWARD,
+                  PHASE_ATTENTION_BACKWARD);
+    LayoutActivation *scratch = &layout->activations[layout->activation_count - 1];
+    int64_t grown = place_temporaries(layout);
+    if (grown > end) { // holes between the others: take what fits
+        scratch->rows = scratch->bytes = scratch->bytes > grown - end ? scratch->bytes - (grown - end) : 0;
+        if (place_temporaries(layout) > end) scratch->rows = scratch->bytes = 0, place_temporaries(layout);
+    }
+    return end;
+}
+
+// Bytes that the layers of a rank's largest chunk keep of one micro-batch.
+static int64_t chunk_bytes(const Layout *layout, int chunks) {
+    int64_t most = 0;
+    for (int chunk = 0; chunk < chunks; chunk++) {
+        int first = layout->first_layer + layout->layer_count * chunk / chunks;
+        int end = layout->first_layer + layout->layer_count * (chunk + 1) / chunks;
+        int64_t bytes = 0;
+        for (int i = 0; i < layout->activation_count; i++) {
+            const LayoutActivation *act = &layout->activations[i];
+            if (act->kept && act->layer >= first && act->layer < end) bytes += act->bytes;
+        }
+        if (bytes > most) most = bytes;
+    }
+    return most;
+}
+
+// What layers keep is there once for every micro-batch (and chunk) that the pipeline has between its forward and
+// backward pass on this rank; offsets are those of the first.
+static int64_t place_kept(Layout *layout) {
+    const LayoutRequest *request = &layout->request;
+    int pp = request->mesh.pp, chunks = request->virtual_stages > 1 ? request->virtual_stages : 1;
+    int micro_batches = request->micro_batches > 0 ? request->micro_batches : pp * chunks;
+    int64_t in_flight = pipeline_in_flight(pipeline_schedule_of(chunks), pp, chunks, request->stage, micro_batches);
+    int64_t end = 0, layers = 0;
+    for (int i = 0; i < layout->activation_count; i++) {
+        LayoutActivation *act = &layout->activations[i];
+        if (!act->kept) continue;
+        act->offset = end;
+        end += act->bytes;
+        if (act->layer >= 0) layers += act->bytes;
+    }
+    return end - layers + in_flight * chunk_bytes(layout, chunks);
+}
+
+void layout_build_activations(Layout *layout) {
+    const ModelConfig *c = &layout->request.config;
+    int end = layout->first_layer + layout->layer_count;
+    int sparse = 0;
+    for (int i = layout->first_layer; i < end; i++)
+        sparse += c->sparse[i];
+    layout->act_index = xcalloc((size_t)(2 * (c->layers + 1)) * ACT_ID_COUNT, sizeof(int));
+    for (int i = layout->first_layer; i < end; i++)
+        build_layer(layout, i);
+    keep_tensor(layout, ACT_FINAL_RSTD, -1, DTYPE_F32, layout->tokens, 1);
+    keep_tensor(layout, ACT_LOSSES, -1, DTYPE_F32, layout->tokens, 1);
+    if (sparse) {
+        keep_tensor(layout, ACT_COUNTS, -1, DTYPE_I32, sparse, c->experts);
+        keep_tensor(layout, ACT_PROB_SUM, -1, DTYPE_F32, sparse, c->experts);
+        keep_tensor(layout, ACT_DPROB, -1, DTYPE_F32, sparse, c->experts);
+    }
+    build_temporaries(layout, sparse<layout->layer_count, sparse> 0);
+    layout->bytes[LAYOUT_ACTIVATIONS] = place_kept(layout);
+    layout->bytes[LAYOUT_TEMPORARIES] += place_with_scratch(layout);
+}

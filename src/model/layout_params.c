@@ -1,0 +1,141 @@
+// Parameters on a rank, and the state that training keeps of them.
+#include "model/layout_build.h"
+
+#include "base/text.h"
+
+double layout_adamw_traffic(Precision precision) {
+    double weight = precision == PRECISION_BF16_PURE ? 2 : 4; // bf16 with its master part is as long as a float
+    return sizeof(float) + 2 * (2 * sizeof(float) + weight);
+}
+
+double layout_gradient_traffic(double added) {
+    return sizeof(float) * (1 + added);
+}
+
+// Rows of the fused qkv on one tensor-parallel rank: KV heads are replicated when there are fewer than ranks.
+int64_t layout_qkv_dim(const LayoutRequest *request) {
+    const ModelConfig *config = &request->config;
+    int kv = mesh_kv_heads(&request->mesh, config->kv_heads);
+    return (int64_t)(config->heads / request->mesh.tp + 2 * kv) * config->head_dim;
+}
+
+// A parameter of `dims` dimensions with its shape here and in the whole model.
+static void add_param(Layout *layout, ParamId id, int layer, int dims, const int64_t *shape, const int64_t *global) {
+    layout->params = layout_grow(layout->params, &layout->param_count, sizeof *layout->params);
+    LayoutParam *param = &layout->params[layout->param_count - 1];
+    *param = (LayoutParam){.id = id,
+                           .layer = layer,
+                           .dims = dims,
+                           .count = 1,
+                           .global_count = 1,
+                           .decay = dims > 1,
+                           .expert = id == PARAM_EXPERT_GATE_UP || id == PARAM_EXPERT_DOWN,
+                           .residual = id == PARAM_O || id == PARAM_DOWN || id == PARAM_EXPERT_DOWN};
+    for (int i = 0; i < dims; i++) {
+        param->shape[i] = shape[i];
+        param->global_shape[i] = global[i];
+        param->count *= shape[i];
+        param->global_count *= global[i];
+    }
+}
+
+static void add_vector(Layout *layout, ParamId id, int layer, int64_t size) {
+    add_param(layout, id, layer, 1, (int64_t[]){size}, (int64_t[]){size});
+}
+
+static void add_matrix(Layout *layout, ParamId id, int layer, int64_t rows, int64_t cols, int64_t global_rows,
+                       int64_t global_cols) {
+    add_param(layout, id, layer, 2, (int64_t[]){rows, cols}, (int64_t[]){global_rows, global_cols});
+}
+
+static void add_layer_matrices(Layout *layout, int layer) {
+    const ModelConfig *c = &layout->request.config;
+    const Mesh *mesh = &layout->request.mesh;
+    int64_t d = c->hidden, attention = model_attention_dim(c), f = c->ffn, ef = c->moe_ffn, e = c->experts;
+    add_matrix(layout, PARAM_QKV, layer, layout_qkv_dim(&layout->request), d, model_qkv_dim(c), d);
+    add_matrix(layout, PARAM_O, layer, d, attention / mesh->tp, d, attention);
+    if (c->sparse[layer]) {
+        add_matrix(layout, PARAM_ROUTER, layer, e, d, e, d);
+        add_param(layout, PARAM_EXPERT_GATE_UP, layer, 3, (int64_t[]){e / mesh->ep, 2 * ef / mesh->etp, d},
+                  (int64_t[]){e, 2 * ef, d});
+        add_param(layout, PARAM_EXPERT_DOWN, layer, 3, (int64_t[]){e / mesh->ep, d, ef / mesh->etp},
+                  (int64_t[]){e, d, ef});
+    } else {
+        add_matrix(layout, PARAM_GATE_UP, layer, 2 * f / mesh->tp, d, 2 * f, d);
+        add_matrix(layout, PARAM_DOWN, layer, d, f / mesh->tp, d, f);
+    }
+}
+
+static void place_params(Layout *layout) {
+    layout->param_index = xcalloc((size_t)(layout->request.config.layers + 1) * PARAM_ID_COUNT, sizeof(int));
+    for (int i = 0; i < layout->param_count; i++) {
+        LayoutParam *param = &layout->params[i];
+        param->offset = layout->element_count;
+        layout->element_count += align_up(param->count, PARAM_ALIGN);
+        if (param->decay) layout->decay_count = layout->element_count;
+        layout->param_index[(param->layer + 1) * PARAM_ID_COUNT + param->id] = i + 1;
+    }
+}
+
+void layout_build_params(Layout *layout) {
+    const LayoutRequest *request = &layout->request;
+    const ModelConfig *c = &request->config;
+    bool first_stage = request->stage == 0, last_stage = request->stage == request->mesh.pp - 1;
+    int64_t vocab = layout_vocab_rows(request);
+    int end = layout->first_layer + layout->layer_count;
+    if (first_stage || (c->tied && last_stage))
+        add_matrix(layout, PARAM_EMBEDDING, -1, vocab, c->hidden, c->vocab, c->hidden);
+    if (last_stage && !c->tied) add_matrix(layout, PARAM_HEAD, -1, vocab, c->hidden, c->vocab, c->hidden);
+    for (int i = layout->first_layer; i < end; i++)
+        add_layer_matrices(layout, i);
+    if (last_stage) add_vector(layout, PARAM_FINAL_NORM, -1, c->hidden);
+    for (int i = layout->first_layer; i < end; i++) {
+        add_vector(layout, PARAM_ATTN_NORM, i, c->hidden);
+        add_vector(layout, PARAM_MLP_NORM, i, c->hidden);
+        if (!model_qk_norm(c)) continue;
+        add_vector(layout, PARAM_Q_NORM, i, c->head_dim);
+        add_vector(layout, PARAM_K_NORM, i, c->head_dim);
+    }
+    place_params(layout);
+}
+
+// Elements that one rank keeps of state sharded over the data-parallel ranks: each tensor is cut evenly, rounded up.
+static int64_t sharded_elements(const Layout *layout) {
+    const Mesh *mesh = &layout->request.mesh;
+    int dense_ranks = (int)mesh_data_ranks(mesh), expert_ranks = (int)mesh_expert_data_ranks(mesh);
+    int64_t elements = 0;
+    for (int i = 0; i < layout->param_count; i++) {
+        const LayoutParam *param = &layout->params[i];
+        int ranks = param->expert ? expert_ranks : dense_ranks;
+        elements += align_up((param->count + ranks - 1) / ranks, PARAM_ALIGN);
+    }
+    return elements;
+}
+
+static int64_t largest_layer_elements(const Layout *layout) {
+    int64_t most = 0;
+    for (int layer = -1; layer < layout->request.config.layers; layer++) {
+        int64_t sum = 0;
+        for (int i = 0; i < layout->param_count; i++)
+            if (layout->params[i].layer == layer) sum += align_up(layout->params[i].count, PARAM_ALIGN);
+        if (sum > most) most = sum;
+    }
+    return most;
+}
+
+void layout_build_states(Layout *layout) {
+    const LayoutRequest *request = &layout->request;
+    int zero = request->mesh.dp > 1 || request->mesh.cp > 1 ? request->mesh.zero : 0; // else nobody to share with
+    if (request->inference) {
+        layout->bytes[LAYOUT_WEIGHTS] = layout->element_count * (int64_t)dtype_size(layout->dtype);
+        return;
+    }
+    int64_t whole = layout->element_count, shard = sharded_elements(layout), size = (int64_t)dtype_size(layout->dtype);
+    layout->bytes[LAYOUT_WEIGHTS] = (zero >= 3 ? shard : whole) * size;
+    layout->bytes[LAYOUT_GRADIENTS] = (zero >= 2 ? shard : whole) * 4;
+    layout->bytes[LAYOUT_MOMENTS] = (zero >= 1 ? shard : whole) * 8;
+    layout->bytes[LAYOUT_MASTER] = request->precision == PRECISION_BF16 ? (zero >= 1 ? shard : whole) * 2 : 0;
+    // Sharded weights are gathered, and sharded gradients reduced, one layer at a time with the next one in flight.
+    if (zero >= 2) layout->bytes[LAYOUT_TEMPORARIES] += largest_layer_elements(layout) * 4;
+    if (zero >= 3) layout->bytes[LAYOUT_TEMPORARIES] += 2 * largest_layer_elements(layout) * size;
+}

@@ -1,0 +1,421 @@
+// Which shapes and types belong together, for every op: the one place that says so.
+#include "ops/record.h"
+
+#include "base/text.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#define NEED(condition) \
+    if (!(condition)) return #condition
+
+static bool is_storage(DType dtype) { // of activations and weights
+    return dtype == DTYPE_F32 || dtype == DTYPE_BF16;
+}
+
+static bool has_shape(Tensor t, DType dtype, int64_t rows, int64_t cols) {
+    return tensor_present(t) && t.dtype == dtype && t.rows == rows && t.cols == cols && t.stride >= t.cols;
+}
+
+static bool packed(Tensor t, DType dtype, int64_t rows, int64_t cols) { // and no gaps between rows
+    return has_shape(t, dtype, rows, cols) && tensor_contiguous(t);
+}
+
+static bool absent_or_packed(Tensor t, DType dtype, int64_t rows, int64_t cols) {
+    return !tensor_present(t) || packed(t, dtype, rows, cols);
+}
+
+static bool one(Tensor t, DType dtype) {
+    return has_shape(t, dtype, 1, 1);
+}
+
+static bool flat(Tensor t, DType dtype) {
+    return tensor_present(t) && t.dtype == dtype && tensor_contiguous(t);
+}
+
+// ---- products -------------------------------------------------------------------------------------------------------
+
+static const char *check_linear_forward(const Tensor *t) {
+    Tensor out = t[0], in = t[1], weight = t[2], add = t[3];
+    NEED(is_storage(in.dtype) && in.cols > 0);
+    NEED(has_shape(in, in.dtype, in.rows, in.cols));
+    NEED(packed(weight, in.dtype, out.cols, in.cols));
+    NEED(packed(out, in.dtype, in.rows, weight.rows));
+    NEED(absent_or_packed(add, in.dtype, out.rows, out.cols));
+    return NULL;
+}
+
+static const char *check_linear_backward_input(const Tensor *t) {
+    Tensor din = t[0], dout = t[1], weight = t[2];
+    NEED(is_storage(dout.dtype));
+    NEED(packed(dout, dout.dtype, dout.rows, weight.rows));
+    NEED(packed(weight, dout.dtype, dout.cols, din.cols));
+    NEED(packed(din, dout.dtype, dout.rows, weight.cols));
+    return NULL;
+}
+
+static const char *check_linear_backward_weight(const Tensor *t) {
+    Tensor dweight = t[0], dout = t[1], in = t[2];
+    NEED(is_storage(in.dtype));
+    NEED(packed(dout, in.dtype, in.rows, dweight.rows));
+    NEED(has_shape(in, dout.dtype, dout.rows, dweight.cols));
+    NEED(packed(dweight, DTYPE_F32, dout.cols, in.cols));
+    return NULL;
+}
+
+static const char *check_grouped(const Tensor *t, int64_t in_cols, int64_t out_cols, int64_t weight_rows,
+                                 int64_t weight_cols) {
+    Tensor offsets = t[3];
+    NEED(packed(offsets, DTYPE_I32, 1, offsets.cols) && offsets.cols > 1);
+    NEED(weight_rows == out_cols * (offsets.cols - 1));
+    NEED(weight_cols == in_cols);
+    return NULL;
+}
+
+static const char *check_grouped_forward(const Tensor *t) {
+    Tensor out = t[0], in = t[1], weight = t[2];
+    NEED(is_storage(in.dtype));
+    NEED(packed(in, in.dtype, out.rows, in.cols) && packed(out, in.dtype, in.rows, out.cols));
+    NEED(packed(weight, in.dtype, weight.rows, in.cols));
+    return check_grouped(t, in.cols, out.cols, weight.rows, weight.cols);
+}
+
+static const char *check_grouped_backward_input(const Tensor *t) {
+    Tensor din = t[0], dout = t[1], weight = t[2];
+    NEED(is_storage(dout.dtype));
+    NEED(packed(din, dout.dtype, dout.rows, din.cols) && packed(dout, dout.dtype, din.rows, dout.cols));
+    NEED(packed(weight, dout.dtype, weight.rows, din.cols));
+    return check_grouped(t, din.cols, dout.cols, weight.rows, weight.cols);
+}
+
+static const char *check_grouped_backward_weight(const Tensor *t) {
+    Tensor dweight = t[0], dout = t[1], in = t[2];
+    NEED(is_storage(in.dtype));
+    NEED(packed(in, in.dtype, dout.rows, in.cols) && packed(dout, in.dtype, in.rows, dout.cols));
+    NEED(packed(dweight, DTYPE_F32, dweight.rows, in.cols));
+    return check_grouped(t, in.cols, dout.cols, dweight.rows, dweight.cols);
+}
+
+// ---- rotary and attention -------------------------------------------------------------------------------------------
+
+static const char *check_rope(const Rope *rope, DType dtype) {
+    NEED(rope->heads > 0 && rope->kv_heads > 0 && rope->head_dim > 0 && rope->head_dim % 2 == 0 && rope->seq > 0);
+    NEED(packed(rope->cos, DTYPE_F32, rope->sin.rows, rope->head_dim / 2));
+    NEED(packed(rope->sin, DTYPE_F32, rope->cos.rows, rope->head_dim / 2));
+    NEED(absent_or_packed(rope->q_weight, dtype, 1, rope->head_dim));
+    NEED(tensor_present(rope->q_weight) == tensor_present(rope->k_weight));
+    NEED(absent_or_packed(rope->k_weight, dtype, 1, rope->head_dim));
+    return NULL;
+}
+
+static const char *check_qk_rope_forward(const OpRecord *r) {
+    Tensor out = r->tensor[0], rstd = r->tensor[1], in = r->tensor[2];
+    const Rope *rope = &r->rope;
+    int64_t heads = rope->heads + rope->kv_heads;
+    NEED(is_storage(in.dtype));
+    NEED(has_shape(in, in.dtype, in.rows, heads * rope->head_dim));
+    NEED(has_shape(out, in.dtype, in.rows, in.cols));
+    NEED(!tensor_present(rope->q_weight) || packed(rstd, DTYPE_F32, in.rows, heads));
+    return check_rope(rope, in.dtype);
+}
+
+static const char *check_qk_rope_backward(const OpRecord *r) {
+    Tensor grad = r->tensor[0], dq = r->tensor[1], dk = r->tensor[2], in = r->tensor[3], rstd = r->tensor[4];
+    const Rope *rope = &r->rope;
+    int64_t heads = rope->heads + rope->kv_heads;
+    NEED(is_storage(grad.dtype));
+    NEED(has_shape(grad, grad.dtype, grad.rows, heads * rope->head_dim));
+    if (tensor_present(rope->q_weight)) {
+        NEED(has_shape(in, grad.dtype, grad.rows, grad.cols));
+        NEED(packed(rstd, DTYPE_F32, grad.rows, heads));
+        NEED(packed(dq, DTYPE_F32, 1, rope->head_dim) && packed(dk, DTYPE_F32, 1, rope->head_dim));
+    }
+    return check_rope(rope, grad.dtype);
+}
+
+static const char *check_linear_rope(const OpRecord *r) {
+    const Rope *rope = &r->rope;
+    NEED(!tensor_present(rope->q_weight));
+    NEED(r->tensor[0].cols == (int64_t)(rope->heads + 2 * rope->kv_heads) * rope->head_dim);
+    const char *broken = check_linear_forward((Tensor[]){r->tensor[0], r->tensor[1], r->tensor[2], TENSOR_NONE});
+    return broken ? broken : check_rope(rope, r->tensor[1].dtype);
+}
+
+static const char *check_attention(const Attention *how, Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v) {
+    int64_t head_dim = how->head_dim, heads = head_dim > 0 ? q.cols / head_dim : 0;
+    NEED(how->seq > 0 && head_dim > 0 && is_storage(q.dtype));
+    NEED(q.rows % how->seq == 0 && q.cols % head_dim == 0 && k.cols % head_dim == 0);
+    NEED(k.cols > 0 && q.cols % k.cols == 0);
+    NEED(has_shape(q, q.dtype, out.rows, out.cols));
+    NEED(has_shape(k, q.dtype, q.rows, v.cols) && has_shape(v, q.dtype, q.rows, k.cols));
+    NEED(packed(out, q.dtype, q.rows, q.cols));
+    NEED(packed(lse, DTYPE_F32, q.rows / how->seq * heads, how->seq));
+    NEED(absent_or_packed(how->doc_start, DTYPE_I32, q.rows, 1));
+    return NULL;
+}
+
+static const char *check_attention_backward(const OpRecord *r) {
+    const Tensor *t = r->tensor;
+    Tensor dq = t[0], dk = t[1], dv = t[2], dout = t[3], out = t[4], lse = t[5], q = t[6], k = t[7], v = t[8];
+    NEED(has_shape(dq, q.dtype, q.rows, q.cols) && has_shape(dk, q.dtype, k.rows, k.cols));
+    NEED(has_shape(dv, q.dtype, v.rows, v.cols));
+    NEED(dq.stride == dk.stride && dk.stride == dv.stride);
+    NEED(packed(dout, q.dtype, out.rows, out.cols));
+    if (r->rope.head_dim) {
+        NEED(!tensor_present(r->rope.q_weight));
+        NEED(r->rope.head_dim == r->attention.head_dim && (int64_t)r->rope.heads * r->rope.head_dim == q.cols);
+        NEED(dk.data == tensor_at(dq, 0, q.cols));
+        const char *broken = check_rope(&r->rope, q.dtype);
+        if (broken) return broken;
+    }
+    return check_attention(&r->attention, out, lse, q, k, v);
+}
+
+static const char *check_attention_cached(const OpRecord *r) {
+    Tensor out = r->tensor[0], q = r->tensor[1], k = r->tensor[2], v = r->tensor[3];
+    int64_t first = r->integer[0], head_dim = r->integer[1];
+    NEED(is_storage(q.dtype) && head_dim > 0 && first >= 0);
+    NEED(q.cols % head_dim == 0 && k.cols % head_dim == 0 && q.cols % k.cols == 0);
+    NEED(packed(q, q.dtype, out.rows, out.cols) && packed(out, q.dtype, q.rows, q.cols));
+    NEED(packed(k, q.dtype, v.rows, v.cols) && packed(v, q.dtype, k.rows, k.cols));
+    NEED(first + q.rows <= k.rows);
+    return NULL;
+}
+
+// ---- elements -------------------------------------------------------------------------------------------------------
+
+static const char *check_embedding(Tensor rows, Tensor ids, Tensor weight, DType weight_dtype) {
+    NEED(is_storage(rows.dtype));
+    NEED(packed(rows, rows.dtype, ids.rows, weight.cols));
+    NEED(packed(ids, DTYPE_I32, rows.rows, 1));
+    NEED(packed(weight, weight_dtype, weight.rows, rows.cols));
+    return NULL;
+}
+
+static const char *check_norm_forward(const Tensor *t) {
+    Tensor out = t[0], sum = t[1], rstd = t[2], residual = t[3], branch = t[4], weight = t[5];
+    NEED(is_storage(residual.dtype));
+    NEED(packed(residual, residual.dtype, out.rows, out.cols));
+    NEED(packed(out, residual.dtype, residual.rows, residual.cols));
+    NEED(tensor_present(sum) == tensor_present(branch));
+    NEED(absent_or_packed(sum, residual.dtype, residual.rows, residual.cols));
+    NEED(absent_or_packed(branch, residual.dtype, residual.rows, residual.cols));
+    NEED(packed(rstd, DTYPE_F32, residual.rows, 1));
+    NEED(packed(weight, residual.dtype, 1, residual.cols));
+    return NULL;
+}
+
+static const char *check_norm_backward(const Tensor *t) {
+    Tensor dsum = t[0], dweight = t[1], dout = t[2], out = t[3], rstd = t[4], weight = t[5];
+    NEED(is_storage(out.dtype));
+    NEED(packed(out, out.dtype, dout.rows, dout.cols) && packed(dout, out.dtype, out.rows, out.cols));
+    NEED(packed(dsum, out.dtype, out.rows, out.cols));
+    NEED(packed(dweight, DTYPE_F32, 1, out.cols) && packed(weight, out.dtype, 1, out.cols));
+    NEED(packed(rstd, DTYPE_F32, out.rows, 1));
+    return NULL;
+}
+
+static const char *check_swiglu_forward(const Tensor *t) {
+    Tensor out = t[0], gate_up = t[1], row_weight = t[2], row_count = t[3];
+    NEED(is_storage(out.dtype));
+    NEED(packed(out, out.dtype, gate_up.rows, out.cols));
+    NEED(packed(gate_up, out.dtype, out.rows, 2 * out.cols));
+    NEED(absent_or_packed(row_weight, DTYPE_F32, out.rows, 1));
+    NEED(!tensor_present(row_count) || one(row_count, DTYPE_I32));
+    return NULL;
+}
+
+static const char *check_swiglu_backward(const Tensor *t) {
+    Tensor dgate_up = t[0], out = t[1], drow_weight = t[2], gate_up = t[3], dout = t[4], row_weight = t[5];
+    NEED(packed(dgate_up, out.dtype, gate_up.rows, gate_up.cols));
+    NEED(packed(dout, out.dtype, out.rows, out.cols));
+    NEED(packed(drow_weight, DTYPE_F32, out.rows, 1) && packed(row_weight, DTYPE_F32, out.rows, 1));
+    return check_swiglu_forward((Tensor[]){out, gate_up, row_weight, t[6]});
+}
+
+static const char *check_swiglu_packed_backward(const Tensor *t) {
+    Tensor dgate_up = t[0], gate_hidden = t[1], dhidden = t[2];
+    NEED(is_storage(dhidden.dtype));
+    NEED(packed(dhidden, dhidden.dtype, gate_hidden.rows, dhidden.cols));
+    NEED(packed(gate_hidden, dhidden.dtype, dhidden.rows, 2 * dhidden.cols));
+    NEED(packed(dgate_up, dhidden.dtype, gate_hidden.rows, gate_hidden.cols));
+    return NULL;
+}
+
+static const char *check_linear_swiglu_forward(const Tensor *t) {
+    NEED(t[0].cols % 2 == 0);
+    NEED(tensor_contiguous(t[1]));
+    return check_linear_forward((Tensor[]){t[0], t[1], t[2], TENSOR_NONE});
+}
+
+static const char *check_linear_swiglu_backward(const Tensor *t) {
+    Tensor dgate_up = t[0], scratch = t[1], gate_hidden = t[2], dnext = t[3], weight = t[4];
+    NEED(packed(dnext, weight.dtype, gate_hidden.rows, weight.rows));
+    NEED(packed(weight, dnext.dtype, dnext.cols, scratch.cols));
+    return check_swiglu_packed_backward((Tensor[]){dgate_up, gate_hidden, scratch});
+}
+
+static const char *check_cross_entropy(const Tensor *t) {
+    Tensor losses = t[0], logits = t[1], targets = t[2], scale = t[3];
+    NEED(is_storage(logits.dtype));
+    NEED(packed(logits, logits.dtype, losses.rows, logits.cols));
+    NEED(packed(losses, DTYPE_F32, logits.rows, 1) && packed(targets, DTYPE_I32, logits.rows, 1));
+    NEED(!tensor_present(scale) || one(scale, DTYPE_F32));
+    return NULL;
+}
+
+// ---- experts --------------------------------------------------------------------------------------------------------
+
+static const char *check_router(Tensor logits, Tensor in, Tensor weight, Tensor weight_or_gradient, DType dtype) {
+    NEED(is_storage(in.dtype));
+    NEED(packed(in, in.dtype, logits.rows, weight.cols));
+    NEED(packed(logits, DTYPE_F32, in.rows, weight.rows));
+    NEED(packed(weight, in.dtype, logits.cols, in.cols));
+    NEED(packed(weight_or_gradient, dtype, logits.cols, in.cols));
+    return NULL;
+}
+
+static const char *check_routing(const MoeRouting *r) {
+    int64_t tokens = r->expert.rows, top_k = r->expert.cols, experts = r->probs.cols, rows = r->slot_of_row.rows;
+    NEED(tokens > 0 && top_k > 0 && top_k <= experts);
+    NEED(packed(r->probs, DTYPE_F32, tokens, experts) && packed(r->lse, DTYPE_F32, tokens, 1));
+    NEED(packed(r->expert, DTYPE_I32, tokens, top_k) && packed(r->weight, DTYPE_F32, tokens, top_k));
+    NEED(packed(r->counts, DTYPE_I32, 1, experts) && packed(r->prob_sum, DTYPE_F32, 1, experts));
+    // Of the experts that are here: all of them, or a rank's share.
+    NEED(packed(r->offsets, DTYPE_I32, 1, r->offsets.cols) && experts % (r->offsets.cols - 1) == 0);
+    NEED(packed(r->row_of_slot, DTYPE_I32, tokens, top_k));
+    NEED(packed(r->slot_of_row, DTYPE_I32, rows, 1) && packed(r->row_weight, DTYPE_F32, rows, 1));
+    NEED(absent_or_packed(r->bias, DTYPE_F32, 1, experts));
+    return NULL;
+}
+
+static const char *check_route_forward(const MoeRouting *r) {
+    NEED(packed(r->logits, DTYPE_F32, r->expert.rows, r->probs.cols));
+    return check_routing(r);
+}
+
+static const char *check_route_backward(const OpRecord *record) {
+    const MoeRouting *r = &record->routing;
+    Tensor dlogits = record->tensor[0], drow_weight = record->tensor[1], dprob = record->tensor[2];
+    NEED(packed(dlogits, DTYPE_F32, r->probs.rows, r->probs.cols));
+    NEED(absent_or_packed(drow_weight, DTYPE_F32, r->slot_of_row.rows, 1));
+    NEED(absent_or_packed(dprob, DTYPE_F32, 1, r->probs.cols));
+    NEED(!tensor_present(record->tensor[3]) || one(record->tensor[3], DTYPE_F32));
+    return check_routing(r);
+}
+
+// rows_side: [rows, dim], token_side: [tokens, dim].
+static const char *check_permutation(const MoeRouting *r, Tensor rows_side, Tensor token_side, Tensor add) {
+    NEED(is_storage(rows_side.dtype));
+    NEED(packed(rows_side, token_side.dtype, r->slot_of_row.rows, token_side.cols));
+    NEED(packed(token_side, rows_side.dtype, r->expert.rows, rows_side.cols));
+    NEED(absent_or_packed(add, token_side.dtype, token_side.rows, token_side.cols));
+    return check_routing(r);
+}
+
+static const char *check_balance(const Tensor *t) {
+    Tensor dprob = t[1], counts = t[3], prob_sum = t[4];
+    NEED(one(t[0], DTYPE_F32) && one(t[2], DTYPE_F32));
+    NEED(packed(counts, DTYPE_I32, dprob.rows, dprob.cols));
+    NEED(packed(prob_sum, DTYPE_F32, counts.rows, counts.cols) && packed(dprob, DTYPE_F32, counts.rows, counts.cols));
+    return NULL;
+}
+
+static const char *check_counts(const Tensor *t, DType dtype, int64_t cols) { // t[0] of the layers of counts t[1]
+    NEED(packed(t[1], DTYPE_I32, t[0].rows, t[1].cols));
+    NEED(packed(t[0], dtype, t[1].rows, cols));
+    return NULL;
+}
+
+// ---- optimizer ------------------------------------------------------------------------------------------------------
+
+static const char *check_adamw(const AdamwArgs *a) {
+    int64_t count = tensor_count(a->grad);
+    NEED(flat(a->grad, DTYPE_F32));
+    NEED(is_storage(a->weight.dtype) && flat(a->weight, a->weight.dtype) && tensor_count(a->weight) == count);
+    NEED(!tensor_present(a->master_low) ||
+         (a->weight.dtype == DTYPE_BF16 && flat(a->master_low, DTYPE_U16) && tensor_count(a->master_low) == count));
+    NEED(flat(a->m, DTYPE_F32) && tensor_count(a->m) == count && flat(a->v, DTYPE_F32) && tensor_count(a->v) == count);
+    NEED(one(a->norm, DTYPE_F32) && one(a->skip, DTYPE_I32));
+    return NULL;
+}
+
+const char *op_check(const OpRecord *r) {
+    const Tensor *t = r->tensor;
+    switch (r->op) {
+    case OP_ZERO: return flat(t[0], t[0].dtype) ? NULL : "flat(out)";
+    case OP_SUM_F32:
+    case OP_NORM_F32: return one(t[0], DTYPE_F32) && flat(t[1], DTYPE_F32) ? NULL : "one(out) && flat(in)";
+    case OP_LINEAR_FORWARD: return check_linear_forward(t);
+    case OP_LINEAR_BACKWARD_INPUT: return check_linear_backward_input(t);
+    case OP_LINEAR_BACKWARD_WEIGHT: return check_linear_backward_weight(t);
+    case OP_EMBEDDING_FORWARD: return check_embedding(t[0], t[1], t[2], t[0].dtype);
+    case OP_EMBEDDING_BACKWARD: return check_embedding(t[1], t[2], t[0], DTYPE_F32);
+    case OP_ADD_RMSNORM_FORWARD: return check_norm_forward(t);
+    case OP_ADD_RMSNORM_BACKWARD: return check_norm_backward(t);
+    case OP_QK_ROPE_FORWARD: return check_qk_rope_forward(r);
+    case OP_QK_ROPE_BACKWARD: return check_qk_rope_backward(r);
+    case OP_LINEAR_ROPE_FORWARD: return check_linear_rope(r);
+    case OP_ATTENTION_FORWARD: return check_attention(&r->attention, t[0], t[1], t[2], t[3], t[4]);
+    case OP_ATTENTION_BACKWARD: return check_attention_backward(r);
+    case OP_ATTENTION_CACHED: return check_attention_cached(r);
+    case OP_SWIGLU_FORWARD: return check_swiglu_forward(t);
+    case OP_SWIGLU_BACKWARD: return check_swiglu_backward(t);
+    case OP_SWIGLU_PACKED_FORWARD:
+        return is_storage(t[0].dtype) && flat(t[0], t[0].dtype) && t[0].cols % 2 == 0 ? NULL : "gate_up in two halves";
+    case OP_SWIGLU_PACKED_BACKWARD: return check_swiglu_packed_backward(t);
+    case OP_LINEAR_SWIGLU_FORWARD: return check_linear_swiglu_forward(t);
+    case OP_LINEAR_SWIGLU_BACKWARD: return check_linear_swiglu_backward(t);
+    case OP_CROSS_ENTROPY: return check_cross_entropy(t);
+    case OP_MOE_ROUTER_FORWARD: return check_router(t[0], t[1], t[2], t[2], t[2].dtype);
+    case OP_MOE_ROUTER_BACKWARD:
+        if (!packed(t[0], t[3].dtype, t[3].rows, t[3].cols)) return "din like in";
+        return check_router(t[2], t[3], t[4], t[1], DTYPE_F32);
+    case OP_MOE_ROUTE_FORWARD: return check_route_forward(&r->routing);
+    case OP_MOE_ROUTE_BACKWARD: return check_route_backward(r);
+    case OP_MOE_BALANCE: return check_balance(t);
+    case OP_MOE_ADD_COUNTS: return check_counts(t, DTYPE_I32, t[1].cols);
+    case OP_MOE_LOAD_STATS: return check_counts(t, DTYPE_F32, MOE_LOAD_STATS);
+    case OP_MOE_BIAS_UPDATE: return one(t[2], DTYPE_I32) ? check_counts(t, DTYPE_F32, t[1].cols) : "one(skip)";
+    case OP_MOE_GATHER: return check_permutation(&r->routing, t[0], t[1], TENSOR_NONE);
+    case OP_MOE_SUM: return check_permutation(&r->routing, t[1], t[0], t[2]);
+    case OP_GROUPED_LINEAR_FORWARD: return check_grouped_forward(t);
+    case OP_GROUPED_LINEAR_BACKWARD_INPUT: return check_grouped_backward_input(t);
+    case OP_GROUPED_LINEAR_BACKWARD_WEIGHT: return check_grouped_backward_weight(t);
+    case OP_GUARD:
+        return one(t[0], DTYPE_I32) && one(t[1], DTYPE_F32) && one(t[2], DTYPE_F32) ? NULL : "one(skip, loss, norm)";
+    case OP_ADAMW: return check_adamw(&r->adamw);
+    case OP_UPLOAD:
+    case OP_COPY:
+    case OP_COUNT: break;
+    }
+    return "an op that is recorded";
+}
+
+void op_check_or_abort(const OpRecord *record) {
+    const char *broken = op_check(record);
+    if (!broken) return;
+    fprintf(stderr, "hearth: a call of %s breaks the rule: %s\n", op_name(record->op), broken);
+    for (int i = 0; i < OP_RECORD_TENSORS; i++) {
+        Tensor t = record->tensor[i];
+        if (tensor_present(t))
+            fprintf(stderr, "  argument %d: %s [%lld, %lld] %s, stride %lld\n", i, t.name ? t.name : "tensor",
+                    (long long)t.rows, (long long)t.cols, dtype_name(t.dtype), (long long)t.stride);
+    }
+    abort();
+}
+
+#ifdef HEARTH_CHECK_OPS
+static void checker_call(void *context, const OpRecord *record) {
+    (void)context;
+    op_check_or_abort(record);
+}
+#endif
+
+void ops_check_calls(Ops *ops) {
+#ifdef HEARTH_CHECK_OPS
+    ops_observe(ops, checker_call, NULL);
+#else
+    (void)ops;
+#endif
+}

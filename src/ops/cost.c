@@ -1,0 +1,99 @@
+// What an op costs at least: FLOPs of its products, and every byte that it must read or write, once.
+#include "ops/record.h"
+
+static double size_of(Tensor t) {
+    return (double)dtype_size(t.dtype);
+}
+
+static double bytes_of(Tensor t) {
+    return tensor_present(t) ? (double)tensor_count(t) * size_of(t) : 0;
+}
+
+// out [rows, n] = in [rows, k] . weight [n, k]
+static OpCost product_cost(double rows, double k, double n, double weights, double width) {
+    return (OpCost){.flops = 2 * rows * k * n, .bytes = (rows * (k + n) + weights * k * n) * width};
+}
+
+// dweight [n, k] from dout [rows, n] and in [rows, k]
+static OpCost weight_gradient_cost(const OpRecord *r, double rows, double added) {
+    const Tensor *t = r->tensor;
+    double n = (double)t[1].cols, k = (double)t[2].cols, read = r->flag ? 1 : added;
+    return (OpCost){.flops = 2 * rows * n * k, .bytes = rows * (n + k) * size_of(t[1]) + bytes_of(t[0]) * (1 + read)};
+}
+
+// Two products of the scores' lower triangle forward, five backward; keys and values are read once per query head
+// group.
+static OpCost attention_cost(const OpRecord *r, bool backward) {
+    const Tensor *t = r->tensor;
+    Tensor out = backward ? t[4] : t[0], k = backward ? t[7] : t[3];
+    double triangle = (double)out.rows * (double)out.cols * r->attention.seq;
+    double moved = ((double)out.cols + (double)out.cols + 2 * (double)k.cols) * (double)out.rows * size_of(out);
+    return (OpCost){.flops = triangle * (backward ? 5 : 2), .bytes = moved * (backward ? 3 : 1)};
+}
+
+static OpCost adamw_cost(const AdamwArgs *a) {
+    double state = bytes_of(a->m) + bytes_of(a->v) + bytes_of(a->weight) + bytes_of(a->master_low);
+    return (OpCost){.bytes = bytes_of(a->grad) + 2 * state};
+}
+
+OpCost op_cost(const OpRecord *r, double expert_rows, double added) {
+    const Tensor *t = r->tensor;
+    double width = size_of(t[0]), rows = (double)t[0].rows;
+    double used = expert_rows >= 0 ? expert_rows : (double)t[1].rows; // of the experts' rows, in their ops
+    double groups = (double)t[3].cols - 1;
+    switch (r->op) {
+    case OP_LINEAR_FORWARD: {
+        OpCost cost = product_cost(rows, (double)t[1].cols, (double)t[0].cols, 1, width);
+        cost.bytes += bytes_of(t[3]);
+        return cost;
+    }
+    case OP_LINEAR_ROPE_FORWARD:
+    case OP_LINEAR_SWIGLU_FORWARD: return product_cost(rows, (double)t[1].cols, (double)t[0].cols, 1, width);
+    case OP_LINEAR_BACKWARD_INPUT: return product_cost(rows, (double)t[1].cols, (double)t[0].cols, 1, width);
+    case OP_LINEAR_SWIGLU_BACKWARD: {
+        OpCost cost = product_cost(rows, (double)t[3].cols, (double)t[1].cols, 1, width);
+        cost.bytes += (2 * bytes_of(t[2]) - bytes_of(t[1])); // gate and hidden in, their gradients out, dhidden nowhere
+        return cost;
+    }
+    case OP_LINEAR_BACKWARD_WEIGHT: return weight_gradient_cost(r, (double)t[1].rows, added);
+    case OP_GROUPED_LINEAR_FORWARD:
+    case OP_GROUPED_LINEAR_BACKWARD_INPUT:
+        return product_cost(used, (double)t[1].cols, (double)t[0].cols, groups, width);
+    case OP_GROUPED_LINEAR_BACKWARD_WEIGHT: return weight_gradient_cost(r, used, added);
+    case OP_ATTENTION_FORWARD: return attention_cost(r, false);
+    case OP_ATTENTION_BACKWARD: return attention_cost(r, true);
+    case OP_ATTENTION_CACHED: return (OpCost){.bytes = bytes_of(t[2]) + bytes_of(t[3])};
+    case OP_EMBEDDING_FORWARD: return (OpCost){.bytes = 2 * bytes_of(t[0])};
+    case OP_EMBEDDING_BACKWARD: return (OpCost){.bytes = bytes_of(t[1]) + 8 * (double)tensor_count(t[1])};
+    case OP_ADD_RMSNORM_FORWARD: return (OpCost){.bytes = (tensor_present(t[4]) ? 4 : 2) * bytes_of(t[0])};
+    case OP_ADD_RMSNORM_BACKWARD: return (OpCost){.bytes = (r->flag ? 3 : 4) * bytes_of(t[0])};
+    case OP_QK_ROPE_FORWARD: return (OpCost){.bytes = 2 * bytes_of(t[0])};
+    case OP_QK_ROPE_BACKWARD: return (OpCost){.bytes = (tensor_present(r->rope.q_weight) ? 3 : 2) * bytes_of(t[0])};
+    case OP_SWIGLU_FORWARD: return (OpCost){.bytes = 3 * used * (double)t[0].cols * width};
+    case OP_SWIGLU_BACKWARD: return (OpCost){.bytes = 6 * used * (double)t[1].cols * width};
+    case OP_SWIGLU_PACKED_FORWARD: return (OpCost){.bytes = 1.5 * bytes_of(t[0])};
+    case OP_SWIGLU_PACKED_BACKWARD: return (OpCost){.bytes = 5 * bytes_of(t[2])};
+    case OP_CROSS_ENTROPY: return (OpCost){.bytes = (tensor_present(t[3]) ? 2 : 1) * bytes_of(t[1])};
+    case OP_MOE_ROUTER_FORWARD: return (OpCost){.bytes = bytes_of(t[1]) + bytes_of(t[0])};
+    case OP_MOE_ROUTER_BACKWARD: return (OpCost){.bytes = 4 * bytes_of(t[0]) + 3 * bytes_of(t[2])};
+    case OP_MOE_ROUTE_FORWARD: return (OpCost){.bytes = 4 * bytes_of(r->routing.probs)};
+    case OP_MOE_ROUTE_BACKWARD: return (OpCost){.bytes = 3 * bytes_of(t[0])};
+    case OP_MOE_GATHER:
+        used = expert_rows >= 0 ? expert_rows : (double)t[0].rows;
+        return (OpCost){.bytes = 2 * used * (double)t[0].cols * width};
+    case OP_MOE_SUM: return (OpCost){.bytes = used * (double)t[0].cols * width + bytes_of(t[0]) + bytes_of(t[2])};
+    case OP_SUM_F32:
+    case OP_NORM_F32: return (OpCost){.bytes = bytes_of(t[1])};
+    case OP_ZERO: return (OpCost){.bytes = bytes_of(t[0])};
+    case OP_ADAMW: return adamw_cost(&r->adamw);
+    case OP_MOE_BALANCE:
+    case OP_MOE_ADD_COUNTS:
+    case OP_MOE_LOAD_STATS:
+    case OP_MOE_BIAS_UPDATE: return (OpCost){.bytes = bytes_of(t[0]) + bytes_of(t[1])};
+    case OP_GUARD:
+    case OP_UPLOAD:
+    case OP_COPY:
+    case OP_COUNT: break;
+    }
+    return (OpCost){0};
+}

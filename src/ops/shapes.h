@@ -1,0 +1,89 @@
+// What kernels take: plain pointers and sizes, read off the tensors of a call. For the implementations of the table.
+#pragma once
+
+#include "ops/ops.h"
+
+typedef struct AttentionShape {
+    int batch, seq, heads, kv_heads, head_dim;      // kv_heads divides heads
+    int64_t q_stride, k_stride, v_stride, o_stride; // elements from one token to the next
+    float scale;
+    const int32_t *doc_start; // [batch, seq] or NULL
+} AttentionShape;
+
+static inline AttentionShape attention_shape(Tensor out, Tensor q, Tensor k, Tensor v, const Attention *how) {
+    AttentionShape shape;
+    shape.seq = how->seq;
+    shape.batch = (int)(q.rows / how->seq);
+    shape.head_dim = how->head_dim;
+    shape.heads = (int)(q.cols / how->head_dim);
+    shape.kv_heads = (int)(k.cols / how->head_dim);
+    shape.q_stride = q.stride;
+    shape.k_stride = k.stride;
+    shape.v_stride = v.stride;
+    shape.o_stride = out.stride;
+    shape.scale = how->scale;
+    shape.doc_start = (const int32_t *)how->doc_start.data;
+    return shape;
+}
+
+typedef struct QkRopeShape {
+    int64_t tokens;
+    int seq, first_position;
+    int heads, kv_heads, head_dim;
+    const float *cos, *sin;          // [positions, head_dim / 2]
+    const void *q_weight, *k_weight; // [head_dim] or NULL
+    float eps;
+} QkRopeShape;
+
+static inline QkRopeShape qk_rope_shape(const Rope *rope, int64_t tokens) {
+    QkRopeShape shape;
+    shape.tokens = tokens;
+    shape.seq = rope->seq;
+    shape.first_position = rope->first_position;
+    shape.heads = rope->heads;
+    shape.kv_heads = rope->kv_heads;
+    shape.head_dim = rope->head_dim;
+    shape.cos = (const float *)rope->cos.data;
+    shape.sin = (const float *)rope->sin.data;
+    shape.q_weight = rope->q_weight.data;
+    shape.k_weight = rope->k_weight.data;
+    shape.eps = rope->eps;
+    return shape;
+}
+
+// MoeRouting, whose comments say what each is.
+typedef struct MoePointers {
+    const float *logits, *bias;
+    float *probs, *lse;
+    int32_t *expert;
+    float *weight;
+    int32_t *counts, *offsets, *row_of_slot, *slot_of_row;
+    float *row_weight, *prob_sum;
+    int64_t tokens, rows;
+    int experts, top_k;
+    bool norm_topk;
+    MoeForce force;
+} MoePointers;
+
+static inline MoePointers moe_pointers(const MoeRouting *routing) {
+    MoePointers p;
+    p.logits = (const float *)routing->logits.data;
+    p.bias = (const float *)routing->bias.data;
+    p.probs = (float *)routing->probs.data;
+    p.lse = (float *)routing->lse.data;
+    p.expert = (int32_t *)routing->expert.data;
+    p.weight = (float *)routing->weight.data;
+    p.counts = (int32_t *)routing->counts.data;
+    p.offsets = (int32_t *)routing->offsets.data;
+    p.row_of_slot = (int32_t *)routing->row_of_slot.data;
+    p.slot_of_row = (int32_t *)routing->slot_of_row.data;
+    p.row_weight = (float *)routing->row_weight.data;
+    p.prob_sum = (float *)routing->prob_sum.data;
+    p.tokens = routing->expert.rows;
+    p.rows = routing->slot_of_row.rows;
+    p.experts = (int)routing->probs.cols;
+    p.top_k = (int)routing->expert.cols;
+    p.norm_topk = routing->norm_topk;
+    p.force = routing->force;
+    return p;
+}

@@ -1,0 +1,340 @@
+// One adapter per op; see calls.h.
+#include "calls.h"
+
+#include <math.h>
+
+static Tensor typed(void *data, DType dtype, int64_t rows, int64_t cols, const char *name) {
+    return data ? tensor_make(data, dtype, rows, cols, name) : TENSOR_NONE;
+}
+
+static Tensor stored(void *data, const CallSizes *s, int64_t rows, int64_t cols, const char *name) {
+    return typed(data, s->dtype, rows, cols, name);
+}
+
+static Tensor floats(void *data, int64_t rows, int64_t cols, const char *name) {
+    return typed(data, DTYPE_F32, rows, cols, name);
+}
+
+static Tensor ints(void *data, int64_t rows, int64_t cols, const char *name) {
+    return typed(data, DTYPE_I32, rows, cols, name);
+}
+
+void call_sum_f32(Ops *ops, void **p, const CallSizes *s) {
+    ops->sum_f32(ops, floats(p[0], 1, 1, "out"), floats(p[1], 1, s->count, "in"), s->flag);
+}
+
+void call_norm_f32(Ops *ops, void **p, const CallSizes *s) {
+    ops->norm_f32(ops, floats(p[0], 1, 1, "out"), floats(p[1], 1, s->count, "in"));
+}
+
+static Tensor linear_in(void *in, const CallSizes *s) {
+    Tensor wide = stored(in, s, s->rows, s->in_stride ? s->in_stride : s->in_dim, "in");
+    return tensor_cols(wide, s->in_first, s->in_dim);
+}
+
+void call_linear_forward(Ops *ops, void **p, const CallSizes *s) { // out in weight add
+    ops->linear_forward(ops, stored(p[0], s, s->rows, s->out_dim, "out"), linear_in(p[1], s),
+                        stored(p[2], s, s->out_dim, s->in_dim, "weight"), stored(p[3], s, s->rows, s->out_dim, "add"));
+}
+
+void call_linear_backward_input(Ops *ops, void **p, const CallSizes *s) { // din dout weight
+    ops->linear_backward_input(ops, stored(p[0], s, s->rows, s->in_dim, "din"),
+                               stored(p[1], s, s->rows, s->out_dim, "dout"),
+                               stored(p[2], s, s->out_dim, s->in_dim, "weight"));
+}
+
+void call_linear_backward_weight(Ops *ops, void **p, const CallSizes *s) { // dweight dout in
+    ops->linear_backward_weight(ops, floats(p[0], s->out_dim, s->in_dim, "dweight"),
+                                stored(p[1], s, s->rows, s->out_dim, "dout"), linear_in(p[2], s), s->flag);
+}
+
+void call_embedding_forward(Ops *ops, void **p, const CallSizes *s) { // out ids weight
+    ops->embedding_forward(ops, stored(p[0], s, s->rows, s->dim, "out"), ints(p[1], s->rows, 1, "ids"),
+                           stored(p[2], s, s->vocab, s->dim, "weight"));
+}
+
+void call_embedding_backward(Ops *ops, void **p, const CallSizes *s) { // dweight dout ids
+    ops->embedding_backward(ops, floats(p[0], s->vocab, s->dim, "dweight"), stored(p[1], s, s->rows, s->dim, "dout"),
+                            ints(p[2], s->rows, 1, "ids"));
+}
+
+void call_add_rmsnorm_forward(Ops *ops, void **p, const CallSizes *s) { // out sum rstd residual branch weight
+    ops->add_rmsnorm_forward(ops, stored(p[0], s, s->rows, s->dim, "out"), stored(p[1], s, s->rows, s->dim, "sum"),
+                             floats(p[2], s->rows, 1, "rstd"), stored(p[3], s, s->rows, s->dim, "residual"),
+                             stored(p[4], s, s->rows, s->dim, "branch"), stored(p[5], s, 1, s->dim, "weight"), 1e-5f);
+}
+
+void call_add_rmsnorm_backward(Ops *ops, void **p, const CallSizes *s) { // dsum dweight dout out rstd weight
+    ops->add_rmsnorm_backward(ops, stored(p[0], s, s->rows, s->dim, "dsum"), floats(p[1], 1, s->dim, "dweight"),
+                              stored(p[2], s, s->rows, s->dim, "dout"), stored(p[3], s, s->rows, s->dim, "out"),
+                              floats(p[4], s->rows, 1, "rstd"), stored(p[5], s, 1, s->dim, "weight"), s->flag);
+}
+
+// ---- heads ----------------------------------------------------------------------------------------------------------
+
+// cos, sin, q_weight, k_weight stand in p[0..3].
+static Rope rope_make(void **p, const CallSizes *s) {
+    int positions = s->first + s->seq, half = s->head_dim / 2;
+    return (Rope){.seq = s->seq,
+                  .first_position = s->first,
+                  .heads = s->heads,
+                  .kv_heads = s->kv_heads,
+                  .head_dim = s->head_dim,
+                  .cos = floats(p[0], positions, half, "cos"),
+                  .sin = floats(p[1], positions, half, "sin"),
+                  .q_weight = stored(p[2], s, 1, s->head_dim, "q_weight"),
+                  .k_weight = stored(p[3], s, 1, s->head_dim, "k_weight"),
+                  .eps = 1e-6f};
+}
+
+// Query, key and value heads side by side, and what rotary embedding reads of them.
+typedef struct Heads {
+    Tensor all, rotated, q, k, v;
+} Heads;
+
+static Heads heads_make(void *data, const CallSizes *s, int64_t tokens, const char *name) {
+    int64_t q = (int64_t)s->heads * s->head_dim, kv = (int64_t)s->kv_heads * s->head_dim;
+    Tensor all = stored(data, s, tokens, q + 2 * kv, name);
+    if (!data) return (Heads){0};
+    return (Heads){all, tensor_cols(all, 0, q + kv), tensor_cols(all, 0, q), tensor_cols(all, q, kv),
+                   tensor_cols(all, q + kv, kv)};
+}
+
+static Tensor head_deviations(void *data, const CallSizes *s) {
+    return floats(data, s->rows, s->heads + s->kv_heads, "rstd");
+}
+
+void call_qk_rope_forward(Ops *ops, void **p, const CallSizes *s) { // out rstd in + rope
+    Rope rope = rope_make(p + 3, s);
+    ops->qk_rope_forward(ops, heads_make(p[0], s, s->rows, "out").rotated, head_deviations(p[1], s),
+                         heads_make(p[2], s, s->rows, "in").rotated, &rope);
+}
+
+void call_linear_rope_forward(Ops *ops, void **p, const CallSizes *s) { // out in weight cos sin
+    Rope rope = rope_make((void *[]){p[3], p[4], NULL, NULL}, s);
+    Tensor out = heads_make(p[0], s, s->rows, "out").all;
+    ops->linear_rope_forward(ops, out, stored(p[1], s, s->rows, s->in_dim, "in"),
+                             stored(p[2], s, out.cols, s->in_dim, "weight"), &rope);
+}
+
+void call_qk_rope_backward(Ops *ops, void **p, const CallSizes *s) { // grad dq_weight dk_weight in rstd + rope
+    Rope rope = rope_make(p + 5, s);
+    ops->qk_rope_backward(ops, heads_make(p[0], s, s->rows, "grad").rotated, floats(p[1], 1, s->head_dim, "dq_weight"),
+                          floats(p[2], 1, s->head_dim, "dk_weight"), heads_make(p[3], s, s->rows, "in").rotated,
+                          head_deviations(p[4], s), &rope);
+}
+
+static Attention attention_make(void *doc_start, const CallSizes *s) {
+    return (Attention){.seq = s->seq,
+                       .head_dim = s->head_dim,
+                       .scale = 1.0f / sqrtf((float)s->head_dim),
+                       .doc_start = ints(doc_start, (int64_t)s->batch * s->seq, 1, "doc_start")};
+}
+
+static Tensor attention_out(void *data, const CallSizes *s, const char *name) {
+    return stored(data, s, (int64_t)s->batch * s->seq, (int64_t)s->heads * s->head_dim, name);
+}
+
+static Tensor attention_lse(void *data, const CallSizes *s) {
+    return floats(data, (int64_t)s->batch * s->heads, s->seq, "lse");
+}
+
+void call_attention_forward(Ops *ops, void **p, const CallSizes *s) { // out lse qkv doc_start
+    Attention how = attention_make(p[3], s);
+    Heads x = heads_make(p[2], s, (int64_t)s->batch * s->seq, "qkv");
+    ops->attention_forward(ops, attention_out(p[0], s, "out"), attention_lse(p[1], s), x.q, x.k, x.v, &how);
+}
+
+// dqkv dout out lse qkv doc_start, then cos and sin: NULL for no rotation
+void call_attention_backward(Ops *ops, void **p, const CallSizes *s) {
+    Attention how = attention_make(p[5], s);
+    Rope rope = rope_make((void *[]){p[6], p[7], NULL, NULL}, s);
+    int64_t tokens = (int64_t)s->batch * s->seq;
+    Heads d = heads_make(p[0], s, tokens, "dqkv"), x = heads_make(p[4], s, tokens, "qkv");
+    ops->attention_backward(ops, d.q, d.k, d.v, attention_out(p[1], s, "dout"), attention_out(p[2], s, "out"),
+                            attention_lse(p[3], s), x.q, x.k, x.v, &how, p[6] ? &rope : NULL);
+}
+
+void call_attention_cached(Ops *ops, void **p, const CallSizes *s) { // out q k v
+    int64_t q = (int64_t)s->heads * s->head_dim, kv = (int64_t)s->kv_heads * s->head_dim,
+            positions = s->first + s->rows;
+    ops->attention_cached(ops, stored(p[0], s, s->rows, q, "out"), stored(p[1], s, s->rows, q, "q"),
+                          stored(p[2], s, positions, kv, "k_cache"), stored(p[3], s, positions, kv, "v_cache"),
+                          s->first, s->head_dim, 1.0f / sqrtf((float)s->head_dim));
+}
+
+// ---- SwiGLU and cross entropy ---------------------------------------------------------------------------------------
+
+static Tensor one_half(void *data, const CallSizes *s, const char *name) {
+    return stored(data, s, s->rows, s->dim, name);
+}
+
+static Tensor both_halves(void *data, const CallSizes *s, const char *name) {
+    return stored(data, s, s->rows, 2 * (int64_t)s->dim, name);
+}
+
+void call_swiglu_forward(Ops *ops, void **p, const CallSizes *s) { // out gate_up row_weight row_count
+    ops->swiglu_forward(ops, one_half(p[0], s, "out"), both_halves(p[1], s, "gate_up"),
+                        floats(p[2], s->rows, 1, "row_weight"), ints(p[3], 1, 1, "row_count"));
+}
+
+void call_swiglu_backward(Ops *ops, void **p,
+                          const CallSizes *s) { // dgate_up out drow_weight gate_up dout weight count
+    void *gate_up = s->flag ? p[0] : p[3], *dout = s->flag ? p[1] : p[4]; // flag: in place
+    ops->swiglu_backward(ops, both_halves(p[0], s, "dgate_up"), one_half(p[1], s, "out"),
+                         floats(p[2], s->rows, 1, "drow_weight"), both_halves(gate_up, s, "gate_up"),
+                         one_half(dout, s, "dout"), floats(p[5], s->rows, 1, "row_weight"),
+                         ints(p[6], 1, 1, "row_count"));
+}
+
+void call_swiglu_packed_forward(Ops *ops, void **p, const CallSizes *s) { // gate_up
+    ops->swiglu_packed_forward(ops, both_halves(p[0], s, "gate_up"));
+}
+
+void call_swiglu_packed_backward(Ops *ops, void **p, const CallSizes *s) { // dgate_up gate_hidden dhidden
+    void *gate_hidden = s->flag ? p[0] : p[1];                             // flag: in place
+    ops->swiglu_packed_backward(ops, both_halves(p[0], s, "dgate_up"), both_halves(gate_hidden, s, "gate_hidden"),
+                                one_half(p[2], s, "dhidden"));
+}
+
+void call_linear_swiglu_forward(Ops *ops, void **p, const CallSizes *s) { // gate_hidden in weight
+    ops->linear_swiglu_forward(ops, both_halves(p[0], s, "gate_hidden"), stored(p[1], s, s->rows, s->in_dim, "in"),
+                               stored(p[2], s, 2 * (int64_t)s->dim, s->in_dim, "weight"));
+}
+
+void call_linear_swiglu_backward(Ops *ops, void **p, const CallSizes *s) { // dgate_up scratch gate_hidden dnext weight
+    void *gate_hidden = s->flag ? p[0] : p[2];                             // flag: in place
+    ops->linear_swiglu_backward(
+        ops, both_halves(p[0], s, "dgate_up"), one_half(p[1], s, "scratch"), both_halves(gate_hidden, s, "gate_hidden"),
+        stored(p[3], s, s->rows, s->out_dim, "dnext"), stored(p[4], s, s->out_dim, s->dim, "weight"));
+}
+
+void call_cross_entropy(Ops *ops, void **p, const CallSizes *s) { // losses logits targets scale
+    ops->cross_entropy(ops, floats(p[0], s->rows, 1, "losses"), stored(p[1], s, s->rows, s->vocab, "logits"),
+                       ints(p[2], s->rows, 1, "targets"), floats(p[3], 1, 1, "scale"));
+}
+
+// ---- experts --------------------------------------------------------------------------------------------------------
+
+static MoeRouting routing_make(void **p, const CallSizes *s) {
+    const MoeSizes *m = &s->moe;
+    return (MoeRouting){.logits = floats(p[0], m->tokens, m->experts, "logits"),
+                        .bias = floats(p[1], 1, m->experts, "bias"),
+                        .probs = floats(p[2], m->tokens, m->experts, "probs"),
+                        .lse = floats(p[3], m->tokens, 1, "lse"),
+                        .expert = ints(p[4], m->tokens, m->top_k, "expert"),
+                        .weight = floats(p[5], m->tokens, m->top_k, "weight"),
+                        .counts = ints(p[6], 1, m->experts, "counts"),
+                        .offsets = ints(p[7], 1, m->experts + 1, "offsets"),
+                        .row_of_slot = ints(p[8], m->tokens, m->top_k, "row_of_slot"),
+                        .slot_of_row = ints(p[9], m->rows, 1, "slot_of_row"),
+                        .row_weight = floats(p[10], m->rows, 1, "row_weight"),
+                        .prob_sum = floats(p[11], 1, m->experts, "prob_sum"),
+                        .norm_topk = m->norm_topk,
+                        .force = m->force};
+}
+
+void call_moe_router_forward(Ops *ops, void **p, const CallSizes *s) { // logits in weight
+    ops->moe_router_forward(ops, floats(p[0], s->rows, s->moe.experts, "logits"),
+                            stored(p[1], s, s->rows, s->dim, "in"), stored(p[2], s, s->moe.experts, s->dim, "weight"));
+}
+
+void call_moe_router_backward(Ops *ops, void **p, const CallSizes *s) { // din dweight dlogits in weight
+    ops->moe_router_backward(ops, stored(p[0], s, s->rows, s->dim, "din"),
+                             floats(p[1], s->moe.experts, s->dim, "dweight"),
+                             floats(p[2], s->rows, s->moe.experts, "dlogits"), stored(p[3], s, s->rows, s->dim, "in"),
+                             stored(p[4], s, s->moe.experts, s->dim, "weight"), s->flag);
+}
+
+void call_moe_route_forward(Ops *ops, void **p, const CallSizes *s) {
+    MoeRouting routing = routing_make(p, s);
+    ops->moe_route_forward(ops, &routing);
+}
+
+void call_moe_route_backward(Ops *ops, void **p, const CallSizes *s) { // routing dlogits drow_weight dprob z_coef
+    MoeRouting routing = routing_make(p, s);
+    void **rest = p + ROUTING_BUFFERS;
+    ops->moe_route_backward(ops, floats(rest[0], s->moe.tokens, s->moe.experts, "dlogits"),
+                            floats(rest[1], s->moe.rows, 1, "drow_weight"), floats(rest[2], 1, s->moe.experts, "dprob"),
+                            floats(rest[3], 1, 1, "z_coef"), &routing);
+}
+
+void call_moe_balance(Ops *ops, void **p, const CallSizes *s) { // loss dprob scale counts prob_sum; flag: by layers
+    ops->moe_balance(ops, floats(p[0], 1, 1, "loss"), floats(p[1], s->layers, s->moe.experts, "dprob"),
+                     floats(p[2], 1, 1, "scale"), ints(p[3], s->layers, s->moe.experts, "counts"),
+                     floats(p[4], s->layers, s->moe.experts, "prob_sum"), s->flag ? BALANCE_LAYERS : BALANCE_TOGETHER,
+                     s->moe.tokens);
+}
+
+void call_moe_add_counts(Ops *ops, void **p, const CallSizes *s) { // total counts
+    ops->moe_add_counts(ops, ints(p[0], s->layers, s->moe.experts, "total"),
+                        ints(p[1], s->layers, s->moe.experts, "counts"), s->flag);
+}
+
+void call_moe_load_stats(Ops *ops, void **p, const CallSizes *s) { // stats counts
+    ops->moe_load_stats(ops, floats(p[0], s->layers, MOE_LOAD_STATS, "stats"),
+                        ints(p[1], s->layers, s->moe.experts, "counts"));
+}
+
+void call_moe_bias_update(Ops *ops, void **p, const CallSizes *s) { // bias counts skip
+    ops->moe_bias_update(ops, floats(p[0], s->layers, s->moe.experts, "bias"),
+                         ints(p[1], s->layers, s->moe.experts, "counts"), ints(p[2], 1, 1, "skip"), s->value);
+}
+
+void call_moe_gather(Ops *ops, void **p, const CallSizes *s) { // routing out in
+    MoeRouting routing = routing_make(p, s);
+    void **rest = p + ROUTING_BUFFERS;
+    ops->moe_gather(ops, stored(rest[0], s, s->moe.rows, s->dim, "out"),
+                    stored(rest[1], s, s->moe.tokens, s->dim, "in"), &routing);
+}
+
+void call_moe_sum(Ops *ops, void **p, const CallSizes *s) { // routing out in add
+    MoeRouting routing = routing_make(p, s);
+    void **rest = p + ROUTING_BUFFERS;
+    ops->moe_sum(ops, stored(rest[0], s, s->moe.tokens, s->dim, "out"), stored(rest[1], s, s->moe.rows, s->dim, "in"),
+                 stored(rest[2], s, s->moe.tokens, s->dim, "add"), &routing);
+}
+
+static int64_t grouped_outputs(const CallSizes *s) { // of all experts
+    return (int64_t)s->moe.experts * s->out_dim;
+}
+
+void call_grouped_linear_forward(Ops *ops, void **p, const CallSizes *s) { // routing out in weight
+    void **rest = p + ROUTING_BUFFERS;
+    ops->grouped_linear_forward(
+        ops, stored(rest[0], s, s->moe.rows, s->out_dim, "out"), stored(rest[1], s, s->moe.rows, s->in_dim, "in"),
+        stored(rest[2], s, grouped_outputs(s), s->in_dim, "weight"), routing_make(p, s).offsets);
+}
+
+void call_grouped_linear_backward_input(Ops *ops, void **p, const CallSizes *s) { // routing din dout weight
+    void **rest = p + ROUTING_BUFFERS;
+    ops->grouped_linear_backward_input(
+        ops, stored(rest[0], s, s->moe.rows, s->in_dim, "din"), stored(rest[1], s, s->moe.rows, s->out_dim, "dout"),
+        stored(rest[2], s, grouped_outputs(s), s->in_dim, "weight"), routing_make(p, s).offsets);
+}
+
+void call_grouped_linear_backward_weight(Ops *ops, void **p, const CallSizes *s) { // routing dweight dout in
+    void **rest = p + ROUTING_BUFFERS;
+    ops->grouped_linear_backward_weight(ops, floats(rest[0], grouped_outputs(s), s->in_dim, "dweight"),
+                                        stored(rest[1], s, s->moe.rows, s->out_dim, "dout"),
+                                        stored(rest[2], s, s->moe.rows, s->in_dim, "in"), routing_make(p, s).offsets,
+                                        s->flag);
+}
+
+// ---- optimizer ------------------------------------------------------------------------------------------------------
+
+void call_guard(Ops *ops, void **p, const CallSizes *s) { // skip loss norm
+    ops->guard(ops, ints(p[0], 1, 1, "skip"), floats(p[1], 1, 1, "loss"), floats(p[2], 1, 1, "norm"), s->value, 3.0f);
+}
+
+void call_adamw(Ops *ops, void **p, const CallSizes *s) { // weight master_low m v grad norm skip
+    AdamwArgs args = s->adamw;
+    args.weight = stored(p[0], s, 1, s->count, "weight");
+    args.master_low = typed(p[1], DTYPE_U16, 1, s->count, "master_low");
+    args.m = floats(p[2], 1, s->count, "m");
+    args.v = floats(p[3], 1, s->count, "v");
+    args.grad = floats(p[4], 1, s->count, "grad");
+    args.norm = floats(p[5], 1, 1, "norm");
+    args.skip = ints(p[6], 1, 1, "skip");
+    ops->adamw(ops, &args);
+}
