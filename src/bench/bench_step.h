@@ -16,8 +16,8 @@ typedef struct BenchResult {
     double spread;       // (slowest - fastest) / median of the timed steps
     double tokens_per_second;
     double split_ms[CATEGORY_COUNT]; // one profiled step, op by op
-    double gaps_ms;       // what the split leaves of the median step; a replayed graph may make it negative
-    double start_seconds; // from nothing to the end of the first step
+    double gaps_ms;                  // what the split leaves of the median step; a replayed graph may make it negative
+    double start_seconds;            // from nothing to the end of the first step
     int64_t predicted_bytes, used_bytes; // by the layout; taken from the device in all, libraries included
     double loss;
 } BenchResult;

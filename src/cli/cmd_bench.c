@@ -66,11 +66,12 @@ static void print_json(const BenchStep *bench, const BenchResult *result, const 
     for (int i = 0; i < CATEGORY_COUNT; i++)
         json_object_set_new(split, op_category_name((OpCategory)i), json_real(result->split_ms[i]));
     json_object_set_new(split, "gaps", json_real(result->gaps_ms));
-    json_t *json = json_pack(
-        "{s:s, s:s, s:i, s:i, s:i, s:i, s:s, s:s, s:f, s:f, s:f}", "model", model, "device", device_kind_name(ops->kind), "layers",
-        request->config.layers, "seq", request->seq, "micro_batch", request->micro_batch, "accum", bench->accum,
-        "precision", precision_name(request->precision), "recompute", recompute_name(request->recompute), "tok_s",
-        result->tokens_per_second, "step_ms", 1e3 * result->step_seconds, "spread", result->spread);
+    json_t *json =
+        json_pack("{s:s, s:s, s:i, s:i, s:i, s:i, s:s, s:s, s:f, s:f, s:f}", "model", model, "device",
+                  device_kind_name(ops->kind), "layers", request->config.layers, "seq", request->seq, "micro_batch",
+                  request->micro_batch, "accum", bench->accum, "precision", precision_name(request->precision),
+                  "recompute", recompute_name(request->recompute), "tok_s", result->tokens_per_second, "step_ms",
+                  1e3 * result->step_seconds, "spread", result->spread);
     if (request->config.experts) json_object_set_new(json, "routing", json_string(routing));
     json_object_set_new(json, "tflops", json_real(flops[0] * result->tokens_per_second / 1e12));
     if (peak_tflops > 0) {

@@ -2,6 +2,7 @@
 #include "data/prepare.h"
 
 #include "base/file.h"
+#include "base/io.h"
 #include "base/log.h"
 #include "base/memory_info.h"
 #include "base/text.h"
@@ -12,7 +13,6 @@
 #include "data/shard.h"
 
 #include <stdlib.h>
-#include <unistd.h>
 
 #define UNIT_BYTES       ((int64_t)64 << 20)
 #define BYTES_FIXED      ((int64_t)512 << 20) // dedup table, unit, buffers
@@ -155,7 +155,7 @@ Status prepare_run(const PrepareOptions *options) {
     bool there = file_exists(options->output);
     Status status = prepare_all(&prepare);
     file_unlock(&prepare.lock);
-    if (status && !there) rmdir(options->output); // unless it holds work to resume
+    if (status && !there) io_rmdir(options->output); // unless it holds work to resume
     reader_close(prepare.reader);
     tokenizer_free(prepare.tokenizer);
     json_decref(prepare.plan);

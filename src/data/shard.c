@@ -1,6 +1,7 @@
 // Token shards: checked opening, and a writer whose file appears whole or not at all.
 #include "data/shard.h"
 
+#include "base/io.h"
 #include "base/text.h"
 
 #include <assert.h>
@@ -134,7 +135,6 @@ struct ShardWriter {
 };
 
 static void writer_free(ShardWriter *writer) {
-    if (writer->fd >= 0) close(writer->fd);
     XXH64_freeState(writer->hash);
     free(writer->documents);
     free(writer->buffer);
@@ -162,7 +162,7 @@ Status shard_writer_open(ShardWriter **out, const char *path, uint64_t vocab_siz
     *out = NULL;
     writer->path = text_copy(path);
     writer->partial = text_format("%s.partial", path);
-    writer->fd = open(writer->partial, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    writer->fd = io_open(writer->partial, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (writer->fd < 0) {
         Status status = status_errno("cannot write %s", writer->partial);
         writer_free(writer);
@@ -242,27 +242,22 @@ static Status writer_finish(ShardWriter *writer) {
     header->header_checksum = XXH64(header, HEADER_CHECKED_BYTES, 0);
     if (lseek(writer->fd, 0, SEEK_SET) != 0) return status_errno("cannot seek in %s", writer->partial);
     TRY(file_write_all(writer->fd, header, sizeof *header, writer->partial));
-    TRY(file_sync_descriptor(writer->fd, writer->partial));
-    if (rename(writer->partial, writer->path) != 0) return status_errno("cannot rename %s", writer->partial);
-    char *directory = path_directory(writer->path);
-    Status status = file_sync(directory);
-    free(directory);
-    return status;
+    return NULL;
 }
 
 Status shard_writer_close(ShardWriter *writer, ShardHeader *header) {
     Status status = writer_finish(writer);
-    if (status) {
-        unlink(writer->partial);
-    } else if (header) {
-        *header = writer->header;
-    }
+    if (status)
+        file_discard(writer->fd, writer->partial);
+    else
+        status = file_publish(writer->fd, writer->partial, writer->path);
+    if (!status && header) *header = writer->header;
     writer_free(writer);
     return status;
 }
 
 void shard_writer_abort(ShardWriter *writer) {
     if (!writer) return;
-    unlink(writer->partial);
+    file_discard(writer->fd, writer->partial);
     writer_free(writer);
 }

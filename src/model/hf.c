@@ -85,7 +85,7 @@ static const SafeTensor *source_find(const Source *source, const char *name, con
     return NULL;
 }
 
-static Status load_part(const Source *source, const HfPart *part, float *out) {
+static Status load_part(const Source *source, const LayoutSlice *part, float *out) {
     const char *path;
     const SafeTensor *tensor = source_find(source, part->name, &path);
     if (!tensor) return status_at(status_usage("tensor \"%s\" is missing", part->name), path, 0, 0);
@@ -122,8 +122,8 @@ static Status check_nothing_left(const Source *source, const Layout *layout, int
             const char *name = source->files[f].tensors[t].name;
             bool known = layout->request.config.tied && strcmp(name, "lm_head.weight") == 0;
             for (int i = 0; i < layout->param_count && !known; i++)
-                for (int k = 0; k < layout_hf_part_count(layout, &layout->params[i]) && !known; k++)
-                    known = strcmp(layout_hf_part(layout, &layout->params[i], k).name, name) == 0;
+                for (int k = 0; k < layout_slice_count(layout, &layout->params[i]) && !known; k++)
+                    known = strcmp(layout_slice(layout, &layout->params[i], k).name, name) == 0;
             if (!known)
                 return status_at(
                     status_usage("tensor \"%s\" is not part of the model that config.json describes", name),
@@ -141,9 +141,9 @@ Status hf_load_weights(Model *model, const char *path) {
     for (int i = 0; i < layout->param_count && !status; i++) {
         const LayoutParam *param = &layout->params[i];
         float *host = xmalloc((size_t)param->count * sizeof(float));
-        for (int k = 0; k < layout_hf_part_count(layout, param) && !status; k++, used++) {
-            HfPart part = layout_hf_part(layout, param, k);
-            status = load_part(&source, &part, host + part.offset);
+        for (int k = 0; k < layout_slice_count(layout, param) && !status; k++, used++) {
+            LayoutSlice part = layout_slice(layout, param, k);
+            status = load_part(&source, &part, host + part.at);
         }
         if (!status) model_write_param(model, param, MODEL_WEIGHTS, host);
         free(host);
@@ -156,7 +156,7 @@ Status hf_load_weights(Model *model, const char *path) {
 // ---- saving ---------------------------------------------------------------------------------------------------------
 
 typedef struct Piece { // one HF tensor and where it comes from
-    HfPart part;
+    LayoutSlice part;
     const LayoutParam *param;
     int file;
 } Piece;
@@ -165,7 +165,7 @@ static Status write_piece(SafetensorsWriter *writer, const Layout *layout, const
                           const Piece *piece, DType dtype, float *wide, uint16_t *narrow) {
     for (int64_t at = 0; at < piece->part.count; at += CHUNK_ELEMENTS) {
         int64_t count = piece->part.count - at < CHUNK_ELEMENTS ? piece->part.count - at : CHUNK_ELEMENTS;
-        model_snapshot_read(snapshot, layout, piece->param, MODEL_WEIGHTS, piece->part.offset + at, count, wide);
+        model_snapshot_read(snapshot, layout, piece->param, MODEL_WEIGHTS, piece->part.at + at, count, wide);
         if (dtype == DTYPE_F32) {
             TRY(safetensors_writer_add(writer, wide, (size_t)count * sizeof(float)));
             continue;
@@ -259,14 +259,14 @@ Status hf_save(const Layout *layout, const ModelSnapshot *snapshot, const char *
     int count = 0, files = 1;
     int64_t total = 0, in_file = 0;
     for (int i = 0; i < layout->param_count; i++)
-        count += layout_hf_part_count(layout, &layout->params[i]);
+        count += layout_slice_count(layout, &layout->params[i]);
     Piece *pieces = xcalloc((size_t)count, sizeof *pieces);
     count = 0;
     for (int i = 0; i < layout->param_count; i++) {
-        for (int k = 0; k < layout_hf_part_count(layout, &layout->params[i]); k++) {
+        for (int k = 0; k < layout_slice_count(layout, &layout->params[i]); k++) {
             Piece *piece = &pieces[count++];
             piece->param = &layout->params[i];
-            piece->part = layout_hf_part(layout, piece->param, k);
+            piece->part = layout_slice(layout, piece->param, k);
             int64_t bytes = piece->part.count * (int64_t)dtype_size(dtype);
             if (in_file && in_file + bytes > shard_bytes) files++, in_file = 0;
             in_file += bytes;

@@ -35,9 +35,10 @@ typedef enum Recompute {
 typedef struct LayoutRequest {
     ModelConfig config;
     Mesh mesh;
-    int stage;          // pipeline stage of this rank
-    int virtual_stages; // chunks of layers on a rank, of the interleaved schedule; 0: 1
-    int micro_batches;  // of a step, which bound what a pipeline has in flight; 0: as many as it can
+    int stage;                      // pipeline stage of this rank
+    int tp_rank, ep_rank, etp_rank; // and its places along these axes
+    int virtual_stages;             // chunks of layers on a rank, of the interleaved schedule; 0: 1
+    int micro_batches;              // of a step, which bound what a pipeline has in flight; 0: as many as it can
     Precision precision;
     Recompute recompute;
     int micro_batch, seq;
@@ -103,13 +104,15 @@ typedef struct LayoutParam {
     bool residual; // writes into the residual stream (o, down): may be initialised smaller
 } LayoutParam;
 
-// A parameter as HF stores it: qkv is three tensors there, gate_up two, each expert its own.
-typedef struct HfPart {
+// What is here of a tensor as HF stores it: qkv is three of them, gate_up two, each expert its own.
+typedef struct LayoutSlice {
     char name[128];
     int dims;
-    int64_t shape[2];
-    int64_t offset, count; // elements inside the LayoutParam
-} HfPart;
+    int64_t shape[2];             // of the whole tensor
+    int64_t row, rows, col, cols; // the box of it that this rank holds; rows 0: nothing (vector: one row)
+    int64_t at, stride;           // elements: where the box starts in the LayoutParam, and from one row to the next
+    int64_t count;                // rows * cols
+} LayoutSlice;
 
 // ---- activations ----------------------------------------------------------------------------------------------------
 
@@ -235,8 +238,8 @@ void layout_free(Layout *layout);
 const LayoutParam *layout_param(const Layout *layout, ParamId id, int layer); // NULL: not in this model
 const LayoutActivation *layout_activation(const Layout *layout, ActId id, int layer, StepPass pass); // NULL likewise
 
-int layout_hf_part_count(const Layout *layout, const LayoutParam *param);
-HfPart layout_hf_part(const Layout *layout, const LayoutParam *param, int index);
+int layout_slice_count(const Layout *layout, const LayoutParam *param);
+LayoutSlice layout_slice(const Layout *layout, const LayoutParam *param, int index);
 
 // Sizes on a rank: rows of the fused qkv, rows of the embedding and of the LM head, and the capacity of the experts'
 // rows.

@@ -1,6 +1,8 @@
 // Which requests have a layout, and which of them the kernels have room for.
 #include "model/layout_build.h"
 
+#include <assert.h>
+
 static Status require_divides(int whole, int parts, const char *whole_name, const char *parts_name) {
     if (parts >= 1 && whole % parts == 0) return NULL;
     return status_usage("%s %d does not divide by %s %d", whole_name, whole, parts_name, parts);
@@ -49,5 +51,7 @@ Status layout_check_request(const LayoutRequest *request) {
         return status_usage("%d layers cannot fill %d pipeline stages", config->layers, mesh->pp);
     if (request->stage < 0 || request->stage >= mesh->pp)
         return status_usage("pipeline stage %d of %d does not exist", request->stage, mesh->pp);
+    assert(request->tp_rank >= 0 && request->tp_rank < mesh->tp && request->ep_rank >= 0 &&
+           request->ep_rank < mesh->ep && request->etp_rank >= 0 && request->etp_rank < mesh->etp);
     return NULL;
 }

@@ -1,5 +1,6 @@
 #include "model/safetensors.h"
 
+#include "base/io.h"
 #include "base/json.h"
 #include "base/text.h"
 
@@ -210,7 +211,7 @@ Status safetensors_writer_open(SafetensorsWriter **out, const char *path, const 
     SafetensorsWriter *writer = xcalloc(1, sizeof *writer);
     writer->path = text_copy(path);
     writer->beside = text_format("%s.tmp-%d", path, (int)getpid());
-    writer->fd = open(writer->beside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    writer->fd = io_open(writer->beside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
     if (writer->fd < 0) {
         Status status = status_errno("cannot create %s", writer->beside);
         free(writer->path);
@@ -249,24 +250,16 @@ Status safetensors_writer_close(SafetensorsWriter *writer) {
     if (writer->written != writer->expected)
         status = status_runtime("%s: %zu data bytes were written, %zu announced", writer->path, writer->written,
                                 writer->expected);
-    if (!status) status = file_sync_descriptor(writer->fd, writer->beside);
-    if (close(writer->fd) && !status) status = status_errno("cannot close %s", writer->beside);
-    if (!status && rename(writer->beside, writer->path))
-        status = status_errno("cannot rename %s to %s", writer->beside, writer->path);
-    if (status) {
-        unlink(writer->beside);
-    } else {
-        char *directory = path_directory(writer->path);
-        status = file_sync(directory);
-        free(directory);
-    }
+    if (status)
+        file_discard(writer->fd, writer->beside);
+    else
+        status = file_publish(writer->fd, writer->beside, writer->path);
     writer_free(writer);
     return status;
 }
 
 void safetensors_writer_abort(SafetensorsWriter *writer) {
     if (!writer) return;
-    close(writer->fd);
-    unlink(writer->beside);
+    file_discard(writer->fd, writer->beside);
     writer_free(writer);
 }

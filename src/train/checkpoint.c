@@ -2,6 +2,7 @@
 #include "train/checkpoint.h"
 
 #include "base/file.h"
+#include "base/io.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "model/safetensors.h"
@@ -9,6 +10,7 @@
 #include "train/checkpoint_keep.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,14 +32,14 @@ static void hex(char out[24], uint64_t value) {
 }
 
 static Status write_tensor(SafetensorsWriter *writer, const Layout *layout, const ModelSnapshot *snapshot,
-                           const LayoutParam *param, const HfPart *part, ModelState state, float *chunk,
+                           const LayoutParam *param, const LayoutSlice *part, ModelState state, float *chunk,
                            uint64_t *hash) {
     XXH64_state_t *digest = XXH64_createState();
     XXH64_reset(digest, 0);
     Status status = NULL;
     for (int64_t at = 0; at < part->count && !status; at += CHUNK) {
         int64_t count = part->count - at < CHUNK ? part->count - at : CHUNK;
-        model_snapshot_read(snapshot, layout, param, state, part->offset + at, count, chunk);
+        model_snapshot_read(snapshot, layout, param, state, part->at + at, count, chunk);
         XXH64_update(digest, chunk, (size_t)count * sizeof *chunk);
         status = safetensors_writer_add(writer, chunk, (size_t)count * sizeof *chunk);
     }
@@ -50,13 +52,13 @@ static Status write_part(const char *path, const Layout *layout, const ModelSnap
                          json_t *hashes) {
     int total = 0, at = 0;
     for (int i = 0; i < layout->param_count; i++)
-        total += layout_hf_part_count(layout, &layout->params[i]);
+        total += layout_slice_count(layout, &layout->params[i]);
     SafeTensor *tensors = xcalloc((size_t)total + 1, sizeof *tensors);
-    HfPart *pieces = xcalloc((size_t)total + 1, sizeof *pieces);
+    LayoutSlice *pieces = xcalloc((size_t)total + 1, sizeof *pieces);
     const LayoutParam **owners = xcalloc((size_t)total + 1, sizeof *owners);
     for (int i = 0; i < layout->param_count; i++)
-        for (int k = 0; k < layout_hf_part_count(layout, &layout->params[i]); k++, at++) {
-            pieces[at] = layout_hf_part(layout, &layout->params[i], k);
+        for (int k = 0; k < layout_slice_count(layout, &layout->params[i]); k++, at++) {
+            pieces[at] = layout_slice(layout, &layout->params[i], k);
             owners[at] = &layout->params[i];
             tensors[at] = (SafeTensor){.name = pieces[at].name,
                                        .dtype = DTYPE_F32,
@@ -135,7 +137,19 @@ static Status check_space(const char *directory, const Layout *layout) {
     return NULL;
 }
 
-// Beside, then in: the directory is complete and synced before it takes its name.
+// The complete directory `beside` takes the name `final`. One that is there under it already (the write of this step
+// was taken for failed, and is tried again) makes room, and comes back when that fails.
+static Status take_name(const char *directory, const char *beside, const char *final, int64_t step) {
+    bool replaces = file_exists(final);
+    if (replaces) TRY(checkpoint_to_trash(directory, step));
+    if (io_rename(beside, final) == 0) return file_sync(directory);
+    Status status = status_errno("cannot rename %s to %s", beside, final);
+    if (replaces) status_free(checkpoint_from_trash(directory, step));
+    return status;
+}
+
+// Beside, then in: the directory is complete before it takes its name, and on disk: each file in it syncs its content
+// and its name when it is written.
 static Status write_checkpoint(const char *directory, const Layout *layout, const ModelSnapshot *snapshot, int64_t step,
                                const json_t *state) {
     char *beside = text_format("%s/" CHECKPOINT_PARTIAL "step-%lld", directory, (long long)step);
@@ -144,14 +158,11 @@ static Status write_checkpoint(const char *directory, const Layout *layout, cons
     if (!status) status = dir_remove(beside);
     if (!status) status = dir_make(beside);
     if (!status) status = write_files(beside, layout, snapshot, state);
-    if (!status) status = file_sync(beside);
-    if (!status) status = dir_remove(final); // of a run that went this far before and was rewound
-    if (!status && rename(beside, final) != 0) status = status_errno("cannot rename %s", beside);
-    if (!status) status = file_sync(directory);
+    if (!status) status = take_name(directory, beside, final, step);
     if (status) {
         status_free(dir_remove(beside)); // best effort: the first failure is the one to report
         status = status_hint(status_context(status, "the checkpoint of step %lld was not written", (long long)step),
-                             "earlier checkpoints are intact; make room on the disk");
+                             "earlier checkpoints are intact; look at the disk and at its free space");
     }
     free(beside);
     free(final);
@@ -279,10 +290,59 @@ void checkpoint_writer_close(CheckpointWriter *writer) {
 
 // ---- reading -------------------------------------------------------------------------------------------------------
 
+// Read, not mapped: what the disk cannot deliver is an error then, and not the end of the process.
 static Status read_json(const char *directory, const char *name, json_t **root) {
-    char *path = path_join(directory, name);
-    Status status = json_read_file(root, path);
+    char *path = path_join(directory, name), *text;
+    size_t size;
+    Status status = file_read(&text, &size, path);
+    if (!status) status = json_read_text(root, text, size, path);
+    free(text);
     free(path);
+    return status;
+}
+
+static Status hash_range(int fd, size_t offset, size_t bytes, char *chunk, const char *path, uint64_t *hash) {
+    XXH64_state_t *digest = XXH64_createState();
+    XXH64_reset(digest, 0);
+    Status status = NULL;
+    while (bytes && !status) {
+        ssize_t n = io_read_at(fd, chunk, bytes < CHUNK ? bytes : CHUNK, (int64_t)offset);
+        if (n < 0) {
+            status = status_errno("cannot read %s", path);
+        } else if (n == 0) {
+            status = status_runtime("%s became shorter while it was read", path);
+        } else {
+            XXH64_update(digest, chunk, (size_t)n);
+            offset += (size_t)n;
+            bytes -= (size_t)n;
+        }
+    }
+    *hash = XXH64_digest(digest);
+    XXH64_freeState(digest);
+    return status;
+}
+
+static Status verify_tensors(const Safetensors *file, const json_t *hashes, const char *path) {
+    if ((size_t)file->count != json_object_size(hashes))
+        return status_at(status_usage("the file holds other tensors than the manifest"), path, 0, 0);
+    int fd = io_open(path, O_RDONLY | O_CLOEXEC, 0);
+    if (fd < 0) return status_errno("cannot open %s", path);
+    char *chunk = xmalloc(CHUNK), actual[24];
+    Status status = NULL;
+    for (int i = 0; i < file->count && !status; i++) {
+        const SafeTensor *tensor = &file->tensors[i];
+        uint64_t hash;
+        size_t offset = (size_t)((const char *)tensor->data - (const char *)file->map.data);
+        TRY_GOTO(hash_range(fd, offset, tensor->bytes, chunk, path, &hash), done);
+        hex(actual, hash);
+        const char *stated = json_string_value(json_object_get(hashes, tensor->name));
+        if (!stated || strcmp(stated, actual) != 0)
+            status = status_at(status_usage("tensor \"%s\" is damaged: its checksum does not match", tensor->name),
+                               path, 0, 0);
+    }
+done:
+    free(chunk);
+    io_close(fd);
     return status;
 }
 
@@ -290,21 +350,10 @@ static Status verify_part(const char *directory, const char *name, const json_t 
     char *path = path_join(directory, name);
     Safetensors file;
     Status status = safetensors_open(&file, path);
-    bool opened = !status;
-    if (opened && (size_t)file.count != json_object_size(hashes))
-        status = status_at(status_usage("the file holds other tensors than the manifest"), path, 0, 0);
-    else if (opened) {
-        for (int i = 0; i < file.count && !status; i++) {
-            char actual[24];
-            hex(actual, XXH64(file.tensors[i].data, file.tensors[i].bytes, 0));
-            const char *stated = json_string_value(json_object_get(hashes, file.tensors[i].name));
-            if (!stated || strcmp(stated, actual) != 0)
-                status = status_at(
-                    status_usage("tensor \"%s\" is damaged: its checksum does not match", file.tensors[i].name), path,
-                    0, 0);
-        }
+    if (!status) {
+        status = verify_tensors(&file, hashes, path);
+        safetensors_close(&file);
     }
-    if (opened) safetensors_close(&file);
     free(path);
     return status;
 }
@@ -356,6 +405,20 @@ static Status none_usable(const char *directory, const int64_t *steps, int count
     return status;
 }
 
+// A disk or a file server that fails once may well deliver at the second try.
+static Status verify_twice(const char *path) {
+    Status status = checkpoint_verify(path);
+    if (!status || status_code(status) == STATUS_USAGE) return status;
+    status_free(status);
+    return checkpoint_verify(path);
+}
+
+static Status unreadable(Status status, const char *path) {
+    return status_hint(
+        status_context(status, "the checkpoint %s cannot be read, which says nothing of its content", path),
+        "nothing was changed; try again, or rename its folder to go on from an earlier one");
+}
+
 Status checkpoint_find(const char *directory, char **path, int64_t *step,
                        void (*say)(void *context, const char *message), void *context) {
     int64_t *steps = NULL;
@@ -363,22 +426,27 @@ Status checkpoint_find(const char *directory, char **path, int64_t *step,
     *path = NULL;
     if (!file_is_directory(directory)) return NULL;
     TRY(checkpoint_steps(directory, &steps, &count));
-    for (int i = count - 1; i >= 0 && !*path; i--) {
+    Status status = NULL;
+    for (int i = count - 1; i >= 0 && !status && !*path; i--) {
         char *candidate = text_format("%s/step-%lld", directory, (long long)steps[i]);
-        Status status = checkpoint_verify(candidate);
-        if (!status) {
+        Status damage = verify_twice(candidate);
+        if (!damage) {
             *path = candidate;
             *step = steps[i];
             break;
         }
-        char *message =
-            text_format("checkpoint step-%lld cannot be used: %s", (long long)steps[i], status_text(status));
-        if (say) say(context, message);
-        free(message);
-        status_free(status);
+        if (status_code(damage) != STATUS_USAGE) {
+            status = unreadable(damage, candidate);
+        } else {
+            char *message =
+                text_format("checkpoint step-%lld cannot be used: %s", (long long)steps[i], status_text(damage));
+            if (say) say(context, message);
+            free(message);
+            status_free(damage);
+        }
         free(candidate);
     }
-    Status status = *path || !count ? NULL : none_usable(directory, steps, count);
+    if (!status && !*path && count) status = none_usable(directory, steps, count);
     free(steps);
     return status;
 }
@@ -392,15 +460,15 @@ static Status load_part_file(Model *model, const char *directory, const char *na
     for (int i = 0; i < layout->param_count && !status; i++) {
         const LayoutParam *param = &layout->params[i];
         float *host = xmalloc((size_t)param->count * sizeof *host);
-        for (int k = 0; k < layout_hf_part_count(layout, param) && !status; k++) {
-            HfPart part = layout_hf_part(layout, param, k);
+        for (int k = 0; k < layout_slice_count(layout, param) && !status; k++) {
+            LayoutSlice part = layout_slice(layout, param, k);
             const SafeTensor *tensor = safetensors_find(&file, part.name);
             if (!tensor || tensor->count != part.count)
                 status = status_at(
                     status_usage("tensor \"%s\" is missing or has another size than the config says", part.name), path,
                     0, 0);
             else
-                status = safetensors_read_f32(tensor, 0, part.count, host + part.offset, path);
+                status = safetensors_read_f32(tensor, 0, part.count, host + part.at, path);
         }
         if (!status) model_write_param(model, param, state, host);
         free(host);

@@ -30,13 +30,16 @@ Status checkpoint_poll(CheckpointWriter *writer, bool wait, int64_t *done_step);
 void checkpoint_writer_close(CheckpointWriter *writer); // waits
 
 // The newest complete, undamaged checkpoint below directory; damaged ones are reported through `say` and passed over.
-// *path is malloc'd, NULL when there is none; an error when there are some and none can be used.
+// *path is malloc'd, NULL when there is none; an error when there are some and none can be used, or when one cannot be
+// read at the second try either: it may be good, so none before it is taken in its place.
 Status checkpoint_find(const char *directory, char **path, int64_t *step,
                        void (*say)(void *context, const char *message), void *context);
-Status checkpoint_verify(const char *path); // every checksum
+// Every checksum. STATUS_USAGE: what is there is not a whole checkpoint. STATUS_RUNTIME: it could not be read, and may
+// be good.
+Status checkpoint_verify(const char *path);
 // Weights, and moments when with_moments. *state (may be NULL) is owned by the caller.
 Status checkpoint_load(Model *model, const char *path, bool with_moments, json_t **state);
 Status checkpoint_steps(const char *directory, int64_t **steps, int *count); // of complete ones, rising; malloc'd
 // Renames checkpoints of later steps than `step` (damaged, or of ruined weights) to damaged-step-N, so that they
-// neither count as newest nor are lost.
+// neither count as newest nor are lost, and logs each.
 Status checkpoint_set_aside(const char *directory, int64_t step);

@@ -232,8 +232,7 @@ Status preflight_run(const Config *config, const PreflightOptions *options) {
     TRY(setup_model(config, vocab, &model));
     Ops *ops;
     TRY(ops_create(&ops, config->train.device));
-    Status failure = NULL,
-           status = setup_layout(config, &model, ops->kind, &request);
+    Status failure = NULL, status = setup_layout(config, &model, ops->kind, &request);
     int count = 0, best = -1;
     if (!status && options->search) {
         count = preflight_candidates(micro_batch, grad_accum, tries, TRIES_MAX);

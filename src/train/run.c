@@ -26,7 +26,7 @@ typedef struct Run {
     Metrics *metrics;
     Progress progress;
     CheckpointWriter *writer;
-    int64_t saved_step;                 // last one handed to the writer
+    int64_t saved_step;                 // of the last checkpoint that is on disk or on its way; -1 when it failed
     Status save_failure;                // of the newest checkpoint, when it could not be written
     bool metrics_failed;                // said once
     double speed_tokens, speed_seconds; // after the warm-up steps
@@ -62,14 +62,24 @@ static void poll_writer(Run *run, bool wait) {
     log_warn("checkpoint failed: %s\ntraining goes on", status_text(status)); // heard with watch.terminal = "off" too
     status_free(run->save_failure);
     run->save_failure = status;
+    run->saved_step = -1;
 }
 
 static Status save(Run *run) {
     if (run->saved_step == run->trainer.step) return NULL;
-    poll_writer(run, false);
+    poll_writer(run, true); // checkpoint_save would wait as well, and the outcome of this one must not be lost
     TRY(checkpoint_save(run->writer, run->trainer.model, run->trainer.step, trainer_state(&run->trainer)));
     run->saved_step = run->trainer.step;
     if (!run->config->checkpoint.async) poll_writer(run, true);
+    return NULL;
+}
+
+// Waits for the checkpoint that the run is left with; one that could not be written is tried once more.
+static Status wait_for_last(Run *run) {
+    poll_writer(run, true);
+    if (!run->save_failure) return NULL;
+    TRY(save(run));
+    poll_writer(run, true);
     return NULL;
 }
 
@@ -167,7 +177,7 @@ static Status loop(Run *run) {
     if (stop_signal && !finished(run)) {
         run->stopped_by = (int)stop_signal;
         TRY(save(run));
-        poll_writer(run, true);
+        TRY(wait_for_last(run));
         progress_say(&run->progress, "stopped by signal %d after step %lld", (int)stop_signal,
                      (long long)run->trainer.step);
         progress_say(&run->progress, "resume with: %s train --resume --run %s", program_invocation_name,
@@ -175,7 +185,7 @@ static Status loop(Run *run) {
     } else {
         if (run->config->checkpoint.at_end) TRY(save(run));
         if (run->config->eval.at_end) TRY(validate(run, true));
-        poll_writer(run, true);
+        TRY(wait_for_last(run));
     }
     Status status = run->save_failure;
     run->save_failure = NULL;

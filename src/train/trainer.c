@@ -93,8 +93,7 @@ static void predict(Trainer *trainer) {
     Status status = prediction_make(prediction, &trainer->model->layout.request, (int)trainer->batch.grad_accum,
                                     ops->device, (double)ops->memory_total(ops), 1);
     if (!status) {
-        bool device =
-            ops->kind == DEVICE_CUDA; // the peak of a CPU is too loose a bound to call a share of it MFU
+        bool device = ops->kind == DEVICE_CUDA; // the peak of a CPU is too loose a bound to call a share of it MFU
         if (device && trainer->peak_flops <= 0) trainer->peak_flops = prediction->plan.step.peak;
         trainer->prediction = prediction;
     } else {

@@ -2,6 +2,7 @@
 #include "watch/metrics.h"
 
 #include "base/file.h"
+#include "base/io.h"
 #include "base/json.h"
 #include "base/text.h"
 
@@ -15,6 +16,8 @@
 struct Metrics {
     char *path;
     int fd;
+    int64_t size; // of the whole lines
+    bool torn;    // the file ends with a part of a line that could not be written
 };
 
 // The step of a whole, well-formed line; -1 for anything else.
@@ -51,17 +54,23 @@ static Status drop_after(const char *path, int64_t last_step) {
 Status metrics_open(Metrics **out, const char *path, int64_t last_step) {
     *out = NULL;
     TRY(drop_after(path, last_step));
-    int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    int fd = io_open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     if (fd < 0) return status_errno("cannot write %s", path);
+    int64_t size = lseek(fd, 0, SEEK_END);
+    if (size < 0) {
+        Status status = status_errno("cannot read the size of %s", path);
+        io_close(fd);
+        return status;
+    }
     Metrics *metrics = xmalloc(sizeof *metrics);
-    *metrics = (Metrics){text_copy(path), fd};
+    *metrics = (Metrics){.path = text_copy(path), .fd = fd, .size = size};
     *out = metrics;
     return NULL;
 }
 
 void metrics_close(Metrics *metrics) {
     if (!metrics) return;
-    close(metrics->fd);
+    io_close(metrics->fd);
     free(metrics->path);
     free(metrics);
 }
@@ -73,9 +82,25 @@ static void add_number(TextBuffer *line, const char *key, double value) {
         text_buffer_format(line, ",\"%s\":null", key); // JSON has no NaN
 }
 
+// What a line left that could not be written whole must go, or the next line would be spoiled by it.
+static Status torn_line_drop(Metrics *metrics) {
+    if (metrics->torn && io_truncate(metrics->fd, metrics->size))
+        return status_errno("cannot cut %s back to whole lines", metrics->path);
+    metrics->torn = false;
+    return NULL;
+}
+
 // One write per line: a reader that follows the file sees whole lines.
 static Status write_line(Metrics *metrics, TextBuffer *line) {
-    Status status = file_write_all(metrics->fd, line->data, line->length, metrics->path);
+    Status status = torn_line_drop(metrics);
+    if (!status) {
+        status = file_write_all(metrics->fd, line->data, line->length, metrics->path);
+        metrics->torn = status != NULL;
+        if (status)
+            status_free(torn_line_drop(metrics)); // else before the next line
+        else
+            metrics->size += (int64_t)line->length;
+    }
     text_buffer_free(line);
     return status;
 }

@@ -143,10 +143,10 @@ static Status check_gradients(Model *model, const Safetensors *file, double scal
             status = check_one_gradient(file, name, got, param->count, scale, verdict);
             (*checked)++;
         } else {
-            for (int k = 0; k < layout_hf_part_count(layout, param) && !status; k++, (*checked)++) {
-                HfPart part = layout_hf_part(layout, param, k);
+            for (int k = 0; k < layout_slice_count(layout, param) && !status; k++, (*checked)++) {
+                LayoutSlice part = layout_slice(layout, param, k);
                 snprintf(name, sizeof name, "grad.%s", part.name);
-                status = check_one_gradient(file, name, got + part.offset, part.count, scale, verdict);
+                status = check_one_gradient(file, name, got + part.at, part.count, scale, verdict);
             }
         }
         free(got);

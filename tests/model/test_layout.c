@@ -1,7 +1,5 @@
 // The layout table: sums, sharing, and how every parallel degree cuts it.
-#include "testing.h"
-
-#include "model/layout.h"
+#include "model/small_models.h"
 
 static LayoutRequest request_of(const char *preset) {
     LayoutRequest request = {.mesh = MESH_SINGLE,
@@ -24,8 +22,8 @@ static void test_parameters_sum_to_the_model(void **state) {
         for (int p = 0; p < layout.param_count; p++) {
             const LayoutParam *param = &layout.params[p];
             sum += param->count;
-            for (int k = 0; k < layout_hf_part_count(&layout, param); k++)
-                parts += layout_hf_part(&layout, param, k).count;
+            for (int k = 0; k < layout_slice_count(&layout, param); k++)
+                parts += layout_slice(&layout, param, k).count;
             assert_true(param->decay == (param->offset < layout.decay_count));
         }
         assert_int_equal(sum, model_parameters(&request.config).total);
@@ -37,10 +35,14 @@ static void test_parameters_sum_to_the_model(void **state) {
 // No two tensors that are alive at the same time share a byte, and none sticks out of its block.
 static void test_nothing_alive_overlaps(void **state) {
     (void)state;
+    static const Mesh meshes[] = {MESH_SINGLE, {2, 1, 2, 1, 2, 1, 3}, {4, 1, 4, 1, 1, 1, 0}, {4, 1, 1, 4, 1, 1, 1}};
     for (int preset = 0; preset < model_preset_count(); preset++) {
-        for (int recompute = 0; recompute < 3; recompute++) {
+        for (int variant = 0; variant < 3 * 4; variant++) {
             LayoutRequest request = request_of(model_preset_name(preset));
-            request.recompute = (Recompute)recompute;
+            request.recompute = (Recompute)(variant % 3);
+            request.mesh = meshes[variant / 3];
+            request.stage = request.mesh.pp / 2;
+            if (request.mesh.ep > 1 && !request.config.experts) continue;
             Layout layout;
             assert_ok(layout_build(&layout, &request));
             for (int i = 0; i < layout.activation_count; i++) {
@@ -127,6 +129,112 @@ static void test_tensor_parallel_ranks_hold_their_share(void **state) {
     assert_ok(layout_build(&layout, &request));
     assert_int_equal(layout_param(&layout, PARAM_QKV, 0)->shape[0], (64 / 16 + 2) * 128);
     layout_free(&layout);
+}
+
+// ---- slices: every element of every HF tensor is on the ranks of a mesh, each axis that does not cut it aside ----
+
+enum { COVER_MAX = 4096 };
+
+typedef struct Cover { // of one HF tensor: how often each element was found
+    char name[128];
+    int64_t rows, cols;
+    int *times;
+} Cover;
+
+static Cover covers[COVER_MAX];
+static int cover_count;
+
+static Cover *cover_of(const LayoutSlice *slice) {
+    for (int i = 0; i < cover_count; i++)
+        if (strcmp(covers[i].name, slice->name) == 0) return &covers[i];
+    Cover *cover = &covers[cover_count++];
+    assert_true(cover_count < COVER_MAX);
+    snprintf(cover->name, sizeof cover->name, "%s", slice->name);
+    cover->rows = slice->dims == 1 ? 1 : slice->shape[0];
+    cover->cols = slice->dims == 1 ? slice->shape[0] : slice->shape[1];
+    cover->times = xcalloc((size_t)(cover->rows * cover->cols), sizeof(int));
+    return cover;
+}
+
+// Slices of a parameter lie inside it and not on each other; the rest is the padding of an uneven cut.
+static void add_slices(const Layout *layout, const LayoutParam *param) {
+    bool *taken = xcalloc((size_t)param->count, sizeof *taken);
+    for (int k = 0; k < layout_slice_count(layout, param); k++) {
+        LayoutSlice slice = layout_slice(layout, param, k);
+        Cover *cover = cover_of(&slice);
+        assert_int_equal(slice.count, slice.rows * slice.cols);
+        for (int64_t i = 0; i < slice.count; i++) {
+            int64_t row = i / slice.cols, col = i % slice.cols, place = slice.at + row * slice.stride + col;
+            assert_in_range(place, 0, param->count - 1);
+            assert_false(taken[place]);
+            taken[place] = true;
+            assert_in_range(slice.row + row, 0, cover->rows - 1);
+            assert_in_range(slice.col + col, 0, cover->cols - 1);
+            cover->times[(slice.row + row) * cover->cols + slice.col + col]++;
+        }
+    }
+    free(taken);
+}
+
+// How many of the ranks that differ in tp, pp, ep and etp hold an element of the tensor.
+static int expected_times(const LayoutRequest *r, const char *name) {
+    const Mesh *m = &r->mesh;
+    bool cut_by_tp = strstr(name, "_proj") || strstr(name, "embed_tokens") || strstr(name, "lm_head");
+    if (strstr(name, "mlp.experts.")) return m->tp;
+    if (strstr(name, "embed_tokens") && r->config.tied && m->pp > 1)
+        return 2 * m->ep * m->etp; // both ends of the pipeline
+    if ((strstr(name, "k_proj") || strstr(name, "v_proj")) && m->tp > r->config.kv_heads)
+        return m->tp / r->config.kv_heads * m->ep * m->etp;
+    return (cut_by_tp ? 1 : m->tp) * m->ep * m->etp;
+}
+
+static void check_mesh(LayoutRequest request) {
+    cover_count = 0;
+    Mesh mesh = request.mesh;
+    int64_t whole = model_parameters(&request.config).total;
+    for (request.stage = 0; request.stage < mesh.pp; request.stage++)
+        for (request.tp_rank = 0; request.tp_rank < mesh.tp; request.tp_rank++)
+            for (request.ep_rank = 0; request.ep_rank < mesh.ep; request.ep_rank++)
+                for (request.etp_rank = 0; request.etp_rank < mesh.etp; request.etp_rank++) {
+                    Layout layout;
+                    assert_ok(layout_build(&layout, &request));
+                    for (int i = 0; i < layout.param_count; i++) {
+                        add_slices(&layout, &layout.params[i]);
+                        if (i > 0) // and parameters do not lie on each other
+                            assert_true(layout.params[i].offset >=
+                                        layout.params[i - 1].offset + layout.params[i - 1].count);
+                    }
+                    layout_free(&layout);
+                }
+    int64_t elements = 0;
+    for (int i = 0; i < cover_count; i++) {
+        int times = expected_times(&request, covers[i].name);
+        for (int64_t k = 0; k < covers[i].rows * covers[i].cols; k++)
+            if (covers[i].times[k] != times)
+                fail_msg("%s element %lld is on %d ranks, not %d", covers[i].name, (long long)k, covers[i].times[k],
+                         times);
+        elements += covers[i].rows * covers[i].cols;
+        free(covers[i].times);
+    }
+    assert_int_equal(elements, whole);
+}
+
+static void test_slices_of_all_ranks_cover_every_tensor(void **state) {
+    (void)state;
+    static const Mesh meshes[] = {
+        {1, 1, 1, 1, 1, 1, 0}, {1, 2, 1, 1, 1, 1, 0}, {1, 6, 1, 1, 1, 1, 0},  {1, 1, 3, 1, 1, 1, 0},
+        {2, 2, 3, 1, 1, 1, 3}, {1, 3, 2, 1, 1, 1, 0}, {5, 1, 1, 5, 1, 1, 0},  {1, 2, 1, 1, 1, 2, 0},
+        {5, 2, 3, 5, 1, 2, 1}, {2, 2, 1, 1, 2, 1, 0}, {10, 1, 2, 5, 1, 1, 3}, {5, 6, 1, 5, 1, 3, 2},
+    };
+    for (int which = 0; which < SMALL_COUNT; which++)
+        for (size_t i = 0; i < sizeof meshes / sizeof meshes[0]; i++) {
+            LayoutRequest request = small_request((SmallModel)which);
+            request.mesh = meshes[i];
+            request.seq = 24;
+            if (!request.config.experts && request.mesh.ep * request.mesh.etp > 1) continue;
+            if (request.config.kv_heads % request.mesh.tp && request.mesh.tp % request.config.kv_heads) continue;
+            check_mesh(request);
+        }
 }
 
 static void test_pipeline_stages_cover_all_layers_once(void **state) {
@@ -227,6 +335,7 @@ int main(void) {
         cmocka_unit_test(test_zero_stages_shard_state),
         cmocka_unit_test(test_one_rank_has_nobody_to_shard_with),
         cmocka_unit_test(test_tensor_parallel_ranks_hold_their_share),
+        cmocka_unit_test(test_slices_of_all_ranks_cover_every_tensor),
         cmocka_unit_test(test_pipeline_stages_cover_all_layers_once),
         cmocka_unit_test(test_expert_parallel_ranks_hold_their_experts),
         cmocka_unit_test(test_impossible_requests_are_refused),

@@ -3,6 +3,7 @@
 
 #include "model/generate.h"
 #include "model/transformer.h"
+#include "ops/record.h"
 
 // Gradients of all parameters after one micro-step, malloc'd.
 static float *gradients_of(const LayoutRequest *request, int64_t *count, StepResult *result) {
@@ -147,6 +148,67 @@ static void test_every_preset_asks_for_the_predicted_bytes(void **state) {
             layout_free(&layout);
         }
     }
+}
+
+// Tokens of each expert in a step of the given micro-batches, [sparse layers, experts], and its load.
+static int64_t expert_totals(Model *model, const int32_t *ids, int from, int to, int32_t *totals, float *load) {
+    int64_t tokens = model->layout.tokens, bytes = model->layout.constants[CONST_EXPERT_TOTAL].bytes;
+    StepResult result;
+    model_step_begin(model, tokens, to - from);
+    for (int i = from; i < to; i++)
+        model_micro_step(model, ids + i * tokens, ids + i * tokens, NULL);
+    model_step_result(model, &result);
+    model_expert_load(model, load);
+    model->ops->download(model->ops, totals, model_const(model, CONST_EXPERT_TOTAL).data, (size_t)bytes);
+    return bytes / (int64_t)sizeof *totals;
+}
+
+static void note_bias_counts(void *context, const OpRecord *record) {
+    if (record->op == OP_MOE_BIAS_UPDATE) *(void **)context = record->tensor[1].data;
+}
+
+static void test_expert_load_and_bias_follow_all_micro_batches(void **state) {
+    (void)state;
+    LayoutRequest request = small_request(SMALL_MOE);
+    Ops *ops;
+    Model *model;
+    assert_ok(ops_cpu_create(&ops));
+    assert_ok(model_create(&model, ops, &request));
+    model->router_bias = true;
+    model_init_weights(model, 1, false);
+    int64_t tokens = model->layout.tokens;
+    int32_t *ids = xmalloc(3 * (size_t)tokens * sizeof *ids), totals[4][64];
+    float load[4][64];
+    for (int64_t i = 0; i < 3 * tokens; i++) // each micro-batch has words of its own, so that its experts differ
+        ids[i] = (int32_t)(i / tokens * 7);
+    int64_t count = 0;
+    for (int i = 0; i < 3; i++)
+        count = expert_totals(model, ids, i, i + 1, totals[i], load[i]);
+    assert_int_equal(count, 2 * request.config.experts);
+    expert_totals(model, ids, 0, 3, totals[3], load[3]);
+    bool differ = false;
+    for (int64_t i = 0; i < count; i++) {
+        assert_int_equal(totals[3][i], totals[0][i] + totals[1][i] + totals[2][i]);
+        differ |= totals[3][i] != 3 * totals[2][i];
+    }
+    assert_true(differ); // the last micro-batch alone would give something else
+    for (int layer = 0; layer < 2; layer++) {
+        int32_t most = 0, sum = 0;
+        for (int e = 0; e < request.config.experts; e++) {
+            int32_t here = totals[3][layer * request.config.experts + e];
+            most = here > most ? here : most;
+            sum += here;
+        }
+        float expected = (float)most * (float)request.config.experts / (float)sum;
+        assert_true(fabsf(load[3][layer * MOE_LOAD_STATS + MOE_LOAD_MAX] / expected - 1) < 1e-6f);
+    }
+    void *counts = NULL;
+    ops_observe(ops, note_bias_counts, &counts);
+    model_update_router_bias(model, 1e-3f);
+    assert_ptr_equal(counts, model_const(model, CONST_EXPERT_TOTAL).data);
+    free(ids);
+    model_destroy(model);
+    ops_destroy(ops);
 }
 
 static void test_any_number_of_threads_gives_the_same_bits(void **state) {
@@ -396,6 +458,7 @@ int main(void) {
         cmocka_unit_test(test_recompute_policies_give_identical_gradients),
         cmocka_unit_test(test_allocated_bytes_are_the_predicted_bytes),
         cmocka_unit_test(test_every_preset_asks_for_the_predicted_bytes),
+        cmocka_unit_test(test_expert_load_and_bias_follow_all_micro_batches),
         cmocka_unit_test(test_any_number_of_threads_gives_the_same_bits),
         cmocka_unit_test(test_accumulation_does_not_change_the_step),
         cmocka_unit_test(test_gradients_of_the_step_before_do_not_matter),
