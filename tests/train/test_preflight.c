@@ -29,6 +29,8 @@ static void test_within_one_percent_memory_near_85_percent_wins(void **state) {
     (void)state;
     const PreflightTry tries[] = {{1, 8, 0.30, 1000}, {2, 4, 0.80, 995}, {4, 2, 0.93, 999}};
     assert_int_equal(preflight_choose(tries, 3), 1);
+    const PreflightTry above[] = {{1, 8, 0.60, 1000}, {2, 4, 0.90, 995}}; // nearer to it, but from above
+    assert_int_equal(preflight_choose(above, 2), 0);
 }
 
 static void test_over_95_percent_of_memory_never_wins(void **state) {
