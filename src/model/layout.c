@@ -99,6 +99,7 @@ Status layout_build(Layout *layout, const LayoutRequest *request) {
     layout->tokens = (int64_t)request->micro_batch * request->seq / request->mesh.cp;
     layout->logits_rows = default_logits_rows(request, layout->tokens);
     layout->rows = layout_expert_rows(request);
+    layout->zero = mesh_data_ranks(&request->mesh) > 1 && !request->inference ? request->mesh.zero : 0;
     mesh_stage_layers(&request->mesh, config->layers, request->stage, &layout->first_layer, &layout->layer_count);
     layout_build_params(layout);
     layout_build_states(layout);
@@ -114,6 +115,7 @@ Status layout_build(Layout *layout, const LayoutRequest *request) {
 
 void layout_free(Layout *layout) {
     free(layout->params);
+    free(layout->units);
     free(layout->activations);
     free(layout->param_index);
     free(layout->act_index);

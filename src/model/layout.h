@@ -35,10 +35,10 @@ typedef enum Recompute {
 typedef struct LayoutRequest {
     ModelConfig config;
     Mesh mesh;
-    int stage;                      // pipeline stage of this rank
-    int tp_rank, ep_rank, etp_rank; // and its places along these axes
-    int virtual_stages;             // chunks of layers on a rank, of the interleaved schedule; 0: 1
-    int micro_batches;              // of a step, which bound what a pipeline has in flight; 0: as many as it can
+    int stage;                               // pipeline stage of this rank
+    int dp_rank, tp_rank, ep_rank, etp_rank; // and its places along these axes (dp: of dp * cp)
+    int virtual_stages;                      // chunks of layers on a rank, of the interleaved schedule; 0: 1
+    int micro_batches; // of a step, which bound what a pipeline has in flight; 0: as many as it can
     Precision precision;
     Recompute recompute;
     int micro_batch, seq;
@@ -64,6 +64,7 @@ typedef enum LayoutKind {
     LAYOUT_MOMENTS, // first all m, then all v
     LAYOUT_ACTIVATIONS,
     LAYOUT_TEMPORARIES,
+    LAYOUT_GATHERED,  // ZeRO 2 and 3: what is whole only for a while, gradients first
     LAYOUT_CONSTANTS, // inputs, rotary tables, scalars
     LAYOUT_WORKSPACE, // scratch of ops and libraries
     LAYOUT_KIND_COUNT,
@@ -101,6 +102,7 @@ typedef struct LayoutParam {
     int64_t offset; // in elements, in the shared order of parameters
     bool decay;     // matrices decay, vectors do not
     bool expert;
+    int unit;      // that it belongs to
     bool residual; // writes into the residual stream (o, down): may be initialised smaller
 } LayoutParam;
 
@@ -113,6 +115,18 @@ typedef struct LayoutSlice {
     int64_t at, stride;           // elements: where the box starts in the LayoutParam, and from one row to the next
     int64_t count;                // rows * cols
 } LayoutSlice;
+
+// A stretch of the parameter order that data-parallel ranks reduce, gather and share as one: the matrices of a layer
+// (those of its experts apart, which other ranks may share), the embedding, the LM head, and all vectors together. ZeRO
+// cuts every unit into as many equal pieces as there are ranks; each rank owns one, in the order of the ranks.
+typedef struct LayoutUnit {
+    int layer; // -1: of the whole model
+    bool expert, vectors;
+    int64_t offset, count; // elements in the shared order of parameters
+    int ranks;             // that share it
+    int64_t piece;         // elements of one rank's piece; the last ones may be padding
+    int64_t shard_offset;  // of this rank's piece in what is sharded
+} LayoutUnit;
 
 // ---- activations ----------------------------------------------------------------------------------------------------
 
@@ -220,6 +234,12 @@ typedef struct Layout {
     LayoutParam *params;
     int param_count;
     int64_t element_count, decay_count; // in the shared order, alignment included; the first decay_count decay
+    LayoutUnit *units;                  // in the order of the parameters
+    int unit_count;
+    int zero;            // the request's stage, 0 where there is nobody to share with
+    int64_t shard_count; // elements of all pieces of this rank
+    int64_t layer_elements, edge_elements,
+        vector_elements; // of the largest layer's units, of embedding or head, of vectors
     LayoutActivation *activations;
     int activation_count;
     LayoutConst constants[CONST_ID_COUNT];
