@@ -103,7 +103,7 @@ static Status read_code_point(TomlReader *reader, TomlMark mark, char *out, size
     }
     if (code > 0x10ffff || (code >= 0xd800 && code <= 0xdfff))
         return toml_error(reader, mark, "U+%04X is not a Unicode character", code);
-    *length += utf8_encode(code, out + *length);
+    *length += utf8_put(code, out + *length);
     reader->at += 2 + digits;
     return NULL;
 }

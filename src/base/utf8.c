@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-unsigned utf8_encode(uint32_t code, void *out) {
+unsigned utf8_put(uint32_t code, void *out) {
     uint8_t *bytes = out;
     if (code < 0x80) {
         bytes[0] = (uint8_t)code;

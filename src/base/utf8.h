@@ -38,7 +38,7 @@ static inline const uint8_t *utf8_previous(const uint8_t *end) {
     return end;
 }
 
-unsigned utf8_encode(uint32_t code, void *out);     // at most 4 bytes; how many
+unsigned utf8_put(uint32_t code, void *out);        // at most 4 bytes; how many (jansson has a utf8_encode)
 size_t utf8_count(const char *text, size_t length); // code points of well-formed text
 // Bytes of the well-formed character at `text`, of which at least one byte is there; 0 when it is malformed, with *part
 // = the length of the maximal part of one (at least 1).

@@ -23,7 +23,7 @@ static void token_spell(const BpeTraining *training, const BpeTrainOptions *opti
             if (vocab_char_byte(character) >= 0 && left-- == 0) break;
         }
         uint8_t bytes[4];
-        text_buffer_add(out, (const char *)bytes, utf8_encode(character, bytes));
+        text_buffer_add(out, (const char *)bytes, utf8_put(character, bytes));
     }
 }
 

@@ -90,7 +90,7 @@ static bool scan_escape(Scan *scan, char **out) {
         if (low < 0xdc00 || low > 0xdfff) return scan_fail(scan, "a high surrogate without its low one");
         code = 0x10000 + ((code - 0xd800) << 10) + (low - 0xdc00);
     }
-    *out += utf8_encode(code, *out);
+    *out += utf8_put(code, *out);
     return true;
 }
 

@@ -81,7 +81,7 @@ static Status normalize_part(UnicodeScratch *scratch, UnicodeForm form, const ui
     if (left < 0) return status_runtime("cannot normalise text: %s", utf8proc_errmsg(left));
     for (utf8proc_ssize_t i = 0; i < left; i++) {
         uint8_t bytes[4];
-        text_buffer_add(out, (const char *)bytes, utf8_encode((uint32_t)scratch->codes[i], bytes));
+        text_buffer_add(out, (const char *)bytes, utf8_put((uint32_t)scratch->codes[i], bytes));
     }
     return NULL;
 }

@@ -39,14 +39,14 @@ static void every_code_point_is_encoded_as_it_is_decoded(void **unused) {
     for (uint32_t code = 0; code <= 0x10ffff; code++) {
         if (code >= 0xd800 && code <= 0xdfff) continue;
         uint8_t bytes[4];
-        unsigned written = utf8_encode(code, bytes), read, part;
+        unsigned written = utf8_put(code, bytes), read, part;
         if (utf8_decode(bytes, &read) != code || read != written || utf8_check(bytes, written, &part) != written ||
             utf8_length(bytes[0]) != written || utf8_previous(bytes + written) != bytes ||
             utf8_count((char *)bytes, written) != 1)
             fail_msg("U+%04X", code);
     }
     char text[5] = {0};
-    assert_int_equal(utf8_encode(0x20ac, text), 3);
+    assert_int_equal(utf8_put(0x20ac, text), 3);
     assert_string_equal(text, "\xe2\x82\xac");
 }
 

@@ -17,7 +17,7 @@ static json_t *small_json(void) {
     json_t *vocab = json_object();
     for (int byte = 0; byte < 256; byte++) {
         uint8_t text[5] = {0};
-        utf8_encode(vocab_byte_char((uint8_t)byte), text);
+        utf8_put(vocab_byte_char((uint8_t)byte), text);
         json_object_set_new(vocab, (char *)text, json_integer(byte));
     }
     json_object_set_new(vocab, "ab", json_integer(256));
