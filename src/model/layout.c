@@ -33,6 +33,7 @@ static void build_constants(Layout *layout) {
         [CONST_ROUTER_BIAS] = {DTYPE_F32, sparse, c->experts},
         [CONST_EXPERT_TOTAL] = {DTYPE_I32, sparse, c->experts},
         [CONST_EXPERT_LOAD] = {DTYPE_F32, sparse, MOE_LOAD_STATS},
+        [CONST_NORMS] = {DTYPE_F32, layout->zero ? mesh_data_ranks(&layout->request.mesh) : 0, layout->unit_count},
     };
     int64_t offset = 0;
     for (int i = 0; i < CONST_ID_COUNT; i++) {

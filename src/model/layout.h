@@ -216,6 +216,7 @@ typedef enum ConstId {
     CONST_ROUTER_BIAS,  // [sparse layers, experts] float
     CONST_EXPERT_TOTAL, // [sparse layers, experts] int32: tokens of each expert in the step so far
     CONST_EXPERT_LOAD,  // [sparse layers, MOE_LOAD_STATS] float
+    CONST_NORMS,        // [data-parallel ranks, units] float: norms of the pieces of gradients; only under ZeRO
     CONST_ID_COUNT,
 } ConstId;
 

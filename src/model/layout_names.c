@@ -119,6 +119,7 @@ const char *layout_const_name(ConstId id) {
         [CONST_ROUTER_BIAS] = "router bias",
         [CONST_EXPERT_TOTAL] = "expert counts of the step",
         [CONST_EXPERT_LOAD] = "expert load",
+        [CONST_NORMS] = "norms of pieces",
     };
     return names[id];
 }

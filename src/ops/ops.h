@@ -141,6 +141,7 @@ const char *op_category_name(OpCategory category); // "gemm", as bench and metri
     X(UPLOAD, upload, CATEGORY_COPY)                                                    \
     X(COPY, copy, CATEGORY_COPY)                                                        \
     X(ZERO, zero, CATEGORY_COPY)                                                        \
+    X(ADD_F32, add_f32, CATEGORY_ELEMENTWISE)                                           \
     X(SUM_F32, sum_f32, CATEGORY_ELEMENTWISE)                                           \
     X(LINEAR_FORWARD, linear_forward, CATEGORY_GEMM)                                    \
     X(LINEAR_BACKWARD_INPUT, linear_backward_input, CATEGORY_GEMM)                      \
@@ -230,6 +231,7 @@ struct Ops {
     void (*profile_stop)(Ops *ops, double milliseconds[OP_COUNT]);
 
     // -- sums --
+    void (*add_f32)(Ops *ops, Tensor out, Tensor in);                  // out += in, elementwise
     void (*sum_f32)(Ops *ops, Tensor out, Tensor in, bool accumulate); // out [1, 1] (+)= sum of in
 
     // -- linear: out = in . weight^T + add. add (may be absent) is the residual that the product joins: [rows, out],

@@ -94,7 +94,21 @@ void cpu_add_parts(float *out, const double *partial, int64_t parts, int64_t str
     }
 }
 
+static void add_task(void *context, int64_t begin, int64_t end, int worker) {
+    (void)worker;
+    float *const *arrays = context;
+    float *out = arrays[0], *in = arrays[1];
+    for (int64_t i = begin; i < end; i++)
+        out[i] += in[i];
+}
+
+static void cpu_add_f32(Ops *ops, Tensor out, Tensor in) {
+    CPU_TIMED(ops, OP_ADD_F32);
+    threads_for(tensor_count(out), 1 << 16, add_task, (float *[]){out.data, in.data});
+}
+
 void cpu_install_elements(Ops *ops) {
+    ops->add_f32 = cpu_add_f32;
     ops->sum_f32 = cpu_sum_f32;
     ops->norm_f32 = cpu_norm_f32;
 }

@@ -262,6 +262,7 @@ static const Ops cuda_table = {
     .mark_elapsed = cuda_mark_elapsed,
     .profile_start = cuda_profile_start,
     .profile_stop = cuda_profile_stop,
+    .add_f32 = cuda_add_f32,
     .sum_f32 = cuda_sum_f32,
     .linear_forward = cuda_linear_forward,
     .linear_backward_input = cuda_linear_backward_input,
