@@ -262,6 +262,10 @@ const LayoutActivation *layout_activation(const Layout *layout, ActId id, int la
 int layout_slice_count(const Layout *layout, const LayoutParam *param);
 LayoutSlice layout_slice(const Layout *layout, const LayoutParam *param, int index);
 
+// The elements [*first, *first + *count) of a parameter that this rank writes into checkpoints: its piece of the
+// parameter's unit, whatever the ZeRO stage. Over the data-parallel ranks they cover the parameter once.
+void layout_owned(const Layout *layout, const LayoutParam *param, int64_t *first, int64_t *count);
+
 // Sizes on a rank: rows of the fused qkv, rows of the embedding and of the LM head, and the capacity of the experts'
 // rows.
 int64_t layout_qkv_dim(const LayoutRequest *request);

@@ -125,6 +125,15 @@ static void place_params(Layout *layout) {
     }
 }
 
+void layout_owned(const Layout *layout, const LayoutParam *param, int64_t *first, int64_t *count) {
+    const LayoutUnit *unit = &layout->units[param->unit];
+    int64_t begin = unit->offset + layout->request.dp_rank * unit->piece, end = begin + unit->piece;
+    int64_t from = param->offset > begin ? param->offset : begin;
+    int64_t to = param->offset + param->count < end ? param->offset + param->count : end;
+    *first = from - param->offset;
+    *count = to > from ? to - from : 0;
+}
+
 void layout_build_params(Layout *layout) {
     const LayoutRequest *request = &layout->request;
     const ModelConfig *c = &request->config;

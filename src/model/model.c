@@ -150,11 +150,10 @@ typedef struct ParamPart {
 static ParamPart param_part(const Layout *layout, const LayoutParam *param, int stage) {
     if (layout->zero < stage) return (ParamPart){0, param->count, param->offset};
     const LayoutUnit *unit = &layout->units[param->unit];
-    int64_t begin = unit->offset + layout->request.dp_rank * unit->piece, end = begin + unit->piece;
-    int64_t from = param->offset > begin ? param->offset : begin;
-    int64_t to = param->offset + param->count < end ? param->offset + param->count : end;
-    if (to < from) to = from;
-    return (ParamPart){from - param->offset, to - from, unit->shard_offset + from - begin};
+    ParamPart part;
+    layout_owned(layout, param, &part.first, &part.count);
+    part.at = unit->shard_offset + param->offset + part.first - unit->offset - layout->request.dp_rank * unit->piece;
+    return part;
 }
 
 enum { ZERO_MOMENTS = 1, ZERO_GRADIENTS = 2, ZERO_WEIGHTS = 3 }; // from which stage on each is sharded

@@ -35,10 +35,10 @@ typedef struct Model {
     void *memory[LAYOUT_KIND_COUNT];
     bool accumulate; // the micro-step adds to the gradients; false for the first one of a step, which overwrites them
     struct {
-        void *graph;  // where the ops record
-        int runs;     // up to the recording
-    } recorded[2][2]; // the micro-step that overwrites, the one that adds; without and with communication
-    bool direct;      // run micro-steps op by op instead of replaying the graph (for a profile by category)
+        void *graph;    // where the ops record
+        int runs;       // up to the recording
+    } recorded[2][2];   // the micro-step that overwrites, the one that adds; without and with communication
+    bool direct;        // run micro-steps op by op instead of replaying the graph (for a profile by category)
     int64_t step_valid; // valid targets of the step under way
     int step_micro_batches, micro_batches_run;
     StepPass pass;      // of the op that is called next
