@@ -20,8 +20,6 @@ typedef struct WorldOptions {
     double start_seconds; // how long the ranks may take to come together (0: 60)
     double watch_seconds; // how long a collective may take (0: 300)
     CommBackend backend;
-    const char *folder; // where ranks leave word of their arrival until MPI has connected them: a folder that all hosts
-                        // share lets a late rank be named across hosts. NULL: TMPDIR or /tmp, by host
 } WorldOptions;
 
 typedef struct WorldState WorldState; // dist's own
@@ -34,8 +32,9 @@ typedef struct World {
 } World;
 
 // The ranks come together: collective over all of them. options may be NULL. One world at a time in a process, and MPI
-// allows only one in its life. Contradictions between the launcher, MPI and RANK, LOCAL_RANK, WORLD_SIZE are errors.
-// Also tells the log which rank speaks (log_set_rank).
+// allows only one in its life. Contradictions between the launcher, MPI and RANK, LOCAL_RANK, WORLD_SIZE are errors;
+// once MPI has connected the ranks, such an error ends the job with its message as world_abort does. Also tells the log
+// which rank speaks (log_set_rank).
 Status world_open(World **world, const WorldOptions *options);
 // Waits for what was started and for all other ranks to come here, and leaves MPI. NULL is allowed.
 void world_close(World *world);
