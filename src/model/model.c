@@ -278,13 +278,15 @@ void model_step_begin(Model *model, int64_t valid, int micro_batches) {
     const ModelConfig *config = &model->layout.request.config;
     float scalars[MODEL_SCALARS] = {0};
     int sparse = model_sparse_layers(config);
+    int all = micro_batches * (model->ranks.dp ? model->ranks.dp->size : 1); // micro-batches of all ranks
     scalars[SCALAR_CE_SCALE] = valid > 0 ? (float)(1.0 / (double)valid) : 0.0f;
-    scalars[SCALAR_AUX_SCALE] = config->aux_coef / (float)micro_batches;
+    scalars[SCALAR_AUX_SCALE] = config->aux_coef / (float)all;
     if (sparse)
         scalars[SCALAR_Z_COEF] =
-            (float)((double)model->z_loss_coef / ((double)model->layout.tokens * sparse * micro_batches));
+            (float)((double)model->z_loss_coef / ((double)model->layout.tokens * sparse * all));
     model->step_valid = valid;
     model->step_micro_batches = micro_batches;
+    model->aux_micro_batches = all;
     model->accumulate = false;
     model->micro_batches_run = 0;
     model->ops->upload(model->ops, model_const(model, CONST_SCALARS).data, scalars, sizeof scalars);
@@ -447,7 +449,7 @@ void model_result_wait(Model *model, StepResult *result) {
     memcpy(&skip, &scalars[SCALAR_SKIP], sizeof skip);
     *result = (StepResult){
         .loss = model->step_valid ? (double)scalars[SCALAR_LOSS_SUM] / (double)model->step_valid : 0,
-        .loss_aux = model->step_micro_batches ? (double)scalars[SCALAR_AUX_SUM] / model->step_micro_batches : 0,
+        .loss_aux = model->aux_micro_batches ? (double)scalars[SCALAR_AUX_SUM] / model->aux_micro_batches : 0,
         .grad_norm = scalars[SCALAR_NORM],
         .skipped = skip != 0,
     };

@@ -40,7 +40,8 @@ typedef struct Model {
     } recorded[2][2];   // the micro-step that overwrites, the one that adds; without and with communication
     bool direct;        // run micro-steps op by op instead of replaying the graph (for a profile by category)
     int64_t step_valid; // valid targets of the step under way
-    int step_micro_batches, micro_batches_run;
+    int step_micro_batches, micro_batches_run; // on this rank
+    int aux_micro_batches;                     // whose balancing losses SCALAR_AUX_SUM adds up
     StepPass pass;      // of the op that is called next
     int64_t tokens;     // of a micro-batch; generation uses fewer than the layout has room for
     int first_position; // of the first token, likewise

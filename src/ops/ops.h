@@ -379,6 +379,7 @@ void ops_cpu_allocated(Ops *ops, int64_t *current, int64_t *peak); // bytes aske
 Status ops_cuda_create(Ops **ops, int device, const char *tune_cache);
 void ops_cuda_destroy(Ops *ops);
 bool ops_cuda_available(void); // built with CUDA and a GPU is there
+int ops_cuda_count(void);       // GPUs that are there
 
 // "cpu", "cuda", "cuda:1" or "auto" (cuda when available).
 Status ops_create(Ops **ops, const char *device);

@@ -302,11 +302,15 @@ static const Ops cuda_table = {
     .adamw = cuda_adamw,
 };
 
-bool ops_cuda_available(void) {
+int ops_cuda_count(void) {
     int count = 0;
-    bool there = cudaGetDeviceCount(&count) == cudaSuccess && count > 0;
+    bool there = cudaGetDeviceCount(&count) == cudaSuccess;
     cudaGetLastError();
-    return there;
+    return there ? count : 0;
+}
+
+bool ops_cuda_available(void) {
+    return ops_cuda_count() > 0;
 }
 
 static void state_create_device(CudaState *state, int device) {
