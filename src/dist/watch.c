@@ -12,7 +12,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-// Frames. To the hub: HELLO (token, rank), STATE, ASK, FAIL. From it: PONG, TABLE, ABORT. Both: BYE.
+// Frames. To the hub: HELLO (token, rank), STATE, ASK, FAIL. From it: PONG, TABLE. Both: ABORT, BYE.
 typedef enum FrameType {
     FRAME_HELLO,
     FRAME_STATE,
@@ -200,7 +200,14 @@ static void print_and_end(Watch *watch) {
     fflush(stderr);
     for (int rank = 1; is_hub(watch) && rank < watch->options.size; rank++)
         channel_send(&watch->seats[rank].channel, FRAME_ABORT, &(int32_t){code}, sizeof(int32_t));
+    if (!is_hub(watch)) // should it ever read this: nothing more is to be said
+        channel_send(&watch->hub, FRAME_ABORT, &(int32_t){code}, sizeof(int32_t));
     watch->options.end_job(watch->options.context, code);
+}
+
+// Without a hub all ranks are about to say the same: the first speaks, the others only if that has not ended them.
+static double turn_seconds(const Watch *watch) {
+    return watch->options.rank == 1 ? 0 : watch->options.rank == 2 ? 2 : 3;
 }
 
 static void rank_died(Watch *watch, int rank, const WatchState *last) {
@@ -212,17 +219,18 @@ static void rank_died(Watch *watch, int rank, const WatchState *last) {
     snprintf(failure.text, sizeof failure.text, "%s", text.data);
     text_buffer_free(&text);
     failure_add(watch, &failure);
-    print_and_end(watch); // at once: the launcher has seen it too, and is about to end this rank
+    if (is_hub(watch))
+        print_and_end(watch); // at once: the launcher has seen it too, and is about to end this rank
+    else
+        watch->print_at = clock_seconds() + turn_seconds(watch);
 }
 
 // The own failure: to the hub, which prints it; without a hub, by this rank.
 static void failure_start(Watch *watch, const Failure *failure) {
     failure_add(watch, failure);
     if (is_hub(watch)) return;
-    watch->print_at = clock_seconds() + HUB_SECONDS;
-    if (watch->hub.closed)
-        watch->print_at = clock_seconds();
-    else
+    watch->print_at = clock_seconds() + (watch->hub_lost ? turn_seconds(watch) : HUB_SECONDS);
+    if (!watch->hub_lost)
         channel_send(&watch->hub, FRAME_FAIL, failure, offsetof(Failure, text) + strlen(failure->text) + 1);
 }
 
@@ -255,14 +263,15 @@ static void report_stuck(Watch *watch, const WatchKnown *known) {
     failure_start(watch, &failure);
 }
 
-// Without the hub's word: it is the hub that is missing, or there never was a connection to it.
+// Without the hub's word: it is the hub that is missing, or there never was a connection to it. All ranks see that at
+// once; the first speaks, the others only when it has not ended them.
 static void report_alone(Watch *watch) {
-    watch->hub.closed = true; // print here
+    watch->hub_lost = true;
     report_stuck(watch, NULL);
 }
 
 static void check_stuck(Watch *watch) {
-    if (watch->reported > 0 || watch->failure_count) return;
+    if (watch->reported > 0 || watch->failure_count || watch->abort_at > 0) return;
     WatchState mine = state_now(watch);
     int slot = 0;
     while (slot < WATCH_SLOTS && !(mine.activity[slot].inside && mine.activity[slot].seconds > watch->options.limit))
@@ -280,12 +289,20 @@ static void check_stuck(Watch *watch) {
     } else if (watch->asked == 0) {
         watch->asked = clock_seconds();
         channel_send(&watch->hub, FRAME_ASK, NULL, 0);
-    } else if (clock_seconds() - watch->asked > HUB_SECONDS / 2 || watch->hub.closed) {
+    } else if (clock_seconds() - watch->asked > HUB_SECONDS / 2 || watch->hub_lost) {
         report_alone(watch);
     }
 }
 
 // ---- frames ---------------------------------------------------------------------------------------------------------
+
+// Another rank has said why and ends the job. Should that not reach this one, it ends by itself.
+static void abort_soon(Watch *watch, const ChannelFrame *frame) {
+    int32_t code = 1;
+    if (frame->length == sizeof code) memcpy(&code, frame->data, sizeof code);
+    watch->abort_code = code;
+    watch->abort_at = clock_seconds() + ABORT_SECONDS;
+}
 
 static void hub_frame(Watch *watch, int rank, const ChannelFrame *frame) {
     Seat *seat = &watch->seats[rank];
@@ -304,6 +321,8 @@ static void hub_frame(Watch *watch, int rank, const ChannelFrame *frame) {
         memcpy(&failure, frame->data, frame->length < sizeof failure ? frame->length : sizeof failure);
         failure.rank = rank;
         failure_add(watch, &failure);
+    } else if (frame->type == FRAME_ABORT) {
+        abort_soon(watch, frame);
     } else if (frame->type == FRAME_BYE) {
         seat->left = true;
     }
@@ -317,7 +336,7 @@ static void hub_receive(Watch *watch) {
         channel_receive(&seat->channel);
         while (channel_next(&seat->channel, &frame))
             hub_frame(watch, rank, &frame);
-        if (!seat->channel.closed || seat->left) continue;
+        if (!seat->channel.closed || seat->left || watch->abort_at > 0) continue;
         bool spoke = false; // a rank that has said why it ends has not died without a message
         for (int i = 0; i < watch->failure_count; i++)
             spoke |= watch->failures[i].rank == rank;
@@ -338,20 +357,16 @@ static void rank_receive(Watch *watch) {
             memcpy(known, frame.data, frame.length);
             report_stuck(watch, known);
             free(known);
-        } else if (frame.type == FRAME_ABORT && frame.length == sizeof(int32_t)) {
-            memcpy(&watch->abort_code, frame.data, sizeof(int32_t));
-            watch->abort_at = clock_seconds() + ABORT_SECONDS;
+        } else if (frame.type == FRAME_ABORT) {
+            abort_soon(watch, &frame);
         }
     }
     if (!watch->hub.closed || watch->hub_left || watch->abort_at > 0) return;
-    // All ranks see this at once; the first one speaks, the others only when it does not end them.
     watch->hub_lost = true;
-    if (watch->failure_count) {
-        watch->print_at = clock_seconds();
-        return;
-    }
-    usleep((useconds_t)(watch->options.rank < 10 ? 200000 * (watch->options.rank - 1) : 2000000));
-    rank_died(watch, 0, NULL);
+    if (watch->failure_count)
+        watch->print_at = clock_seconds(); // it had not come to it
+    else
+        rank_died(watch, 0, NULL);
 }
 
 // ---- the thread -----------------------------------------------------------------------------------------------------

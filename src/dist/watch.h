@@ -84,4 +84,4 @@ typedef struct WatchWait {
 char *watch_report(const WatchOptions *options, const WatchWait *wait, const WatchKnown *known, double hub_silent);
 // "rank 2 of 4 (process 17 on node3)"
 void watch_describe(TextBuffer *out, const WatchOptions *options, int rank);
-void watch_describe_state(TextBuffer *out, const WatchState *state); // "in all_reduce 12 of dp for 2.1 s"
+void watch_describe_state(TextBuffer *out, const WatchState *state); // "it was in all_reduce 12 of dp for 2.1 s"

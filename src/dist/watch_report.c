@@ -23,12 +23,12 @@ void watch_describe_state(TextBuffer *out, const WatchState *state) {
     const WatchActivity *shown = &state->activity[WATCH_QUEUE], *caller = &state->activity[WATCH_CALLER];
     if (!shown->inside && (caller->inside || !shown->op[0])) shown = caller;
     if (!shown->op[0]) {
-        text_buffer_format(out, "it has not started any operation yet");
+        text_buffer_format(out, "it has not started any operation");
         return;
     }
-    text_buffer_format(out, shown->inside ? "it is in " : "it computes; its last operation was ");
+    text_buffer_format(out, shown->inside ? "it was in " : "it was computing; its last operation was ");
     activity_name(out, shown);
-    text_buffer_format(out, shown->inside ? " for %.1f s" : ", which ended %.1f s before", shown->seconds);
+    text_buffer_format(out, shown->inside ? " for %.1f s" : ", %.1f s before", shown->seconds);
     if (state->step >= 0) text_buffer_format(out, ", at step %lld", (long long)state->step);
 }
 
@@ -49,22 +49,31 @@ static bool has_come(const WatchActivity *waits, const WatchKnown *known, WatchS
     return theirs->sequence >= waits->sequence && strcmp(theirs->group, waits->group) == 0;
 }
 
+static void last_word(TextBuffer *out, const WatchKnown *known) {
+    if (!known->state.activity[WATCH_QUEUE].op[0]) return;
+    text_buffer_format(out, "; at its last word, %.1f s before, ", known->silent);
+    watch_describe_state(out, &known->state);
+}
+
 static void missing_rank(TextBuffer *out, const WatchOptions *options, int rank, const WatchKnown *known,
                          double silent_limit) {
     const WatchPeer *peer = &options->peers[rank], *mine = &options->peers[options->rank];
     text_buffer_format(out, "\n  ");
     watch_describe(out, options, rank);
-    if (strcmp(peer->host, mine->host) == 0 && process_state(peer->process) == 'T')
-        text_buffer_format(out, " is stopped (SIGSTOP); then: ");
-    else if (!known->connected)
-        text_buffer_format(out, " has not come to it, and has no connection on which it could say why");
-    else if (known->left)
+    if (strcmp(peer->host, mine->host) == 0 && process_state(peer->process) == 'T') {
+        text_buffer_format(out, " is stopped (SIGSTOP)");
+        last_word(out, known);
+    } else if (!known->connected) {
+        text_buffer_format(out, " may be missing: it has no connection on which it could say so");
+    } else if (known->left) {
         text_buffer_format(out, " has ended its work");
-    else if (known->silent > silent_limit)
-        text_buffer_format(out, " has not answered for %.1f s: stopped, or its host is lost; then: ", known->silent);
-    else
+    } else if (known->silent > silent_limit) {
+        text_buffer_format(out, " has not answered for %.1f s: stopped, or its host is lost", known->silent);
+        last_word(out, known);
+    } else {
         text_buffer_format(out, " has not come to it: ");
-    if (known->connected && !known->left) watch_describe_state(out, &known->state);
+        watch_describe_state(out, &known->state);
+    }
 }
 
 static void missing_ranks(TextBuffer *out, const WatchOptions *options, const WatchWait *wait, const WatchKnown *known,
