@@ -234,7 +234,7 @@ static void mlp_forward(Model *model, const Layer *l) {
 void transformer_embed(Model *model) {
     model->pass = STEP_FORWARD;
     model->ops->embedding_forward(model->ops, model_act(model, ACT_RESIDUAL_IN, model->layout.first_layer),
-                                  model_const(model, CONST_IDS), model_weight(model, PARAM_EMBEDDING, -1));
+                                  model_const(model, CONST_IDS), model_weight(model, PARAM_EMBEDDING, -1), 0);
 }
 
 void transformer_layer_forward(Model *model, int layer) {
@@ -452,7 +452,7 @@ void transformer_layer_backward(Model *model, int layer) {
 void transformer_embed_backward(Model *model) {
     model->pass = STEP_BACKWARD;
     model->ops->embedding_backward(model->ops, model_grad(model, PARAM_EMBEDDING, -1),
-                                   model_act(model, ACT_DRESIDUAL, -1), model_const(model, CONST_IDS));
+                                   model_act(model, ACT_DRESIDUAL, -1), model_const(model, CONST_IDS), 0);
 }
 
 void transformer_backward(Model *model) {
