@@ -353,7 +353,11 @@ static __global__ __launch_bounds__(SPLIT_THREADS) void cross_entropy_stats_kern
     if (thread != 0) return;
     // The maximum in base e is rounded once more: the sum is taken to where it then stands.
     float max = own.max * 0.6931471805599453f;
-    float sum = own.max == -INFINITY ? 0 : own.sum * exp2_fast(fmaf(-max, LOG2E, own.max));
+    float sum = own.sum * exp2_fast(fmaf(-max, LOG2E, own.max));
+    if (own.max == -INFINITY) { // no columns, or none with a finite logit; one that is not a number must reach the loss
+        float logit = shape.real > 0 ? to_float(in[0]) : 0;
+        sum = isnan(logit) ? logit : 0;
+    }
     int target = targets[row] - shape.first;
     bool here = target >= 0 && target < shape.real;
     float *out = stats + row * SPLIT_STATS;
