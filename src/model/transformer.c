@@ -243,7 +243,7 @@ void transformer_embed(Model *model) {
     model->pass = STEP_FORWARD;
     seam_edge_weights(model, PARAM_EMBEDDING);
     model->ops->embedding_forward(model->ops, model_act(model, ACT_RESIDUAL_IN, model->layout.first_layer),
-                                  model_const(model, CONST_IDS), model_weight(model, PARAM_EMBEDDING, -1));
+                                  model_const(model, CONST_IDS), model_weight(model, PARAM_EMBEDDING, -1), 0);
 }
 
 void transformer_layer_forward(Model *model, int layer) {
@@ -470,7 +470,7 @@ void transformer_embed_backward(Model *model) {
     model->pass = STEP_BACKWARD;
     if (head_param(model) != PARAM_EMBEDDING) seam_edge_gradients(model, PARAM_EMBEDDING);
     model->ops->embedding_backward(model->ops, model_grad(model, PARAM_EMBEDDING, -1),
-                                   model_act(model, ACT_DRESIDUAL, -1), model_const(model, CONST_IDS));
+                                   model_act(model, ACT_DRESIDUAL, -1), model_const(model, CONST_IDS), 0);
     seam_edge_done(model, PARAM_EMBEDDING);
 }
 

@@ -105,6 +105,15 @@ typedef enum MoeLoad {
     MOE_LOAD_STATS,
 } MoeLoad;
 
+// What a rank knows of a row of logits whose columns are split over ranks: the columns of cross_entropy_stats.
+typedef enum SplitStat {
+    SPLIT_MAX,    // largest logit of its columns; -infinity without any
+    SPLIT_SUM,    // of e^(logit - SPLIT_MAX) over them
+    SPLIT_TARGET, // logit of the target if it is one of them, else 0
+    SPLIT_HERE,   // 1 if it is, else 0
+    SPLIT_STATS,
+} SplitStat;
+
 // One contiguous range of parameters that share their decay: [1, count] each.
 typedef struct AdamwArgs {
     Tensor weight;     // bf16 or float
@@ -163,6 +172,8 @@ const char *op_category_name(OpCategory category); // "gemm", as bench and metri
     X(LINEAR_SWIGLU_FORWARD, linear_swiglu_forward, CATEGORY_GEMM)                      \
     X(LINEAR_SWIGLU_BACKWARD, linear_swiglu_backward, CATEGORY_GEMM)                    \
     X(CROSS_ENTROPY, cross_entropy, CATEGORY_ELEMENTWISE)                               \
+    X(CROSS_ENTROPY_STATS, cross_entropy_stats, CATEGORY_ELEMENTWISE)                   \
+    X(CROSS_ENTROPY_APPLY, cross_entropy_apply, CATEGORY_ELEMENTWISE)                   \
     X(MOE_ROUTER_FORWARD, moe_router_forward, CATEGORY_ROUTING)                         \
     X(MOE_ROUTER_BACKWARD, moe_router_backward, CATEGORY_ROUTING)                       \
     X(MOE_ROUTE_FORWARD, moe_route_forward, CATEGORY_ROUTING)                           \
@@ -240,9 +251,11 @@ struct Ops {
     void (*linear_backward_input)(Ops *ops, Tensor din, Tensor dout, Tensor weight);
     void (*linear_backward_weight)(Ops *ops, Tensor dweight, Tensor dout, Tensor in, bool accumulate); // in: any stride
 
-    // -- embedding. ids [tokens, 1] int32; outside of the weight's rows they are a bug of the caller. --
-    void (*embedding_forward)(Ops *ops, Tensor out, Tensor ids, Tensor weight);
-    void (*embedding_backward)(Ops *ops, Tensor dweight, Tensor dout, Tensor ids);
+    // -- embedding. ids [tokens, 1] int32. weight holds the rows of ids [first, first + its rows): all of them, or a
+    //    rank's share of the vocabulary. An id outside gives a row of zeros (the ranks' sum is the embedding) and is
+    //    left out of dweight. --
+    void (*embedding_forward)(Ops *ops, Tensor out, Tensor ids, Tensor weight, int64_t first);
+    void (*embedding_backward)(Ops *ops, Tensor dweight, Tensor dout, Tensor ids, int64_t first);
 
     // -- residual add + RMSNorm (the add for branches that no product of this rank ends): sum = residual + branch; out
     // =
@@ -305,6 +318,15 @@ struct Ops {
     //    of the target; a target (int32) < 0 is ignored: loss 0, gradient 0. scale [1, 1] absent: logits stay as they
     //    are (evaluation). --
     void (*cross_entropy)(Ops *ops, Tensor losses, Tensor logits, Tensor targets, Tensor scale);
+
+    // -- the same over a vocabulary that is split over ranks: column c of logits is id first + c, and padding where
+    // that
+    //    is vocab or more. First every rank's own part: stats [rows, SPLIT_STATS] float. --
+    void (*cross_entropy_stats)(Ops *ops, Tensor stats, Tensor logits, Tensor targets, int64_t first, int64_t vocab);
+    // Then, with the stats of all ranks one below the other ([ranks * rows, SPLIT_STATS], in the order of the ranks on
+    // each of them), what cross_entropy does: the losses are the same bits on all ranks; gradients of padding are 0.
+    void (*cross_entropy_apply)(Ops *ops, Tensor losses, Tensor logits, Tensor targets, Tensor stats, Tensor scale,
+                                int64_t first, int64_t vocab);
 
     // -- MoE --
     void (*moe_router_forward)(Ops *ops, Tensor logits, Tensor in, Tensor weight);

@@ -22,7 +22,7 @@ typedef struct CheckpointWriter CheckpointWriter;
 
 // directory: RUN/checkpoints. The layout must outlive the writer. Remains of writes that a crash cut short are removed.
 Status checkpoint_writer_open(CheckpointWriter **writer, const char *directory, const Layout *layout,
-                              const CheckpointPolicy *policy);
+                              const CheckpointPolicy *policy, int rank, int ranks);
 // Copies the model's state to host memory and hands it to the writer's thread (or writes at once without async). Waits
 // first for a write that is still under way. `state` is taken over. A failed write is reported by checkpoint_poll.
 Status checkpoint_save(CheckpointWriter *writer, Model *model, int64_t step, json_t *state);

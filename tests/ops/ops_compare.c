@@ -249,6 +249,8 @@ static const struct {
     OP(linear_swiglu_forward),
     OP(linear_swiglu_backward),
     OP(cross_entropy),
+    OP(cross_entropy_stats),
+    OP(cross_entropy_apply),
     OP(moe_router_forward),
     OP(moe_router_backward),
     OP(moe_route_forward),

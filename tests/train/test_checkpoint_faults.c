@@ -20,7 +20,7 @@ static size_t expected_size[3][FILES];
 static CheckpointWriter *writer_open(int keep_last) {
     CheckpointWriter *writer;
     CheckpointPolicy policy = {.keep_last = keep_last};
-    assert_ok(checkpoint_writer_open(&writer, folder, &trainer.model->layout, &policy));
+    assert_ok(checkpoint_writer_open(&writer, folder, &trainer.model->layout, &policy, 0, 1));
     return writer;
 }
 
@@ -386,7 +386,7 @@ static void the_best_checkpoint_stays_when_its_loss_cannot_be_read(void **state)
         trainer.val_loss = 1, trainer.val_step = 1;
         start_with(1);
         trainer.val_loss = 2, trainer.val_step = 2;
-        assert_ok(checkpoint_writer_open(&writer, folder, &trainer.model->layout, &policy));
+        assert_ok(checkpoint_writer_open(&writer, folder, &trainer.model->layout, &policy, 0, 1));
         stderr_catch();
         faults_start(&faults);
         Status status = write_step(writer, 2, &done);
