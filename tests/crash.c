@@ -113,7 +113,7 @@ static void entries_apply(Entries *entries, const NameCall *call) {
 static Entries entries_after(const Disk *disk, bool (*stays)(int index, int chosen), int chosen) {
     Entries entries = {xmalloc(((size_t)disk->base.count + 1) * sizeof *entries.items), disk->base.count,
                        disk->base.count + 1};
-    memcpy(entries.items, disk->base.items, (size_t)disk->base.count * sizeof *entries.items);
+    if (disk->base.count) memcpy(entries.items, disk->base.items, (size_t)disk->base.count * sizeof *entries.items);
     for (int i = 0; i < disk->call_count; i++)
         if (disk->calls[i].lasting || stays(i, chosen)) entries_apply(&entries, &disk->calls[i]);
     return entries;

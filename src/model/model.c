@@ -155,13 +155,16 @@ typedef struct NarrowContext {
     const float *in;
     bf16 *out;
     int16_t *low; // NULL: no master weights
+    bool to_even; // where no run has any: halves round as everywhere else
 } NarrowContext;
 
 static void narrow_weights(void *context, int64_t begin, int64_t end, int worker) {
     (void)worker;
     NarrowContext *narrow = context;
     for (int64_t i = begin; i < end; i++)
-        narrow->out[i] = narrow->low ? bf16_split(narrow->in[i], &narrow->low[i]) : bf16_from_f32(narrow->in[i]);
+        narrow->out[i] = narrow->low       ? bf16_split(narrow->in[i], &narrow->low[i])
+                         : narrow->to_even ? bf16_from_f32(narrow->in[i])
+                                           : bf16_split_weight(narrow->in[i]);
 }
 
 void model_write_param(Model *model, const LayoutParam *param, ModelState state, const float *host) {
@@ -174,7 +177,8 @@ void model_write_param(Model *model, const LayoutParam *param, ModelState state,
         ops->upload(ops, weights, host, count * sizeof(float));
     } else {
         bool master = model->memory[LAYOUT_MASTER] != NULL;
-        NarrowContext narrow = {host, xmalloc(count * 2), master ? xmalloc(count * 2) : NULL};
+        NarrowContext narrow = {host, xmalloc(count * 2), master ? xmalloc(count * 2) : NULL,
+                                model->layout.request.precision == PRECISION_BF16_PURE};
         threads_for(param->count, 1 << 16, narrow_weights, &narrow);
         ops->upload(ops, weights, narrow.out, count * 2);
         if (master) ops->upload(ops, (int16_t *)model->memory[LAYOUT_MASTER] + param->offset, narrow.low, count * 2);

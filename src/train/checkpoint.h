@@ -10,6 +10,8 @@
 #include "base/json.h"
 #include "model/model.h"
 
+#define CHECKPOINT_SET_ASIDE "damaged-" // before the name of a checkpoint that is no longer one
+
 typedef struct CheckpointPolicy {
     int64_t keep_last, keep_every; // keep_every 0: none
     bool keep_best;
@@ -40,6 +42,8 @@ Status checkpoint_verify(const char *path);
 // Weights, and moments when with_moments. *state (may be NULL) is owned by the caller.
 Status checkpoint_load(Model *model, const char *path, bool with_moments, json_t **state);
 Status checkpoint_steps(const char *directory, int64_t **steps, int *count); // of complete ones, rising; malloc'd
+// The complete checkpoint with the lowest validation loss; -1: none has one.
+Status checkpoint_best(const char *directory, int64_t *step);
 // Renames checkpoints of later steps than `step` (damaged, or of ruined weights) to damaged-step-N, so that they
 // neither count as newest nor are lost, and logs each.
 Status checkpoint_set_aside(const char *directory, int64_t step);

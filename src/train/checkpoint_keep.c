@@ -31,16 +31,20 @@ Status checkpoint_steps(const char *directory, int64_t **steps, int *count) {
     return NULL;
 }
 
-static double validation_loss(const char *directory, int64_t step) {
+// INFINITY without a state that says it; but a state that cannot be read may be that of the best.
+static Status validation_loss(const char *directory, int64_t step, double *loss) {
     char *path = text_format("%s/step-%lld/state.json", directory, (long long)step);
     json_t *root = NULL;
+    *loss = INFINITY;
     Status status = json_read_file(&root, path);
-    double loss = INFINITY;
-    if (!status) status = json_get_double(root, "val_loss", &loss, path);
-    status_free(status); // without a state it has no loss to be the best by
+    if (!status) status = json_get_double(root, "val_loss", loss, path);
+    if (status && status_code(status) == STATUS_USAGE) {
+        status_free(status);
+        status = NULL;
+    }
     json_decref(root);
     free(path);
-    return loss;
+    return status;
 }
 
 Status checkpoint_to_trash(const char *directory, int64_t step) {
@@ -62,15 +66,26 @@ Status checkpoint_from_trash(const char *directory, int64_t step) {
     return status;
 }
 
+Status checkpoint_best(const char *directory, int64_t *step) {
+    int64_t *steps = NULL;
+    int count = 0;
+    *step = -1;
+    TRY(checkpoint_steps(directory, &steps, &count));
+    double lowest = INFINITY, loss;
+    Status status = NULL;
+    for (int i = 0; i < count && !status; i++) {
+        status = validation_loss(directory, steps[i], &loss);
+        if (!status && loss < lowest) lowest = loss, *step = steps[i];
+    }
+    free(steps);
+    return status;
+}
+
 Status checkpoint_prune(const char *directory, const CheckpointPolicy *policy) {
     int64_t *steps = NULL, best = -1;
     int count = 0;
+    if (policy->keep_best) TRY(checkpoint_best(directory, &best));
     TRY(checkpoint_steps(directory, &steps, &count));
-    double lowest = INFINITY;
-    for (int i = 0; i < count && policy->keep_best; i++) {
-        double loss = validation_loss(directory, steps[i]);
-        if (loss < lowest) lowest = loss, best = steps[i];
-    }
     Status status = NULL;
     for (int i = 0; i + policy->keep_last < count && !status; i++) {
         bool milestone = policy->keep_every && steps[i] % policy->keep_every == 0;
@@ -103,7 +118,7 @@ done:
 
 static Status step_set_aside(const char *directory, int64_t step) {
     char *from = text_format("%s/step-%lld", directory, (long long)step);
-    char *to = text_format("%s/damaged-step-%lld", directory, (long long)step);
+    char *to = text_format("%s/" CHECKPOINT_SET_ASIDE "step-%lld", directory, (long long)step);
     bool replaces = file_exists(to);
     Status status = dir_remove(to);
     if (!status && io_rename(from, to) != 0) status = status_errno("cannot rename %s to %s", from, to);

@@ -5,6 +5,12 @@
 
 #include <math.h>
 
+const ConfigRefusal config_refusals[] = {
+    {"data", "num_workers",
+     "hearth reads data with one thread, ahead of the training; data.prefetch says how many micro-batches ahead"},
+};
+const int config_refusal_count = sizeof config_refusals / sizeof config_refusals[0];
+
 #define AT(field) offsetof(Config, field)
 #define BIG       CONFIG_UNBOUNDED
 
@@ -92,7 +98,7 @@ const ConfigKey config_keys[] = {
      "a token attends only within its document, and no loss is taken across document ends"},
     {"data", "verify", "", CONFIG_BOOL, AT(data.verify), "false", 0, 0, "", NULL,
      "check all shards' checksums and token ranges before the first step"},
-    {"data", "prefetch", "num_workers", CONFIG_INT, AT(data.prefetch), "4", 1, 64, "micro-batches", NULL,
+    {"data", "prefetch", "", CONFIG_INT, AT(data.prefetch), "4", 1, 64, "micro-batches", NULL,
      "how far the loader's thread works ahead"},
     {"data", "seed", "", CONFIG_INT, AT(data.seed), "-1", -1, BIG, "", NULL,
      "seed of the order of samples (-1: train.seed)"},

@@ -4,10 +4,9 @@
 #include "base/clock.h"
 #include "base/text.h"
 
-#include <math.h>
 #include <stdlib.h>
 
-Status evaluate_samples(Model *model, const Samples *samples, uint64_t windows, MetricsEval *eval) {
+Status evaluate_samples(Model *model, const Samples *samples, uint64_t windows, Evaluation *evaluation) {
     uint64_t micro = (uint64_t)model->layout.request.micro_batch;
     size_t seq = (size_t)model->layout.request.seq, tokens = (size_t)micro * seq;
     bool full = windows == 0 || windows >= samples->windows;
@@ -39,12 +38,8 @@ Status evaluate_samples(Model *model, const Samples *samples, uint64_t windows, 
         text_bytes += (double)samples->mix.datasets[i].text_bytes;
         all_tokens += (double)samples->mix.datasets[i].token_count;
     }
-    double loss = targets ? sum / (double)targets : NAN;
-    *eval = (MetricsEval){.full = full,
-                          .loss = loss,
-                          .perplexity = exp(loss),
-                          .bits_per_byte = text_bytes > 0 ? loss / M_LN2 * all_tokens / text_bytes : 0,
-                          .targets = targets,
-                          .seconds = clock_seconds() - start};
+    *evaluation = plan_evaluation(sum, targets, all_tokens, text_bytes);
+    evaluation->full = full;
+    evaluation->seconds = clock_seconds() - start;
     return model->ops->sync(model->ops);
 }

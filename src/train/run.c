@@ -11,6 +11,7 @@
 #include "train/prediction.h"
 #include "train/setup.h"
 #include "train/trainer.h"
+#include "watch/plan_text.h"
 #include "watch/progress.h"
 
 #include <errno.h>
@@ -65,7 +66,7 @@ static void poll_writer(Run *run, bool wait) {
     run->saved_step = -1;
 }
 
-static Status save(Run *run) {
+static Status save_checkpoint(Run *run) {
     if (run->saved_step == run->trainer.step) return NULL;
     poll_writer(run, true); // checkpoint_save would wait as well, and the outcome of this one must not be lost
     TRY(checkpoint_save(run->writer, run->trainer.model, run->trainer.step, trainer_state(&run->trainer)));
@@ -78,7 +79,7 @@ static Status save(Run *run) {
 static Status wait_for_last(Run *run) {
     poll_writer(run, true);
     if (!run->save_failure) return NULL;
-    TRY(save(run));
+    TRY(save_checkpoint(run));
     poll_writer(run, true);
     return NULL;
 }
@@ -100,7 +101,9 @@ static Status too_many_skips(Run *run) {
                        (long long)trainer->guard.skipped_in_row);
     if (good < 0)
         return status_hint(status,
-                           "there is no checkpoint from before; lower optimizer.lr or lengthen schedule.warmup_steps");
+                           "there is no checkpoint from before that (those in %s are set aside as damaged-step-N); "
+                           "start another run with a lower optimizer.lr or longer schedule.warmup_steps",
+                           run->checkpoints);
     return status_hint(
         status,
         "last good checkpoint: %s/step-%lld (later ones are set aside as damaged-step-N); lower optimizer.lr and "
@@ -119,27 +122,25 @@ static void note_metrics(Run *run, Status status) {
     status_free(status);
 }
 
-static Status validate(Run *run, bool full) {
+static Status take_validation_loss(Run *run, bool full) {
     Trainer *trainer = &run->trainer;
-    MetricsEval eval;
+    Evaluation evaluation;
     if (!trainer->val.windows) return NULL;
-    TRY(evaluate_samples(trainer->model, &trainer->val, full ? 0 : (uint64_t)run->config->eval.windows, &eval));
-    eval.step = trainer->step;
-    eval.tokens = trainer->tokens;
+    TRY(evaluate_samples(trainer->model, &trainer->val, full ? 0 : (uint64_t)run->config->eval.windows, &evaluation));
     if (!full) {
-        trainer->val_loss = eval.loss;
+        trainer->val_loss = evaluation.loss;
         trainer->val_step = trainer->step;
     }
-    progress_eval(&run->progress, &eval);
-    note_metrics(run, metrics_eval(run->metrics, &eval));
+    progress_evaluation(&run->progress, trainer->step, &evaluation);
+    note_metrics(run, metrics_evaluation(run->metrics, trainer->step, trainer->tokens, &evaluation));
     return NULL;
 }
 
-static bool due(int64_t every, int64_t step) {
+static bool step_is_due(int64_t every, int64_t step) {
     return every > 0 && step % every == 0;
 }
 
-static bool finished(const Run *run) {
+static bool reached_end(const Run *run) {
     const Trainer *trainer = &run->trainer;
     if (trainer->total_steps && trainer->step >= trainer->total_steps) return true;
     double hours = run->config->train.hours;
@@ -159,32 +160,32 @@ static Status after_step(Run *run, const MetricsStep *metrics) {
             outcome_note(&run->outcome, metrics->seconds, metrics->memory_bytes);
     }
     if (trainer->guard.skipped_in_row >= trainer->guard.max_skips) return too_many_skips(run);
-    if (due(config->eval.every, trainer->step)) TRY(validate(run, false));
+    if (step_is_due(config->eval.every, trainer->step)) TRY(take_validation_loss(run, false));
     bool doubtful = trainer->guard.skipped_in_row > 0; // the weights may be what is wrong
-    if (due(config->checkpoint.every, trainer->step) && !doubtful) TRY(save(run));
+    if (step_is_due(config->checkpoint.every, trainer->step) && !doubtful) TRY(save_checkpoint(run));
     poll_writer(run, false);
     return NULL;
 }
 
-static Status loop(Run *run) {
+static Status train_until_end(Run *run) {
     bool stopped = false;
-    if (run->config->eval.at_start && run->trainer.step == 0) TRY(validate(run, false));
-    while (!finished(run) && !stop_signal && !stopped) {
+    if (run->config->eval.at_start && run->trainer.step == 0) TRY(take_validation_loss(run, false));
+    while (!reached_end(run) && !stop_signal && !stopped) {
         MetricsStep metrics;
         TRY(trainer_step(&run->trainer, &metrics, &stop_signal, &stopped));
         if (!stopped) TRY(after_step(run, &metrics));
     }
-    if (stop_signal && !finished(run)) {
+    if (stop_signal && !reached_end(run)) {
         run->stopped_by = (int)stop_signal;
-        TRY(save(run));
+        TRY(save_checkpoint(run));
         TRY(wait_for_last(run));
         progress_say(&run->progress, "stopped by signal %d after step %lld", (int)stop_signal,
                      (long long)run->trainer.step);
         progress_say(&run->progress, "resume with: %s train --resume --run %s", program_invocation_name,
                      run->directory);
     } else {
-        if (run->config->checkpoint.at_end) TRY(save(run));
-        if (run->config->eval.at_end) TRY(validate(run, true));
+        if (run->config->checkpoint.at_end) TRY(save_checkpoint(run));
+        if (run->config->eval.at_end) TRY(take_validation_loss(run, true));
         TRY(wait_for_last(run));
     }
     Status status = run->save_failure;
@@ -298,15 +299,34 @@ static void warn_changes(const Run *run, const char *checkpoint) {
     free(path);
 }
 
+// cosine and wsd end with the last step, so another length is another rate from here on.
+static void warn_learning_rate(const Trainer *trainer) {
+    const Schedule *before = &trainer->schedule_before, *now = &trainer->schedule;
+    int64_t next = trainer->step + 1;
+    double was = schedule_lr(before, next), is = schedule_lr(now, next);
+    if (before->total_steps == now->total_steps || before->kind != now->kind || fabs(is - was) <= 1e-9 * was) return;
+    log_warn("the run is %lld steps long now and was %lld, and the %s schedule ends with its last step: the learning "
+             "rate of step %lld is %.4g, where it was to be %.4g\nto train on at the old rate: --set "
+             "schedule.kind=constant --set optimizer.lr=%.4g --set optimizer.lr_rescale=none; schedule.kind = "
+             "\"wsd\" is made for runs that are made longer before they decay",
+             (long long)now->total_steps, (long long)before->total_steps, trainer->config->schedule.kind,
+             (long long)next, is, was, was);
+}
+
 // Puts the trainer where the newest good checkpoint left off. A run that has none yet starts over in its directory.
-static Status resume(Run *run, const char *checkpoint) {
+static Status resume_training(Run *run, const char *checkpoint) {
     if (!checkpoint) {
-        log_warn("%s holds no checkpoint yet: starting from the first step", run->directory);
+        char *moved;
+        TRY(run_directory_restart(run->directory, &moved));
+        log_warn("%s holds no checkpoint yet: starting again with the first step%s%s", run->directory,
+                 moved ? "; the metrics of the steps before are kept as " : "", moved ? path_name(moved) : "");
+        free(moved);
         return NULL;
     }
     bool same_config, same_data;
     TRY(trainer_restore(&run->trainer, checkpoint, &same_config, &same_data));
     if (!same_config) warn_changes(run, checkpoint);
+    warn_learning_rate(&run->trainer);
     if (!same_data)
         log_warn("the training data has changed since %s: the run goes on at the same place of the new data",
                  checkpoint);
@@ -334,7 +354,7 @@ static Status run_open(Run *run, const RunOptions *options, const char *checkpoi
     CheckpointPolicy policy = {config->checkpoint.keep_last, config->checkpoint.keep_every,
                                config->checkpoint.keep_best, config->checkpoint.async};
     TRY(checkpoint_writer_open(&run->writer, run->checkpoints, &run->trainer.model->layout, &policy));
-    if (options->resume) TRY(resume(run, checkpoint));
+    if (options->resume) TRY(resume_training(run, checkpoint));
     char *path = path_join(run->directory, "metrics.jsonl");
     Status status = metrics_open(&run->metrics, path, run->trainer.step);
     free(path);
@@ -430,7 +450,7 @@ Status run_train(const RunOptions *options, int *stopped_by) {
                      (long long)run.trainer.total_steps);
         progress_say(&run.progress, "train it further with a larger train.steps or train.tokens: --set train.steps=N");
     } else {
-        status = loop(&run);
+        status = train_until_end(&run);
         *stopped_by = run.stopped_by;
     }
 done:

@@ -87,7 +87,7 @@ static Status open_model(Trainer *trainer) {
 
 // What the planner expects of a step here. A device that the catalogue does not know has no prediction, and no harm is
 // done.
-static void predict(Trainer *trainer) {
+static void predict_step(Trainer *trainer) {
     Ops *ops = trainer->ops;
     Prediction *prediction = xcalloc(1, sizeof *prediction);
     Status status = prediction_make(prediction, &trainer->model->layout.request, (int)trainer->batch.grad_accum,
@@ -120,9 +120,9 @@ static Status open_all(Trainer *trainer) {
     trainer->flops_per_token =
         plan_flops_per_token((double)trainer->parameters.matmul_active, model->layers, model->heads, model->head_dim,
                              (double)config->train.seq, PLAN_ATTENTION_FULL);
-    trainer->peak_flops = config->watch.peak_tflops * 1e12; // 0: predict() asks the catalogue
+    trainer->peak_flops = config->watch.peak_tflops * 1e12; // 0: predict_step() asks the catalogue
     TRY(open_model(trainer));
-    predict(trainer);
+    predict_step(trainer);
     return NULL;
 }
 
@@ -306,17 +306,14 @@ static void settings_hash(char hash[24], const Trainer *trainer) {
 }
 
 json_t *trainer_state(const Trainer *trainer) {
-    const Schedule *schedule = &trainer->schedule;
     char hash[24], data[24];
     settings_hash(hash, trainer);
     data_hash(data, &trainer->train);
-    json_t *root = json_pack(
-        "{s:I,s:I,s:I,s:I,s:I,s:s,s:s,s:o,s:{s:s,s:f,s:f,s:I,s:I,s:I}}", "step", (json_int_t)trainer->step, "tokens",
-        (json_int_t)trainer->tokens, "applied", (json_int_t)trainer->applied, "sample", (json_int_t)trainer->sample,
-        "seed", (json_int_t)trainer->config->train.seed, "settings_hash", hash, "data_hash", data, "guard",
-        guard_json(&trainer->guard), "schedule", "kind", trainer->config->schedule.kind, "lr", schedule->lr, "min_lr",
-        schedule->min_lr, "warmup_steps", (json_int_t)schedule->warmup_steps, "decay_steps",
-        (json_int_t)schedule->decay_steps, "total_steps", (json_int_t)schedule->total_steps);
+    json_t *root = json_pack("{s:I,s:I,s:I,s:I,s:I,s:s,s:s,s:o,s:o}", "step", (json_int_t)trainer->step, "tokens",
+                             (json_int_t)trainer->tokens, "applied", (json_int_t)trainer->applied, "sample",
+                             (json_int_t)trainer->sample, "seed", (json_int_t)trainer->config->train.seed,
+                             "settings_hash", hash, "data_hash", data, "guard", guard_json(&trainer->guard), "schedule",
+                             schedule_json(&trainer->schedule));
     bool fresh = trainer->val_step == trainer->step && isfinite(trainer->val_loss);
     if (trainer->model->router_bias) json_object_set_new(root, "router_bias", router_bias_json(trainer->model));
     json_object_set_new(root, "val_loss", fresh ? json_real(trainer->val_loss) : json_null());
@@ -344,6 +341,8 @@ static Status restore_position(Trainer *trainer, const json_t *state, const char
     trainer->total_steps =
         run_steps_from(trainer->config, &trainer->batch, trainer->parameters.total, trainer->step, trainer->tokens);
     TRY(schedule_make(&trainer->schedule, trainer->config, &trainer->batch, trainer->total_steps));
+    trainer->schedule_before = trainer->schedule;
+    schedule_read(&trainer->schedule_before, json_object_get(state, "schedule"));
     return guard_restore(&trainer->guard, json_object_get(state, "guard"), where);
 }
 

@@ -24,6 +24,7 @@ typedef struct Trainer {
     Loader *loader;
     BatchPlan batch;
     Schedule schedule;
+    Schedule schedule_before; // of the checkpoint that the run was restored from
     Guard guard;
     int64_t total_steps;                // 0: only hours stop it
     double flops_per_token, peak_flops; // peak 0: not known

@@ -373,6 +373,36 @@ static void wrong_content_and_missing_files_are_damage_and_not_a_read_error(void
     free(found), free(path), free(step);
 }
 
+static void the_best_checkpoint_stays_when_its_loss_cannot_be_read(void **state) {
+    (void)state;
+    static const IoKind kinds[] = {IO_OPEN, IO_MAP};
+    double loss = trainer.val_loss;
+    int64_t at = trainer.val_step;
+    for (int i = 0; i < 2; i++) {
+        Faults faults = {.kind = kinds[i], .number = 1, .error = EIO, .where = "/step-1/state.json"};
+        CheckpointPolicy policy = {.keep_last = 1, .keep_best = true};
+        CheckpointWriter *writer;
+        int64_t done;
+        trainer.val_loss = 1, trainer.val_step = 1;
+        start_with(1);
+        trainer.val_loss = 2, trainer.val_step = 2;
+        assert_ok(checkpoint_writer_open(&writer, folder, &trainer.model->layout, &policy));
+        stderr_catch();
+        faults_start(&faults);
+        Status status = write_step(writer, 2, &done);
+        faults_stop();
+        char *log = stderr_caught(), *best = path_join(folder, "step-1");
+        assert_ok(status);
+        assert_true(faults.fired);
+        assert_ok(checkpoint_verify(best));
+        if (!strstr(log, "older checkpoints were not removed")) fail_msg("it said: %s", log);
+        free(log);
+        free(best);
+        checkpoint_writer_close(writer);
+    }
+    trainer.val_loss = loss, trainer.val_step = at;
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_call_may_fail_and_no_checkpoint_is_lost),
@@ -384,6 +414,7 @@ int main(void) {
         cmocka_unit_test(setting_aside_fails_whole_and_with_its_reason),
         cmocka_unit_test(a_passing_read_error_does_not_make_a_checkpoint_damaged),
         cmocka_unit_test(a_checkpoint_that_cannot_be_read_is_told_and_left_alone),
+        cmocka_unit_test(the_best_checkpoint_stays_when_its_loss_cannot_be_read),
         cmocka_unit_test(wrong_content_and_missing_files_are_damage_and_not_a_read_error),
     };
     return cmocka_run_group_tests(tests, make_directory, remove_directory);

@@ -5,6 +5,8 @@
 #include "train/checkpoint.h"
 #include "train/run.h"
 
+#include <stdatomic.h>
+
 static char *directory, *config;
 
 static int make_directory(void **state) {
@@ -102,6 +104,44 @@ static void a_run_stopped_right_after_a_failed_checkpoint_writes_it_again(void *
     }
 }
 
+// The checkpoint of step 3 is still on its way, and fails, when that of step 6 is due.
+typedef struct Late {
+    atomic_int lines; // of metrics
+    bool failed;
+    int made; // folders for step 6
+} Late;
+
+static int fail_late(void *context, IoCall *call) {
+    Late *late = context;
+    char path[4096];
+    fault_path(call, path, sizeof path);
+    if (call->kind == IO_WRITE && strstr(path, "metrics.jsonl")) atomic_fetch_add(&late->lines, 1);
+    if (call->kind == IO_MKDIR && strstr(path, ".writing-step-6")) late->made++;
+    if (call->kind != IO_WRITE || late->failed || !strstr(path, ".writing-step-3")) return IO_GO;
+    late->failed = true;
+    for (int i = 0; i < 20000 && atomic_load(&late->lines) < 6; i++)
+        usleep(1000);
+    usleep(20000); // so that the next save is most likely waiting; the result is the same when it is not
+    return EIO;
+}
+
+static void a_failure_that_comes_late_is_told_and_not_taken_for_that_of_the_next(void **state) {
+    (void)state;
+    char *run = path_join(directory, "late"), *log;
+    int stopped_by;
+    Late late = {0};
+    io_set_hook(fail_late, &late);
+    Status status = train(run, false, "checkpoint.async=true", &stopped_by, &log);
+    io_set_hook(NULL, NULL);
+    assert_ok(status);
+    assert_true(late.failed);
+    if (!strstr(log, "step 3 was not written")) fail_msg("it said: %s", log);
+    assert_int_equal(late.made, 1);
+    assert_int_equal(newest_step(run), 6);
+    free(log);
+    free(run);
+}
+
 static void a_run_that_cannot_write_its_last_checkpoint_fails_and_keeps_the_one_before(void **state) {
     (void)state;
     char *run = path_join(directory, "never"), *log;
@@ -146,6 +186,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_last_checkpoint_that_fails_once_is_tried_again),
         cmocka_unit_test(a_run_stopped_right_after_a_failed_checkpoint_writes_it_again),
+        cmocka_unit_test(a_failure_that_comes_late_is_told_and_not_taken_for_that_of_the_next),
         cmocka_unit_test(a_run_that_cannot_write_its_last_checkpoint_fails_and_keeps_the_one_before),
         cmocka_unit_test(a_read_error_at_resume_sets_no_checkpoint_aside),
     };
