@@ -14,16 +14,19 @@ static void no_temperature_takes_the_first_of_the_most_likely(void **state) {
 static void frequencies_follow_the_softmax(void **state) {
     (void)state;
     enum { DRAWS = 40000 };
-    Sampler sampler = {1, 0, 1, 3};
-    int counts[5] = {0};
-    double sum = 0;
-    for (int i = 0; i < 5; i++)
-        sum += exp(logits[i]);
-    for (uint64_t i = 0; i < DRAWS; i++)
-        counts[sampler_pick(&sampler, logits, 5, i)]++;
-    for (int i = 0; i < 5; i++) {
-        double p = exp(logits[i]) / sum, deviation = sqrt(p * (1 - p) / DRAWS);
-        assert_true(fabs((double)counts[i] / DRAWS - p) < 5 * deviation);
+    static const double temperatures[] = {1, 0.5, 2};
+    for (int t = 0; t < 3; t++) {
+        Sampler sampler = {temperatures[t], 0, 1, 3};
+        int counts[5] = {0};
+        double sum = 0;
+        for (int i = 0; i < 5; i++)
+            sum += exp(logits[i] / temperatures[t]);
+        for (uint64_t i = 0; i < DRAWS; i++)
+            counts[sampler_pick(&sampler, logits, 5, i)]++;
+        for (int i = 0; i < 5; i++) {
+            double p = exp(logits[i] / temperatures[t]) / sum, deviation = sqrt(p * (1 - p) / DRAWS);
+            assert_true(fabs((double)counts[i] / DRAWS - p) < 5 * deviation);
+        }
     }
 }
 
