@@ -1,7 +1,6 @@
 // What whole commands promise, seen from outside: the program is run, its files and its words are read.
 #include "train/tiny_run.h"
 
-#include "base/json.h"
 #include "watch/metrics.h"
 
 static char *directory, *output;
@@ -106,20 +105,6 @@ static void a_loaded_model_chooses_experts_with_the_bias_of_its_run(void **state
     free(config);
 }
 
-static void an_exported_model_ends_text_as_its_tokenizer_does(void **state) {
-    (void)state;
-    char *run = make_run("exported", "train.steps=2", "schedule.warmup_steps=1"), *out = path_join(directory, "hf");
-    free(HEARTH(0, "export", run, out));
-    char *path = path_join(out, "config.json");
-    json_t *root;
-    assert_ok(json_read_file(&root, path));
-    assert_int_equal(json_integer_value(json_object_get(root, "eos_token_id")), 256); // of the built-in bytes
-    json_decref(root);
-    free(path);
-    free(out);
-    free(run);
-}
-
 static void a_tokenizer_with_more_entries_than_the_model_has_rows_is_refused(void **state) {
     (void)state;
     char *run = make_run("small", "train.steps=2", "schedule.warmup_steps=1");
@@ -140,7 +125,6 @@ int main(void) {
         cmocka_unit_test(the_loss_of_an_evaluation_does_not_depend_on_its_micro_batch),
         cmocka_unit_test(a_clip_above_every_norm_changes_nothing),
         cmocka_unit_test(a_loaded_model_chooses_experts_with_the_bias_of_its_run),
-        cmocka_unit_test(an_exported_model_ends_text_as_its_tokenizer_does),
         cmocka_unit_test(a_tokenizer_with_more_entries_than_the_model_has_rows_is_refused),
     };
     return cmocka_run_group_tests(tests, make_directory, remove_directory);
