@@ -282,8 +282,7 @@ void model_step_begin(Model *model, int64_t valid, int micro_batches) {
     scalars[SCALAR_CE_SCALE] = valid > 0 ? (float)(1.0 / (double)valid) : 0.0f;
     scalars[SCALAR_AUX_SCALE] = config->aux_coef / (float)all;
     if (sparse)
-        scalars[SCALAR_Z_COEF] =
-            (float)((double)model->z_loss_coef / ((double)model->layout.tokens * sparse * all));
+        scalars[SCALAR_Z_COEF] = (float)((double)model->z_loss_coef / ((double)model->layout.tokens * sparse * all));
     model->step_valid = valid;
     model->step_micro_batches = micro_batches;
     model->aux_micro_batches = all;

@@ -42,13 +42,13 @@ typedef struct Model {
     int64_t step_valid; // valid targets of the step under way
     int step_micro_batches, micro_batches_run; // on this rank
     int aux_micro_batches;                     // whose balancing losses SCALAR_AUX_SUM adds up
-    StepPass pass;      // of the op that is called next
-    int64_t tokens;     // of a micro-batch; generation uses fewer than the layout has room for
-    int first_position; // of the first token, likewise
-    float z_loss_coef;  // router z-loss; 0: off
-    MoeBalance balance; // of the load-balancing loss
-    bool router_bias;   // aux-free balancing: choose experts by probability + bias
-    MoeForce force;     // benchmarks only
+    StepPass pass;                             // of the op that is called next
+    int64_t tokens;                            // of a micro-batch; generation uses fewer than the layout has room for
+    int first_position;                        // of the first token, likewise
+    float z_loss_coef;                         // router z-loss; 0: off
+    MoeBalance balance;                        // of the load-balancing loss
+    bool router_bias;                          // aux-free balancing: choose experts by probability + bias
+    MoeForce force;                            // benchmarks only
 } Model;
 
 // Allocates everything; nothing is allocated later. Weights are uninitialised.

@@ -70,7 +70,7 @@ static void take_piece(Model *model, const LayoutUnit *unit) {
     Tensor reduced =
         tensor_cols(model_unit(model, LAYOUT_GRADIENTS, unit), model->ranks.dp->rank * unit->piece, unit->piece);
     if (model->accumulate)
-        ops->add_f32(ops, own, reduced);
+        ops->add(ops, own, reduced);
     else
         ops->copy(ops, own.data, reduced.data, (size_t)unit->piece * sizeof(float));
 }

@@ -150,7 +150,7 @@ const char *op_category_name(OpCategory category); // "gemm", as bench and metri
     X(UPLOAD, upload, CATEGORY_COPY)                                                    \
     X(COPY, copy, CATEGORY_COPY)                                                        \
     X(ZERO, zero, CATEGORY_COPY)                                                        \
-    X(ADD_F32, add_f32, CATEGORY_ELEMENTWISE)                                           \
+    X(ADD, add, CATEGORY_ELEMENTWISE)                                                   \
     X(SUM_F32, sum_f32, CATEGORY_ELEMENTWISE)                                           \
     X(LINEAR_FORWARD, linear_forward, CATEGORY_GEMM)                                    \
     X(LINEAR_BACKWARD_INPUT, linear_backward_input, CATEGORY_GEMM)                      \
@@ -242,7 +242,7 @@ struct Ops {
     void (*profile_stop)(Ops *ops, double milliseconds[OP_COUNT]);
 
     // -- sums --
-    void (*add_f32)(Ops *ops, Tensor out, Tensor in);                  // out += in, elementwise
+    void (*add)(Ops *ops, Tensor out, Tensor in); // out += in, elementwise; float or bf16, summed in float
     void (*sum_f32)(Ops *ops, Tensor out, Tensor in, bool accumulate); // out [1, 1] (+)= sum of in
 
     // -- linear: out = in . weight^T + add. add (may be absent) is the residual that the product joins: [rows, out],
@@ -401,7 +401,7 @@ void ops_cpu_allocated(Ops *ops, int64_t *current, int64_t *peak); // bytes aske
 Status ops_cuda_create(Ops **ops, int device, const char *tune_cache);
 void ops_cuda_destroy(Ops *ops);
 bool ops_cuda_available(void); // built with CUDA and a GPU is there
-int ops_cuda_count(void);       // GPUs that are there
+int ops_cuda_count(void);      // GPUs that are there
 
 // "cpu", "cuda", "cuda:1" or "auto" (cuda when available).
 Status ops_create(Ops **ops, const char *device);

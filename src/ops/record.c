@@ -25,8 +25,8 @@ static void record_zero(Ops *ops, Tensor out) {
     TELL(ops, OP_ZERO, {out});
 }
 
-static void record_add_f32(Ops *ops, Tensor out, Tensor in) {
-    TELL(ops, OP_ADD_F32, {out, in});
+static void record_add(Ops *ops, Tensor out, Tensor in) {
+    TELL(ops, OP_ADD, {out, in});
 }
 
 static void record_sum_f32(Ops *ops, Tensor out, Tensor in, bool accumulate) {
@@ -212,7 +212,7 @@ void op_run(const Ops *table, Ops *ops, const OpRecord *r) {
     const Tensor *t = r->tensor;
     switch (r->op) {
     case OP_ZERO: table->zero(ops, t[0]); return;
-    case OP_ADD_F32: table->add_f32(ops, t[0], t[1]); return;
+    case OP_ADD: table->add(ops, t[0], t[1]); return;
     case OP_SUM_F32: table->sum_f32(ops, t[0], t[1], r->flag); return;
     case OP_LINEAR_FORWARD: table->linear_forward(ops, t[0], t[1], t[2], t[3]); return;
     case OP_LINEAR_BACKWARD_INPUT: table->linear_backward_input(ops, t[0], t[1], t[2]); return;
@@ -278,7 +278,7 @@ void op_run(const Ops *table, Ops *ops, const OpRecord *r) {
 
 static void install_recording(Ops *ops) {
     ops->zero = record_zero;
-    ops->add_f32 = record_add_f32;
+    ops->add = record_add;
     ops->sum_f32 = record_sum_f32;
     ops->linear_forward = record_linear_forward;
     ops->linear_backward_input = record_linear_backward_input;

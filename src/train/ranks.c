@@ -6,11 +6,12 @@
 #include <string.h>
 
 static Status unsupported(const Config *config, const char *key, int64_t degree) {
-    return config_blame(config, key,
-                        status_hint(status_usage("%s = %lld: training runs data-parallel and with ZeRO so far; the other "
-                                                 "degrees can only be planned",
-                                                 key, (long long)degree),
-                                    "set it to 1 to train here, or see what it would do: hearth plan"));
+    return config_blame(
+        config, key,
+        status_hint(status_usage("%s = %lld: training runs data-parallel and with ZeRO so far; the other "
+                                 "degrees can only be planned",
+                                 key, (long long)degree),
+                    "set it to 1 to train here, or see what it would do: hearth plan"));
 }
 
 Status ranks_mesh(const Config *config, int size, Mesh *mesh) {
@@ -36,11 +37,12 @@ Status ranks_mesh(const Config *config, int size, Mesh *mesh) {
                                         "start them with: hearth train CONFIG --ranks %lld (or mpirun, srun); -1 takes "
                                         "as many as there are",
                                         (long long)data));
-    return config_blame(config, "parallelism.data",
-                        status_hint(status_usage("parallelism.data = %lld makes %lld ranks, and %d processes were started",
-                                                 (long long)data, (long long)data, size),
-                                    "set parallelism.data = %d (or -1: as many as there are), or start %lld processes",
-                                    size, (long long)data));
+    return config_blame(
+        config, "parallelism.data",
+        status_hint(status_usage("parallelism.data = %lld makes %lld ranks, and %d processes were started",
+                                 (long long)data, (long long)data, size),
+                    "set parallelism.data = %d (or -1: as many as there are), or start %lld processes", size,
+                    (long long)data));
 }
 
 char *ranks_device(const World *world, const char *device) {

@@ -493,8 +493,7 @@ Status run_train(const RunOptions *options, int *stopped_by) {
     *stopped_by = 0;
     Config config;
     World *world = options->world;
-    Run run = {
-        .config = &config, .world = world, .first = !world || world->rank == 0, .saved_step = -1, .lock = -1};
+    Run run = {.config = &config, .world = world, .first = !world || world->rank == 0, .saved_step = -1, .lock = -1};
     char *checkpoint = NULL;
     if (run.first) TRY(find_directory(options, &run.directory));
     // Before a checkpoint is chosen: a run that is still going would write newer ones and remove this one.

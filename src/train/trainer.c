@@ -118,8 +118,8 @@ Status trainer_open(Trainer *trainer, const Config *config) {
 }
 
 Status trainer_open_ranks(Trainer *trainer, const Config *config, World *world) {
-    *trainer = (Trainer){
-        .config = config, .ranks.world = world, .val_loss = NAN, .val_step = -1, .started = clock_seconds()};
+    *trainer =
+        (Trainer){.config = config, .ranks.world = world, .val_loss = NAN, .val_step = -1, .started = clock_seconds()};
     threads_set((int)config->train.threads);
     Status status = open_all(trainer);
     if (status) trainer_close(trainer);
@@ -189,7 +189,8 @@ static void take_expert_load(Trainer *trainer, MetricsStep *metrics) {
 // No device does more than its peak. Where the figures say so the peak is wrong, and a share of it says nothing.
 static double step_mfu(Trainer *trainer, double tokens_per_second) {
     if (trainer->peak_flops <= 0) return 0;
-    double mfu = plan_mfu(trainer->flops_per_token, tokens_per_second, trainer->peak_flops, ranks_size(&trainer->ranks));
+    double mfu =
+        plan_mfu(trainer->flops_per_token, tokens_per_second, trainer->peak_flops, ranks_size(&trainer->ranks));
     if (mfu <= 1) return mfu;
     log_warn("no MFU from here on: %.4g TFLOP/s were reached, which is above the peak of %.4g; correct "
              "watch.peak_tflops, or set it to 0 for the hardware catalogue's",
