@@ -19,6 +19,10 @@ static Tensor ints(void *data, int64_t rows, int64_t cols, const char *name) {
     return typed(data, DTYPE_I32, rows, cols, name);
 }
 
+void call_zero(Ops *ops, void **p, const CallSizes *s) {
+    ops->zero(ops, stored(p[0], s, s->rows, s->dim, "out"));
+}
+
 void call_sum_f32(Ops *ops, void **p, const CallSizes *s) {
     ops->sum_f32(ops, floats(p[0], 1, 1, "out"), floats(p[1], 1, s->count, "in"), s->flag);
 }

@@ -7,6 +7,14 @@
 
 // ---- elements ------------------------------------------------------------------------------------------------------
 
+void sweep_zero(Compare *run) {
+    EACH_DTYPE(dtype) EACH(rows, 1, 7) EACH(dim, 1, 4097) {
+        Case c = {.sizes = {.dtype = dtype, .rows = rows, .dim = dim}};
+        add_out(run, &c, dtype, (int64_t)rows * dim, 0);
+        check(run, &c, call_zero, "rows %d dim %d", rows, dim);
+    }
+}
+
 void sweep_sum_f32(Compare *run) {
     EACH(n, 1, 5, 4097, 1000003) EACH(accumulate, 0, 1) {
         Case c = {.sizes = {.count = n, .flag = accumulate}};
