@@ -277,47 +277,9 @@ void op_run(const Ops *table, Ops *ops, const OpRecord *r) {
 // ---- observers ------------------------------------------------------------------------------------------------------
 
 static void install_recording(Ops *ops) {
-    ops->zero = record_zero;
-    ops->add = record_add;
-    ops->sum_f32 = record_sum_f32;
-    ops->linear_forward = record_linear_forward;
-    ops->linear_backward_input = record_linear_backward_input;
-    ops->linear_backward_weight = record_linear_backward_weight;
-    ops->embedding_forward = record_embedding_forward;
-    ops->embedding_backward = record_embedding_backward;
-    ops->add_rmsnorm_forward = record_add_rmsnorm_forward;
-    ops->add_rmsnorm_backward = record_add_rmsnorm_backward;
-    ops->qk_rope_forward = record_qk_rope_forward;
-    ops->qk_rope_backward = record_qk_rope_backward;
-    ops->linear_rope_forward = record_linear_rope_forward;
-    ops->attention_forward = record_attention_forward;
-    ops->attention_backward = record_attention_backward;
-    ops->attention_cached = record_attention_cached;
-    ops->swiglu_forward = record_swiglu_forward;
-    ops->swiglu_backward = record_swiglu_backward;
-    ops->swiglu_packed_forward = record_swiglu_packed_forward;
-    ops->swiglu_packed_backward = record_swiglu_packed_backward;
-    ops->linear_swiglu_forward = record_linear_swiglu_forward;
-    ops->linear_swiglu_backward = record_linear_swiglu_backward;
-    ops->cross_entropy = record_cross_entropy;
-    ops->cross_entropy_stats = record_cross_entropy_stats;
-    ops->cross_entropy_apply = record_cross_entropy_apply;
-    ops->moe_router_forward = record_moe_router_forward;
-    ops->moe_router_backward = record_moe_router_backward;
-    ops->moe_route_forward = record_moe_route_forward;
-    ops->moe_route_backward = record_moe_route_backward;
-    ops->moe_balance = record_moe_balance;
-    ops->moe_add_counts = record_moe_add_counts;
-    ops->moe_load_stats = record_moe_load_stats;
-    ops->moe_bias_update = record_moe_bias_update;
-    ops->moe_gather = record_moe_gather;
-    ops->moe_sum = record_moe_sum;
-    ops->grouped_linear_forward = record_grouped_linear_forward;
-    ops->grouped_linear_backward_input = record_grouped_linear_backward_input;
-    ops->grouped_linear_backward_weight = record_grouped_linear_backward_weight;
-    ops->norm_f32 = record_norm_f32;
-    ops->guard = record_guard;
-    ops->adamw = record_adamw;
+#define OPS_LIST_INSTALL(id, function, category) ops->function = record_##function;
+    OPS_TENSOR_LIST(OPS_LIST_INSTALL)
+#undef OPS_LIST_INSTALL
 }
 
 static void add_observer(Ops *ops, OpsObserverCall *call, void *context) {

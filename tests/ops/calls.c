@@ -19,6 +19,14 @@ static Tensor ints(void *data, int64_t rows, int64_t cols, const char *name) {
     return typed(data, DTYPE_I32, rows, cols, name);
 }
 
+void call_zero(Ops *ops, void **p, const CallSizes *s) {
+    ops->zero(ops, stored(p[0], s, s->rows, s->dim, "out"));
+}
+
+void call_add(Ops *ops, void **p, const CallSizes *s) { // out in
+    ops->add(ops, tensor_make(p[0], s->dtype, 1, s->count, "out"), tensor_make(p[1], s->dtype, 1, s->count, "in"));
+}
+
 void call_sum_f32(Ops *ops, void **p, const CallSizes *s) {
     ops->sum_f32(ops, floats(p[0], 1, 1, "out"), floats(p[1], 1, s->count, "in"), s->flag);
 }

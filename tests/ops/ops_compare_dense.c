@@ -8,6 +8,23 @@
 
 // ---- elements ------------------------------------------------------------------------------------------------------
 
+void sweep_zero(Compare *run) {
+    EACH_DTYPE(dtype) EACH(rows, 1, 7) EACH(dim, 1, 4097) {
+        Case c = {.sizes = {.dtype = dtype, .rows = rows, .dim = dim}};
+        add_out(run, &c, dtype, (int64_t)rows * dim, 0);
+        check(run, &c, call_zero, "rows %d dim %d", rows, dim);
+    }
+}
+
+void sweep_add(Compare *run) {
+    EACH_DTYPE(dtype) EACH_SIZE(n, 1, 257, 100003) {
+        Case c = {.sizes = {.dtype = dtype, .count = n}};
+        add_inout(run, &c, dtype, n, 1);
+        add_in(run, &c, dtype, n);
+        check(run, &c, call_add, "%s n %d", dtype_name(dtype), n);
+    }
+}
+
 void sweep_sum_f32(Compare *run) {
     EACH(n, 1, 5, 4097, 1000003) EACH(accumulate, 0, 1) {
         Case c = {.sizes = {.count = n, .flag = accumulate}};
