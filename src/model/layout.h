@@ -123,7 +123,7 @@ typedef struct LayoutUnit {
     int layer; // -1: of the whole model
     bool expert, vectors;
     int64_t offset, count; // elements in the shared order of parameters
-    int ranks;             // that share it
+    int ranks, rank;       // how many share it, and which of them this one is
     int64_t piece;         // elements of one rank's piece; the last ones may be padding
     int64_t shard_offset;  // of this rank's piece in what is sharded
 } LayoutUnit;
@@ -261,9 +261,14 @@ const LayoutActivation *layout_activation(const Layout *layout, ActId id, int la
 
 int layout_slice_count(const Layout *layout, const LayoutParam *param);
 LayoutSlice layout_slice(const Layout *layout, const LayoutParam *param, int index);
+// Of the ranks outside a parameter's unit that hold the same slice (norms, the router, KV heads that several
+// tensor-parallel ranks share, the tied embedding at both ends of a pipeline), one writes it: is it this one? So what a
+// rank writes are the owned elements of the slices for which this is true, and over all ranks that is every element of
+// every HF tensor once.
+bool layout_slice_owner(const Layout *layout, const LayoutParam *param, int index);
 
 // The elements [*first, *first + *count) of a parameter that this rank writes into checkpoints: its piece of the
-// parameter's unit, whatever the ZeRO stage. Over the data-parallel ranks they cover the parameter once.
+// parameter's unit, whatever the ZeRO stage. Over the ranks that share the unit they cover the parameter once.
 void layout_owned(const Layout *layout, const LayoutParam *param, int64_t *first, int64_t *count);
 
 // Sizes on a rank: rows of the fused qkv, rows of the embedding and of the LM head, and the capacity of the experts'
