@@ -353,7 +353,7 @@ static Status run_open(Run *run, const RunOptions *options, const char *checkpoi
     run->checkpoints = path_join(run->directory, "checkpoints");
     CheckpointPolicy policy = {config->checkpoint.keep_last, config->checkpoint.keep_every,
                                config->checkpoint.keep_best, config->checkpoint.async};
-    TRY(checkpoint_writer_open(&run->writer, run->checkpoints, &run->trainer.model->layout, &policy));
+    TRY(checkpoint_writer_open(&run->writer, run->checkpoints, &run->trainer.model->layout, &policy, 0, 1));
     if (options->resume) TRY(resume_training(run, checkpoint));
     char *path = path_join(run->directory, "metrics.jsonl");
     Status status = metrics_open(&run->metrics, path, run->trainer.step);
