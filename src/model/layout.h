@@ -114,6 +114,7 @@ typedef struct LayoutSlice {
     int64_t row, rows, col, cols; // the box of it that this rank holds; rows 0: nothing (vector: one row)
     int64_t at, stride;           // elements: where the box starts in the LayoutParam, and from one row to the next
     int64_t count;                // rows * cols
+    int64_t first; // where the whole tensor starts in the parameter of a rank that holds all of it
 } LayoutSlice;
 
 // A stretch of the parameter order that data-parallel ranks reduce, gather and share as one: the matrices of a layer
@@ -123,7 +124,7 @@ typedef struct LayoutUnit {
     int layer; // -1: of the whole model
     bool expert, vectors;
     int64_t offset, count; // elements in the shared order of parameters
-    int ranks;             // that share it
+    int ranks, rank;       // how many share it, and which of them this one is
     int64_t piece;         // elements of one rank's piece; the last ones may be padding
     int64_t shard_offset;  // of this rank's piece in what is sharded
 } LayoutUnit;
@@ -175,6 +176,9 @@ typedef enum ActId {
     ACT_DROWS,          // [R, hidden]
     ACT_DROW_WEIGHT,    // [R] float
     ACT_DLOGITS,        // [T, experts] float: gradient of the router logits
+    ACT_WIDE,           // [T, hidden] tensor parallelism: a norm's result of all tokens, or a product's part of the sum
+    ACT_DWIDE,          // [T, hidden] the same of gradients
+    ACT_SPLIT_STATS,    // [tp * logits_rows, SPLIT_STATS] float: of a loss over a split vocabulary
     ACT_SCRATCH,        // bytes that are free while attention runs backward: a larger workspace at no cost; GPU only
     ACT_ID_COUNT,
 } ActId;
@@ -230,6 +234,7 @@ typedef struct Layout {
     LayoutRequest request;
     // local sizes
     int64_t tokens, rows, logits_rows; // of a micro-batch; expert rows; rows of an LM-head chunk
+    int64_t local_tokens; // this rank's share of the tokens where tensor-parallel ranks split them: norms, residual, experts
     int first_layer, layer_count;      // of this pipeline stage
     DType dtype;
     LayoutParam *params;
@@ -261,10 +266,21 @@ const LayoutActivation *layout_activation(const Layout *layout, ActId id, int la
 
 int layout_slice_count(const Layout *layout, const LayoutParam *param);
 LayoutSlice layout_slice(const Layout *layout, const LayoutParam *param, int index);
+// Of the ranks outside a parameter's unit that hold the same slice (norms, the router, KV heads that several
+// tensor-parallel ranks share, the tied embedding at both ends of a pipeline), one writes it: is it this one? So what a
+// rank writes are the owned elements of the slices for which this is true, and over all ranks that is every element of
+// every HF tensor once.
+bool layout_slice_owner(const Layout *layout, const LayoutParam *param, int index);
 
 // The elements [*first, *first + *count) of a parameter that this rank writes into checkpoints: its piece of the
-// parameter's unit, whatever the ZeRO stage. Over the data-parallel ranks they cover the parameter once.
+// parameter's unit, whatever the ZeRO stage. Over the ranks that share the unit they cover the parameter once.
 void layout_owned(const Layout *layout, const LayoutParam *param, int64_t *first, int64_t *count);
+
+// The gradient norm of several ranks is put together from norms of parts, each of which one rank counts: so many ranks
+// (0: there is nothing to put together), and so many parts on each. Without tensor parallelism a part is a unit, with it
+// there are two to a parameter, because of KV heads that several ranks hold.
+int layout_norm_ranks(const Layout *layout);
+int layout_norm_parts(const Layout *layout);
 
 // Sizes on a rank: rows of the fused qkv, rows of the embedding and of the LM head, and the capacity of the experts'
 // rows.

@@ -106,3 +106,19 @@ LayoutSlice layout_slice(const Layout *layout, const LayoutParam *param, int ind
     assert(!"no such parameter");
     return (LayoutSlice){0};
 }
+
+bool layout_slice_owner(const Layout *layout, const LayoutParam *param, int index) {
+    const LayoutRequest *r = &layout->request;
+    int tp = r->mesh.tp, kv_heads = r->config.kv_heads;
+    switch (param->id) {
+    case PARAM_EMBEDDING: return r->stage == 0;
+    case PARAM_QKV: return index == 0 || kv_heads >= tp || r->tp_rank % (tp / kv_heads) == 0; // the first neighbour
+    case PARAM_ROUTER:
+    case PARAM_FINAL_NORM:
+    case PARAM_ATTN_NORM:
+    case PARAM_MLP_NORM:
+    case PARAM_Q_NORM:
+    case PARAM_K_NORM: return r->tp_rank == 0;
+    default: return true; // cut by tp, or experts, whose copies are all in their unit
+    }
+}

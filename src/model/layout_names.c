@@ -103,6 +103,9 @@ const char *layout_act_name(ActId id) {
         [ACT_DROWS] = "row gradients",
         [ACT_DROW_WEIGHT] = "row weight gradients",
         [ACT_DLOGITS] = "router logit gradients",
+        [ACT_WIDE] = "all tokens",
+        [ACT_DWIDE] = "gradient of all tokens",
+        [ACT_SPLIT_STATS] = "statistics of a split vocabulary",
         [ACT_SCRATCH] = "scratch",
     };
     return names[id];

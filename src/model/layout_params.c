@@ -74,7 +74,11 @@ static LayoutUnit *add_unit(Layout *layout, const LayoutParam *param) {
                          .expert = param->expert,
                          .vectors = !param->decay,
                          .offset = layout->element_count,
-                         .ranks = (int)(param->expert ? mesh_expert_data_ranks(mesh) : mesh_data_ranks(mesh))};
+                         .ranks = (int)(param->expert ? mesh_expert_data_ranks(mesh) : mesh_data_ranks(mesh)),
+                         .rank = layout->request.dp_rank};
+    int ep_rank, etp_rank;
+    if (param->expert)
+        mesh_expert_place(mesh, layout->request.dp_rank, layout->request.tp_rank, &ep_rank, &etp_rank, &unit->rank);
     return unit;
 }
 
@@ -127,7 +131,7 @@ static void place_params(Layout *layout) {
 
 void layout_owned(const Layout *layout, const LayoutParam *param, int64_t *first, int64_t *count) {
     const LayoutUnit *unit = &layout->units[param->unit];
-    int64_t begin = unit->offset + layout->request.dp_rank * unit->piece, end = begin + unit->piece;
+    int64_t begin = unit->offset + unit->rank * unit->piece, end = begin + unit->piece;
     int64_t from = param->offset > begin ? param->offset : begin;
     int64_t to = param->offset + param->count < end ? param->offset + param->count : end;
     *first = from - param->offset;

@@ -152,7 +152,7 @@ static ParamPart param_part(const Layout *layout, const LayoutParam *param, int 
     const LayoutUnit *unit = &layout->units[param->unit];
     ParamPart part;
     layout_owned(layout, param, &part.first, &part.count);
-    part.at = unit->shard_offset + param->offset + part.first - unit->offset - layout->request.dp_rank * unit->piece;
+    part.at = unit->shard_offset + param->offset + part.first - unit->offset - unit->rank * unit->piece;
     return part;
 }
 
@@ -361,7 +361,7 @@ static void adamw_by_parameters(Model *model, AdamwArgs args, float weight_decay
         const LayoutUnit *unit = &layout->units[param->unit];
         int64_t start = param->offset + part.first - unit->offset; // in the unit
         Tensor grad = layout->zero ? tensor_cols(model_piece(model, LAYOUT_GRADIENTS, unit, false),
-                                                 start - layout->request.dp_rank * unit->piece, part.count)
+                                                 start - unit->rank * unit->piece, part.count)
                                    : parameter_range(model, LAYOUT_GRADIENTS, DTYPE_F32, param->offset, part.count);
         int64_t at = weight.at + part.first - weight.first,
                 all = layout->zero ? layout->shard_count : layout->element_count;
@@ -502,7 +502,7 @@ Tensor model_piece(const Model *model, LayoutKind kind, const LayoutUnit *unit, 
     int stage = kind == LAYOUT_WEIGHTS ? ZERO_WEIGHTS : kind == LAYOUT_GRADIENTS ? ZERO_GRADIENTS : ZERO_MOMENTS;
     DType dtype = kind == LAYOUT_WEIGHTS ? layout->dtype : kind == LAYOUT_MASTER ? DTYPE_U16 : DTYPE_F32;
     bool sharded = layout->zero >= stage;
-    int64_t at = sharded ? unit->shard_offset : unit->offset + layout->request.dp_rank * unit->piece;
+    int64_t at = sharded ? unit->shard_offset : unit->offset + unit->rank * unit->piece;
     if (second) at += sharded ? layout->shard_count : layout->element_count;
     return parameter_range(model, kind, dtype, at, unit->piece);
 }

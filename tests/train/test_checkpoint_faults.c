@@ -163,7 +163,8 @@ static void write_with_fault(int64_t first, int keep_last, Faults faults) {
 
 static void any_call_may_fail_and_no_checkpoint_is_lost(void **state) {
     (void)state;
-    static const IoKind kinds[] = {IO_OPEN, IO_WRITE, IO_SYNC, IO_CLOSE, IO_RENAME, IO_UNLINK, IO_RMDIR, IO_MKDIR};
+    static const IoKind kinds[] = {IO_OPEN,   IO_WRITE,  IO_TRUNCATE, IO_SYNC, IO_CLOSE,
+                                   IO_RENAME, IO_UNLINK, IO_RMDIR,    IO_MKDIR};
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         write_with_fault(1, 1, (Faults){.kind = kinds[i], .error = EIO});
     write_with_fault(1, 2, (Faults){.kind = IO_KINDS, .error = EIO});
