@@ -114,7 +114,7 @@ typedef struct LayoutSlice {
     int64_t row, rows, col, cols; // the box of it that this rank holds; rows 0: nothing (vector: one row)
     int64_t at, stride;           // elements: where the box starts in the LayoutParam, and from one row to the next
     int64_t count;                // rows * cols
-    int64_t first; // where the whole tensor starts in the parameter of a rank that holds all of it
+    int64_t first;                // where the whole tensor starts in the parameter of a rank that holds all of it
 } LayoutSlice;
 
 // A stretch of the parameter order that data-parallel ranks reduce, gather and share as one: the matrices of a layer
@@ -234,8 +234,9 @@ typedef struct Layout {
     LayoutRequest request;
     // local sizes
     int64_t tokens, rows, logits_rows; // of a micro-batch; expert rows; rows of an LM-head chunk
-    int64_t local_tokens; // this rank's share of the tokens where tensor-parallel ranks split them: norms, residual, experts
-    int first_layer, layer_count;      // of this pipeline stage
+    int64_t local_tokens; // this rank's share of the tokens where tensor-parallel ranks split them: norms, residual,
+                          // experts
+    int first_layer, layer_count; // of this pipeline stage
     DType dtype;
     LayoutParam *params;
     int param_count;
@@ -277,8 +278,8 @@ bool layout_slice_owner(const Layout *layout, const LayoutParam *param, int inde
 void layout_owned(const Layout *layout, const LayoutParam *param, int64_t *first, int64_t *count);
 
 // The gradient norm of several ranks is put together from norms of parts, each of which one rank counts: so many ranks
-// (0: there is nothing to put together), and so many parts on each. Without tensor parallelism a part is a unit, with it
-// there are two to a parameter, because of KV heads that several ranks hold.
+// (0: there is nothing to put together), and so many parts on each. Without tensor parallelism a part is a unit, with
+// it there are two to a parameter, because of KV heads that several ranks hold.
 int layout_norm_ranks(const Layout *layout);
 int layout_norm_parts(const Layout *layout);
 

@@ -105,7 +105,8 @@ static bool runs_again(const LayoutRequest *request) {
 static void build_layer(Layout *layout, int i) {
     const ModelConfig *c = &layout->request.config;
     int tp = layout->request.mesh.tp, etp = layout->request.mesh.etp;
-    int64_t T = layout->tokens, L = layout->local_tokens, R = layout->rows, heads = c->heads / tp, qkv = layout_qkv_dim(&layout->request);
+    int64_t T = layout->tokens, L = layout->local_tokens, R = layout->rows, heads = c->heads / tp,
+            qkv = layout_qkv_dim(&layout->request);
     int64_t qk = (qkv + heads * c->head_dim) / 2; // query and key heads
     DType dtype = layout->dtype;
     if (runs_again(&layout->request)) keep_tensor(layout, ACT_RESIDUAL_IN, i, dtype, L, c->hidden);
@@ -140,7 +141,8 @@ static void build_layer(Layout *layout, int i) {
 static void build_temporaries(Layout *layout, bool dense, bool sparse) {
     const ModelConfig *c = &layout->request.config;
     int tp = layout->request.mesh.tp, etp = layout->request.mesh.etp;
-    int64_t T = layout->tokens, L = layout->local_tokens, R = layout->rows, d = c->hidden, qkv = layout_qkv_dim(&layout->request);
+    int64_t T = layout->tokens, L = layout->local_tokens, R = layout->rows, d = c->hidden,
+            qkv = layout_qkv_dim(&layout->request);
     int64_t attention = (int64_t)c->heads / tp * c->head_dim;
     int64_t hidden = 0; // elements after SwiGLU, dense or of the experts
     if (dense) hidden = T * c->ffn / tp;
@@ -164,7 +166,8 @@ static void build_temporaries(Layout *layout, bool dense, bool sparse) {
     if (tp > 1) {
         add_temporary(layout, ACT_WIDE, dtype, T, d, PHASE_ATTENTION, PHASE_EMBEDDING_BACKWARD);
         add_temporary(layout, ACT_DWIDE, dtype, T, d, PHASE_HEAD, PHASE_EMBEDDING_BACKWARD);
-        add_temporary(layout, ACT_SPLIT_STATS, DTYPE_F32, tp * layout->logits_rows, SPLIT_STATS, PHASE_HEAD, PHASE_HEAD);
+        add_temporary(layout, ACT_SPLIT_STATS, DTYPE_F32, tp * layout->logits_rows, SPLIT_STATS, PHASE_HEAD,
+                      PHASE_HEAD);
     }
     if (!sparse) return;
     add_temporary(layout, ACT_ROUTER_LOGITS, DTYPE_F32, L, c->experts, PHASE_MLP, PHASE_MLP);

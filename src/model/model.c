@@ -36,10 +36,13 @@ Status model_create_ranks(Model **out, Ops *ops, const LayoutRequest *request, c
     *out = NULL;
     const Mesh *mesh = &request->mesh;
     int dp = ranks->dp ? ranks->dp->size : 1;
-    if (mesh->tp * mesh->pp * mesh->ep * mesh->cp * mesh->etp != 1)
-        return status_usage(
-            "training runs data-parallel so far; the other parallel degrees must be 1 (hearth plan accepts any)");
-    if (mesh->dp != dp) return status_usage("the mesh has %d data-parallel ranks, and this run has %d", mesh->dp, dp);
+    if (mesh->pp * mesh->ep * mesh->cp * mesh->etp != 1)
+        return status_usage("training runs with data and tensor parallelism so far; the other degrees must be 1 "
+                            "(hearth plan accepts any)");
+    int tp = ranks->tp ? ranks->tp->size : 1;
+    if (mesh->dp != dp || mesh->tp != tp)
+        return status_usage("the mesh has %d x %d data- and tensor-parallel ranks, and this run has %d x %d", mesh->dp,
+                            mesh->tp, dp, tp);
     TRY(layout_check_kernels(request));
     Model *model = xcalloc(1, sizeof *model);
     model->ops = ops;
@@ -91,15 +94,33 @@ void model_zero_optimizer(Model *model) {
 // ---- weights --------------------------------------------------------------------------------------------------------
 
 typedef struct FillContext {
-    float *out;
+    float *out; // of the parameter
+    const LayoutSlice *slice;
     uint64_t seed, stream;
     float deviation;
 } FillContext;
 
-static void fill_normal(void *context, int64_t begin, int64_t end, int worker) {
+// Rows of a slice. An element's value depends on the parameter and on its place in it on a rank that holds all of it.
+static void fill_rows(void *context, int64_t begin, int64_t end, int worker) {
     (void)worker;
-    FillContext *fill = context;
-    rng_fill_normal(fill->out + begin, end - begin, fill->seed, fill->stream, (uint64_t)begin, 0, fill->deviation);
+    const FillContext *fill = context;
+    const LayoutSlice *slice = fill->slice;
+    int64_t all_cols = slice->shape[1];
+    for (int64_t row = begin; row < end; row++)
+        rng_fill_normal(fill->out + slice->at + row * slice->stride, slice->cols, fill->seed, fill->stream,
+                        (uint64_t)(slice->first + (slice->row + row) * all_cols + slice->col), 0, fill->deviation);
+}
+
+static void fill_matrix(const Layout *layout, const LayoutParam *param, uint64_t seed, float deviation, float *host) {
+    memset(host, 0, (size_t)param->count * sizeof *host); // rows beyond the vocabulary
+    // The stream names the parameter by what it is, not by its place, so that it is the same in any split.
+    uint64_t stream = RNG_STREAM_PARAMETER + (uint64_t)(param->layer + 1) * PARAM_ID_COUNT + param->id;
+    for (int i = 0; i < layout_slice_count(layout, param); i++) {
+        LayoutSlice slice = layout_slice(layout, param, i);
+        int64_t chunk = (1 << 14) / (slice.cols > 0 ? slice.cols : 1);
+        FillContext fill = {host, &slice, seed, stream, deviation};
+        threads_for(slice.rows, chunk > 0 ? chunk : 1, fill_rows, &fill);
+    }
 }
 
 void model_init_weights(Model *model, uint64_t seed, bool scale_residual) {
@@ -111,17 +132,11 @@ void model_init_weights(Model *model, uint64_t seed, bool scale_residual) {
     float *host = xmalloc((size_t)most * sizeof(float));
     for (int i = 0; i < layout->param_count; i++) {
         const LayoutParam *param = &layout->params[i];
-        if (param->dims == 1) {
-            for (int64_t k = 0; k < param->count; k++)
-                host[k] = 1.0f;
-        } else {
-            // The stream names the parameter by what it is, not by its place, so that it is the same in any split.
-            uint64_t stream = RNG_STREAM_PARAMETER + (uint64_t)(param->layer + 1) * PARAM_ID_COUNT + param->id;
-            float deviation = config->init_std;
-            if (scale_residual && param->residual) deviation /= sqrtf(2.0f * (float)config->layers);
-            FillContext fill = {host, seed, stream, deviation};
-            threads_for(param->count, 1 << 14, fill_normal, &fill);
-        }
+        float deviation = config->init_std;
+        if (scale_residual && param->residual) deviation /= sqrtf(2.0f * (float)config->layers);
+        if (param->dims > 1) fill_matrix(layout, param, seed, deviation, host);
+        for (int64_t k = 0; param->dims == 1 && k < param->count; k++)
+            host[k] = 1.0f;
         model_write_param(model, param, MODEL_WEIGHTS, host);
     }
     free(host);
@@ -317,7 +332,7 @@ void model_micro_step(Model *model, const int32_t *ids, const int32_t *targets, 
     upload_inputs(model, ids, targets, doc_start);
     model->last = ++model->micro_batches_run == model->step_micro_batches;
     // A group whose operations cannot be recorded leaves the micro-steps that use it unrecorded.
-    bool direct = model->direct || (seam_in_micro_step(model) && !model->ranks.dp->in_graph);
+    bool direct = model->direct || (seam_in_micro_step(model) && !seam_in_graph(model));
     bool talks = seam_in_micro_step(model);
     void **graph = &model->recorded[model->accumulate][talks].graph;
     if (*graph && !direct) {
@@ -532,7 +547,8 @@ Tensor model_act(const Model *model, ActId id, int layer) {
     const LayoutActivation *act = layout_activation(&model->layout, id, layer, model->pass);
     if (!act || act->rows * act->cols == 0) return TENSOR_NONE;
     char *memory = model->memory[act->kept ? LAYOUT_ACTIVATIONS : LAYOUT_TEMPORARIES];
-    return tensor_make(memory + act->offset, act->dtype, act->per_token ? model->tokens : act->rows, act->cols,
+    return tensor_make(memory + act->offset, act->dtype,
+                       act->per_token ? act->rows * model->tokens / model->layout.tokens : act->rows, act->cols,
                        layout_act_name(id));
 }
 

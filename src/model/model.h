@@ -15,7 +15,11 @@
 
 // The groups of ranks that a model is part of; not owned. On one rank there are none.
 typedef struct ModelRanks {
-    Comm *dp; // ranks that train on other data: dp * cp; NULL: one
+    Comm *dp;        // ranks that train on other data: dp * cp; NULL: one
+    Comm *expert_dp; // ranks that hold the same experts, in the order of LayoutUnit.rank; NULL: one
+    Comm *tp;        // ranks that share every layer; NULL: one
+    Comm *kv;        // of those, the ones that hold the same KV heads; NULL: none does
+    Comm *norms;     // ranks whose parts make the gradient norm (layout_norm_ranks); NULL: none
 } ModelRanks;
 
 enum { SEAM_SLOTS = 4 }; // two for layers, one for embedding or head, one for the vectors
@@ -25,9 +29,9 @@ typedef struct Model {
     ModelRanks ranks;
     // What ZeRO has under way, per slot of the gathered block: the unit whose weights are there, and tickets.
     struct {
-        int weights;          // layer or edge parameter; -1: none
-        CommTicket gathering; // its weights
-        int gradients;        // units being reduced: the first of them, -1: none
+        int weights;             // layer or edge parameter; -1: none
+        CommTicket gathering[2]; // its weights, those of its experts
+        int gradients;           // units being reduced: the first of them, -1: none
         CommTicket reducing[2];
     } slot[SEAM_SLOTS];
     bool last; // micro-batch of the step

@@ -103,7 +103,7 @@ static void attention_tensors(const Model *model, Layer *l) {
 // gate_up and the gradient of hidden are one buffer for all layers under full recompute: each gives it its own shape.
 static void dense_tensors(Layer *l) {
     int64_t ffn = l->w.down.cols;
-    l->gate_up = tensor_reshape(l->gate_up, l->mlp_normed.rows, 2 * ffn);
+    l->gate_up = tensor_reshape(l->gate_up, l->qkv.rows, 2 * ffn);
     l->hidden = tensor_cols(l->gate_up, ffn, ffn);
     if (tensor_present(l->dhidden)) l->dhidden = tensor_reshape(l->dhidden, l->gate_up.rows, ffn);
 }
@@ -199,22 +199,23 @@ static void norm_forward(Model *model, Tensor normed, Tensor rstd, Tensor residu
 static void attention_forward(Model *model, const Layer *l) {
     Ops *ops = model->ops;
     norm_forward(model, l->attn_normed, l->attn_rstd, l->residual_in, l->w.attn_norm);
+    Tensor normed = seam_all_tokens(model, l->attn_normed);
     if (tensor_present(l->w.q_norm)) {
-        ops->linear_forward(ops, l->qkv, l->attn_normed, l->w.qkv, TENSOR_NONE);
+        ops->linear_forward(ops, l->qkv, normed, l->w.qkv, TENSOR_NONE);
         ops->qk_rope_forward(ops, l->qk, l->qk_rstd, tensor_cols(l->qkv, 0, l->qk.cols), &l->rope);
     } else {
-        ops->linear_rope_forward(ops, l->qkv, l->attn_normed, l->w.qkv, &l->rope);
+        ops->linear_rope_forward(ops, l->qkv, normed, l->w.qkv, &l->rope);
     }
     ops->attention_forward(ops, l->attn_out, l->lse, l->q, l->k, l->v, &l->attention);
-    ops->linear_forward(ops, l->residual_mid, l->attn_out, l->w.o, l->residual_in);
+    seam_project(model, l->residual_mid, l->attn_out, l->w.o, l->residual_in);
 }
 
 // residual_out = residual_mid + down(SwiGLU(gate_up(norm(residual_mid))))
 static void dense_forward(Model *model, const Layer *l) {
     Ops *ops = model->ops;
-    ops->linear_swiglu_forward(ops, l->gate_up, l->mlp_normed, l->w.gate_up);
+    ops->linear_swiglu_forward(ops, l->gate_up, seam_all_tokens(model, l->mlp_normed), l->w.gate_up);
     if (model->pass == STEP_RECOMPUTE) return; // this is what the backward pass reads
-    ops->linear_forward(ops, l->residual_out, l->hidden, l->w.down, l->residual_mid);
+    seam_project(model, l->residual_out, l->hidden, l->w.down, l->residual_mid);
 }
 
 // The same for each expert on the rows of its tokens. The combine weight goes into SwiGLU, so that the sum over a
@@ -242,8 +243,8 @@ static void mlp_forward(Model *model, const Layer *l) {
 void transformer_embed(Model *model) {
     model->pass = STEP_FORWARD;
     seam_edge_weights(model, PARAM_EMBEDDING);
-    model->ops->embedding_forward(model->ops, model_act(model, ACT_RESIDUAL_IN, model->layout.first_layer),
-                                  model_const(model, CONST_IDS), model_weight(model, PARAM_EMBEDDING, -1), 0);
+    seam_embed(model, model_act(model, ACT_RESIDUAL_IN, model->layout.first_layer), model_const(model, CONST_IDS),
+               model_weight(model, PARAM_EMBEDDING, -1));
 }
 
 void transformer_layer_forward(Model *model, int layer) {
@@ -312,7 +313,8 @@ void transformer_head(Model *model, bool backward) {
     final_norm(model);
     seam_edge_weights(model, head_param(model));
     if (backward) seam_edge_gradients(model, head_param(model));
-    Tensor normed = model_act(model, ACT_FINAL_NORMED, -1), dnormed = model_act(model, ACT_DNORMED, -1);
+    Tensor normed = seam_all_tokens(model, model_act(model, ACT_FINAL_NORMED, -1));
+    Tensor dnormed = seam_gradient_of_all_tokens(model, model_act(model, ACT_DNORMED, -1));
     Tensor logits = model_act(model, ACT_LOGITS, -1), losses = model_act(model, ACT_LOSSES, -1);
     Tensor head = model_weight(model, head_param(model), -1), dhead = model_grad(model, head_param(model), -1);
     Tensor targets = model_const(model, CONST_TARGETS);
@@ -322,7 +324,7 @@ void transformer_head(Model *model, bool backward) {
         rows = chunk_rows(normed, logits, first);
         Tensor in = tensor_rows(normed, first, rows), out = tensor_rows(logits, 0, rows);
         ops->linear_forward(ops, out, in, head, TENSOR_NONE);
-        ops->cross_entropy(ops, tensor_rows(losses, first, rows), out, tensor_rows(targets, first, rows), scale);
+        seam_cross_entropy(model, tensor_rows(losses, first, rows), out, tensor_rows(targets, first, rows), scale);
         if (!backward) continue;
         model->pass = STEP_BACKWARD;
         ops->linear_backward_input(ops, tensor_rows(dnormed, first, rows), out, head);
@@ -330,6 +332,7 @@ void transformer_head(Model *model, bool backward) {
         model->pass = STEP_FORWARD;
     }
     if (backward && head_param(model) == PARAM_HEAD) seam_edge_done(model, PARAM_HEAD);
+    if (backward) seam_sum_tokens(model, model_act(model, ACT_DNORMED, -1), dnormed);
     ops->sum_f32(ops, model_scalar(model, SCALAR_LOSS_SUM), losses, true);
 }
 
@@ -349,6 +352,7 @@ void transformer_balance(Model *model) {
     model->pass = STEP_FORWARD;
     Tensor counts = model_act(model, ACT_COUNTS, -1);
     if (!tensor_present(counts)) return;
+    seam_balance_sums(model, counts, model_act(model, ACT_PROB_SUM, -1));
     ops->moe_balance(ops, model_scalar(model, SCALAR_AUX_SUM), model_act(model, ACT_DPROB, -1),
                      model_scalar(model, SCALAR_AUX_SCALE), counts, model_act(model, ACT_PROB_SUM, -1), model->balance,
                      model->tokens);
@@ -390,11 +394,12 @@ static void norm_backward(Model *model, const Layer *l, Tensor dweight, Tensor n
 
 static void dense_backward(Model *model, const Layer *l) {
     Ops *ops = model->ops;
-    ops->linear_backward_weight(ops, l->dw.down, l->dresidual, l->hidden, adds(model));
-    ops->linear_swiglu_backward(ops, l->gate_up, l->dhidden, l->gate_up, l->dresidual, l->w.down);
+    Tensor dout = seam_all_gradients(model, l->dresidual);
+    ops->linear_backward_weight(ops, l->dw.down, dout, l->hidden, adds(model));
+    ops->linear_swiglu_backward(ops, l->gate_up, l->dhidden, l->gate_up, dout, l->w.down);
     Tensor dgate_up = l->gate_up; // by now
-    ops->linear_backward_weight(ops, l->dw.gate_up, dgate_up, l->mlp_normed, adds(model));
-    ops->linear_backward_input(ops, l->dnormed, dgate_up, l->w.gate_up);
+    ops->linear_backward_weight(ops, l->dw.gate_up, dgate_up, seam_all_tokens(model, l->mlp_normed), adds(model));
+    seam_project_backward(model, l->dnormed, dgate_up, l->w.gate_up);
     norm_backward(model, l, l->dw.mlp_norm, l->mlp_normed, l->mlp_rstd, l->w.mlp_norm);
 }
 
@@ -429,8 +434,9 @@ static void attention_backward(Model *model, const Layer *l) {
     Ops *ops = model->ops;
     bool qk_norm = tensor_present(l->w.q_norm);
     Tensor qk_in = tensor_cols(l->qkv, 0, l->qk.cols), dqk = tensor_cols(l->dqkv, 0, l->qk.cols);
-    ops->linear_backward_input(ops, l->dattn, l->dresidual, l->w.o);
-    ops->linear_backward_weight(ops, l->dw.o, l->dresidual, l->attn_out, adds(model));
+    Tensor dout = seam_all_gradients(model, l->dresidual);
+    ops->linear_backward_input(ops, l->dattn, dout, l->w.o);
+    ops->linear_backward_weight(ops, l->dw.o, dout, l->attn_out, adds(model));
     if (qk_norm && recomputes(model, RECOMPUTE_SELECTIVE)) {
         model->pass = STEP_RECOMPUTE;
         ops->qk_rope_forward(ops, l->qk, l->qk_rstd, qk_in, &l->rope);
@@ -442,8 +448,8 @@ static void attention_backward(Model *model, const Layer *l) {
     model_lend_scratch(model, false);
     if (qk_norm) // without it attention has taken the rotation back
         ops->qk_rope_backward(ops, dqk, l->dw.q_norm, l->dw.k_norm, qk_in, l->qk_rstd, &l->rope);
-    ops->linear_backward_weight(ops, l->dw.qkv, l->dqkv, l->attn_normed, adds(model));
-    ops->linear_backward_input(ops, l->dnormed, l->dqkv, l->w.qkv);
+    ops->linear_backward_weight(ops, l->dw.qkv, l->dqkv, seam_all_tokens(model, l->attn_normed), adds(model));
+    seam_project_backward(model, l->dnormed, l->dqkv, l->w.qkv);
     norm_backward(model, l, l->dw.attn_norm, l->attn_normed, l->attn_rstd, l->w.attn_norm);
 }
 
@@ -469,8 +475,8 @@ void transformer_layer_backward(Model *model, int layer) {
 void transformer_embed_backward(Model *model) {
     model->pass = STEP_BACKWARD;
     if (head_param(model) != PARAM_EMBEDDING) seam_edge_gradients(model, PARAM_EMBEDDING);
-    model->ops->embedding_backward(model->ops, model_grad(model, PARAM_EMBEDDING, -1),
-                                   model_act(model, ACT_DRESIDUAL, -1), model_const(model, CONST_IDS), 0);
+    seam_embed_backward(model, model_grad(model, PARAM_EMBEDDING, -1), model_act(model, ACT_DRESIDUAL, -1),
+                        model_const(model, CONST_IDS));
     seam_edge_done(model, PARAM_EMBEDDING);
 }
 

@@ -6,14 +6,15 @@
 
 #include <stdlib.h>
 
-static void sum_over_ranks(World *world, double *sum, int64_t *targets) {
+static void sum_over_ranks(const Comm *dp, double *sum, int64_t *targets) {
+    World *world = dp->world;
     double mine[2] = {*sum, (double)*targets}, *all = xmalloc(2 * (size_t)world->size * sizeof *all);
     world_gather_doubles(world, mine, 2, all);
     *sum = 0;
     *targets = 0;
-    for (int i = 0; i < world->size; i++) {
-        *sum += all[2 * i];
-        *targets += (int64_t)all[2 * i + 1];
+    for (int i = 0; i < dp->size; i++) {
+        *sum += all[2 * dp->ranks[i]];
+        *targets += (int64_t)all[2 * dp->ranks[i] + 1];
     }
     free(all);
 }
@@ -50,7 +51,7 @@ Status evaluate_samples(Model *model, const Samples *samples, uint64_t windows, 
         targets += valid;
     }
     free(ids);
-    if (dp) sum_over_ranks(dp->world, &sum, &targets);
+    if (dp) sum_over_ranks(dp, &sum, &targets);
     double text_bytes = 0, all_tokens = 0;
     for (size_t i = 0; i < samples->mix.count; i++) {
         text_bytes += (double)samples->mix.datasets[i].text_bytes;

@@ -7,14 +7,16 @@
 typedef struct Ranks {
     World *world; // not owned; NULL: one process
     Mesh mesh;
-    Comm *dp; // NULL: one rank
+    int dp_rank, tp_rank; // tensor-parallel ranks are neighbours: rank = dp_rank * tp + tp_rank
+    ModelRanks groups;
 } Ranks;
 
 // The mesh of `size` processes. A product of degrees that is not their number is refused with what would be right.
 Status ranks_mesh(const Config *config, int size, Mesh *mesh);
 // "cuda" becomes the GPU of this local rank, counted over the GPUs that are there; malloc'd.
 char *ranks_device(const World *world, const char *device);
-Status ranks_open(Ranks *ranks, World *world, const Mesh *mesh, Ops *ops);
+// The groups of this rank; `layout` is its own.
+Status ranks_open(Ranks *ranks, Ops *ops, const LayoutRequest *request);
 void ranks_close(Ranks *ranks);
 
 static inline int ranks_rank(const Ranks *ranks) {

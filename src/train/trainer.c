@@ -53,13 +53,14 @@ static Status open_model(Trainer *trainer) {
     TRY(status);
     TRY(setup_layout(config, &trainer->model_config, trainer->ops->kind, &request));
     request.mesh = ranks->mesh;
-    request.dp_rank = ranks_rank(ranks);
+    ranks->dp_rank = request.dp_rank = ranks_rank(ranks) / ranks->mesh.tp;
+    ranks->tp_rank = request.tp_rank = ranks_rank(ranks) % ranks->mesh.tp;
     TRY(check_router(config, &trainer->model_config));
-    TRY(ranks_open(ranks, ranks->world, &request.mesh, trainer->ops));
+    TRY(ranks_open(ranks, trainer->ops, &request));
     FitMemory memory = {trainer->ops->memory_free(trainer->ops), trainer->ops->memory_total(trainer->ops)};
     TRY(fit_require(config, &request, memory));
     TRY(config_blame(config, "train.micro_batch",
-                     model_create_ranks(&trainer->model, trainer->ops, &request, &(ModelRanks){.dp = ranks->dp})));
+                     model_create_ranks(&trainer->model, trainer->ops, &request, &ranks->groups)));
     trainer->model->z_loss_coef = (float)config->model.z_coef;
     trainer->model->balance = strcmp(config->model.balance, "layers") == 0 ? BALANCE_LAYERS : BALANCE_TOGETHER;
     trainer->model->router_bias = config->model.router_bias_rate > 0;
@@ -228,7 +229,7 @@ Status trainer_step(Trainer *trainer, MetricsStep *metrics, const volatile sig_a
     *stopped = false;
     int micro_batch = (int)config->train.micro_batch, ranks = trainer->ranks.mesh.dp;
     if (!trainer->loader)
-        TRY(loader_start(&trainer->loader, &trainer->train, micro_batch, ranks_rank(&trainer->ranks), ranks,
+        TRY(loader_start(&trainer->loader, &trainer->train, micro_batch, trainer->ranks.dp_rank, ranks,
                          (int)config->data.prefetch, trainer->sample));
     double start = clock_seconds(), waited = 0;
     bool profiled;
