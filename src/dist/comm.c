@@ -239,10 +239,23 @@ size_t comm_staging_bytes(const World *world) {
 }
 
 void comm_record_events(World *world, int capacity) {
-    if (world->state) queue_record_events(world->state->queue, capacity);
+    if (!world->state) return;
+    queue_record_events(world->state->queue, capacity);
+    comm_nccl_record_events(world->state, capacity > 0);
+}
+
+static int by_begin(const void *a, const void *b) {
+    double x = ((const CommEvent *)a)->begun, y = ((const CommEvent *)b)->begun;
+    return (x > y) - (x < y);
 }
 
 int comm_take_events(World *world, CommEvent **events) {
+    enum { NCCL_EVENTS_MAX = 512 };
     *events = NULL;
-    return world->state ? queue_take_events(world->state->queue, events) : 0;
+    if (!world->state) return 0;
+    int count = queue_take_events(world->state->queue, events);
+    *events = xrealloc(*events, (size_t)(count + NCCL_EVENTS_MAX) * sizeof **events);
+    count += comm_nccl_take_events(world->state, *events + count, NCCL_EVENTS_MAX);
+    qsort(*events, (size_t)count, sizeof **events, by_begin);
+    return count;
 }

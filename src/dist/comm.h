@@ -3,7 +3,8 @@
 //  - An operation is started and returns a ticket at once. The operations of one world run one after the other in the
 //    order in which they were started, whatever their group, beside the computation; all ranks must start those of a
 //    group in the same order. comm_wait makes a result visible to the ops called after it; until then nobody may touch
-//    the operation's tensors (its inputs may be read).
+//    the operation's tensors (its inputs may be read). In a graph (in_graph), an operation and the wait for it are
+//    recorded in the same graph; comm_wait_all before its end.
 //  - Inputs are what ops called before have written. On the GPU nothing waits for the host (NCCL).
 //  - Tensors are contiguous and lie in the memory of the group's ops table. float, bf16 and int32 can be summed; what
 //  is
@@ -41,7 +42,8 @@ void comm_destroy(Comm *comm); // waits for what was started; NULL is allowed
 
 // inout = sum over the ranks.
 CommTicket comm_all_reduce(Comm *comm, Tensor inout);
-// inout = the largest of the ranks' values (float or int32); NaN where one is NaN.
+// inout = the largest of the ranks' values (float or int32); over MPI, NaN where one is NaN (NCCL promises nothing
+// then).
 CommTicket comm_all_reduce_max(Comm *comm, Tensor inout);
 // in: `size` equal pieces; out = sum over the ranks of piece `rank`. out may be that piece of in.
 CommTicket comm_reduce_scatter(Comm *comm, Tensor out, Tensor in);
@@ -79,7 +81,8 @@ typedef struct CommEvent {
     double started, begun, ended; // by the caller; taken up; done
 } CommEvent;
 
-// Keeps the last `capacity` operations from now on (0: none, the default).
+// Keeps the last `capacity` operations from now on (0: none, the default); of NCCL at most 512, and none of a graph's.
+// The names of events live as long as their groups.
 void comm_record_events(World *world, int capacity);
 // Copies the kept ones that have ended, oldest first, into a malloc'd array and forgets them.
 int comm_take_events(World *world, CommEvent **events);

@@ -14,14 +14,6 @@
 
 enum { PINNED_BYTES = 32 << 20 }; // half for what goes out, half for what comes in
 
-static void free_pinned(void *memory) {
-#ifdef HEARTH_HAVE_CUDA
-    cudaFreeHost(memory);
-#else
-    free(memory);
-#endif
-}
-
 static Status pinned_make(WorldState *state) {
     if (state->pinned) return NULL;
 #ifdef HEARTH_HAVE_CUDA
@@ -30,15 +22,52 @@ static Status pinned_make(WorldState *state) {
 #else
     state->pinned = xmalloc(PINNED_BYTES);
 #endif
-    state->pinned_free = free_pinned;
     atomic_fetch_add(&state->staging_bytes, PINNED_BYTES);
     return NULL;
 }
 
+static void sends_release(WorldState *state);
+
 void comm_device_release(WorldState *state) {
-    if (state->pinned) state->pinned_free(state->pinned);
+    sends_release(state);
+    free(state->device_sends);
+#ifdef HEARTH_HAVE_CUDA
+    cudaFreeHost(state->pinned);
+#else
+    free(state->pinned);
+#endif
     state->pinned = NULL;
 }
+
+// ---- sends, which nobody waits for: each has its own copy -----------------------------------------------------------
+
+struct DeviceSend {
+    CommTicket ticket;
+    void *data;
+};
+
+static void sends_release(WorldState *state) {
+    int kept = 0;
+    for (int i = 0; i < state->device_send_count; i++)
+        if (queue_is_done(state->queue, state->device_sends[i].ticket))
+            free(state->device_sends[i].data);
+        else
+            state->device_sends[kept++] = state->device_sends[i];
+    state->device_send_count = kept;
+}
+
+static void start_send(Comm *comm, const CommRequest *request) {
+    WorldState *state = comm->world->state;
+    CommRequest host = *request;
+    host.in = xmalloc(comm_request_bytes(request));
+    comm->ops->download(comm->ops, (void *)host.in, request->in, comm_request_bytes(request));
+    sends_release(state);
+    state->device_sends =
+        xrealloc(state->device_sends, (size_t)(state->device_send_count + 1) * sizeof *state->device_sends);
+    state->device_sends[state->device_send_count++] = (DeviceSend){queue_add(state->queue, &host), (void *)host.in};
+}
+
+// ---- everything else ------------------------------------------------------------------------------------------------
 
 // How many pieces of `count` elements an operation reads and writes on this rank.
 static void pieces_of(const CommRequest *request, int *read, int *written) {
@@ -49,7 +78,6 @@ static void pieces_of(const CommRequest *request, int *read, int *written) {
     case COMM_OP_ALL_GATHER: *read = 1, *written = all; break;
     case COMM_OP_ALL_TO_ALL: *read = all, *written = all; break;
     case COMM_OP_BROADCAST: *read = root, *written = !root; break;
-    case COMM_OP_SEND: *read = 1, *written = 0; break;
     case COMM_OP_RECEIVE: *read = 0, *written = 1; break;
     case COMM_OP_BARRIER: *read = 0, *written = 0; break;
     default: *read = 1, *written = 1;
@@ -60,6 +88,10 @@ static CommTicket device_start(Comm *comm, const CommRequest *request) {
     WorldState *state = comm->world->state;
     Ops *ops = comm->ops;
     int read, written;
+    if (request->op == COMM_OP_SEND) {
+        start_send(comm, request);
+        return 0;
+    }
     pieces_of(request, &read, &written);
     size_t element = dtype_size(request->dtype), piece = comm_request_bytes(request);
     int most_pieces = read > written ? read : written;

@@ -13,7 +13,7 @@
 #include <time.h>
 
 enum {
-    SLICE_BYTES = 4 << 20,    // of a sum, taken at once: what is being added stays in the cache; two are on their way
+    SLICE_BYTES = 8 << 20,    // of a sum, taken at once: what is being added stays in the cache; two are on their way
     SMALL_BYTES = 32 << 10,   // a sum whose messages together are no longer is added by every rank for itself
     MESSAGE_BYTES = 256 << 20 // MPI counts in int: longer messages are cut
 };

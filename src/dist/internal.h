@@ -53,6 +53,7 @@ struct CommTable {
 
 typedef struct Queue Queue;           // dist/queue.h
 typedef struct NcclQueue NcclQueue;   // comm_nccl.c
+typedef struct DeviceSend DeviceSend; // comm_device.c
 typedef struct MpiPending MpiPending; // comm_mpi.c: a send on its way
 
 struct WorldState {
@@ -69,8 +70,9 @@ struct WorldState {
 
     char *staging; // of the queue's thread, for one operation at a time
     size_t staging_size;
-    char *pinned; // host memory that a device copies from and to, of the caller's thread (comm_device.c)
-    void (*pinned_free)(void *memory);
+    char *pinned;             // host memory that a device copies from and to, of the caller's thread (comm_device.c)
+    DeviceSend *device_sends; // whose data is on its way
+    int device_send_count;
     NcclQueue *nccl; // NULL until the first NCCL group
 #ifdef HEARTH_HAVE_MPI
     MPI_Comm mpi;
@@ -102,3 +104,5 @@ void comm_device_release(WorldState *state);
 Status comm_nccl_open(Comm *comm, CommBackend wanted, bool *opened);
 void comm_nccl_wait_all(WorldState *state);
 void comm_nccl_release(WorldState *state);
+void comm_nccl_record_events(WorldState *state, bool record);
+int comm_nccl_take_events(WorldState *state, CommEvent *events, int capacity);

@@ -170,6 +170,13 @@ void queue_wait(Queue *queue, CommTicket ticket) {
     pthread_mutex_unlock(&queue->lock);
 }
 
+bool queue_is_done(Queue *queue, CommTicket ticket) {
+    pthread_mutex_lock(&queue->lock);
+    bool done = ticket < queue->tail || item_of(queue, ticket)->finished;
+    pthread_mutex_unlock(&queue->lock);
+    return done;
+}
+
 bool queue_is_waited_for(const Queue *queue) {
     return atomic_load_explicit(&queue->waiting, memory_order_relaxed) > 0;
 }

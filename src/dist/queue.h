@@ -17,6 +17,7 @@ void queue_destroy(Queue *queue); // waits for everything
 
 CommTicket queue_add(Queue *queue, const CommRequest *request);
 void queue_wait(Queue *queue, CommTicket ticket); // 0: everything
+bool queue_is_done(Queue *queue, CommTicket ticket);
 void queue_finish(Queue *queue, CommTicket ticket);
 
 // Is somebody blocked until an operation ends? Then its thread may spin; else it leaves the core to the computation.

@@ -25,8 +25,9 @@ typedef struct WatchActivity {
     int32_t peer; // between two ranks: the other one in the world; else -1
 } WatchActivity;
 
-// A rank has two activities: the operations of its queue, and what its main thread waits for (world_enter).
-typedef enum WatchSlot { WATCH_QUEUE, WATCH_CALLER, WATCH_SLOTS } WatchSlot;
+// A rank has several activities at once: the operations of its queue, those of NCCL on its device, and what its main
+// thread waits for (world_enter).
+typedef enum WatchSlot { WATCH_QUEUE, WATCH_DEVICE, WATCH_CALLER, WATCH_SLOTS } WatchSlot;
 typedef struct WatchState {
     int64_t step;
     WatchActivity activity[WATCH_SLOTS];

@@ -19,10 +19,21 @@ static void activity_name(TextBuffer *out, const WatchActivity *activity) {
     if (activity->peer >= 0) text_buffer_format(out, " with rank %d", (int)activity->peer);
 }
 
+// The one it is in, else the one that ended last; NULL: none yet.
+static const WatchActivity *activity_shown(const WatchState *state) {
+    const WatchActivity *shown = NULL;
+    for (int i = 0; i < WATCH_SLOTS; i++) {
+        const WatchActivity *activity = &state->activity[i];
+        if (!activity->op[0]) continue;
+        if (activity->inside) return activity;
+        if (!shown || activity->seconds < shown->seconds) shown = activity;
+    }
+    return shown;
+}
+
 void watch_describe_state(TextBuffer *out, const WatchState *state) {
-    const WatchActivity *shown = &state->activity[WATCH_QUEUE], *caller = &state->activity[WATCH_CALLER];
-    if (!shown->inside && (caller->inside || !shown->op[0])) shown = caller;
-    if (!shown->op[0]) {
+    const WatchActivity *shown = activity_shown(state);
+    if (!shown) {
         text_buffer_format(out, "it has not started any operation");
         return;
     }
@@ -50,7 +61,7 @@ static bool has_come(const WatchActivity *waits, const WatchKnown *known, WatchS
 }
 
 static void last_word(TextBuffer *out, const WatchKnown *known) {
-    if (!known->state.activity[WATCH_QUEUE].op[0]) return;
+    if (!activity_shown(&known->state)) return;
     text_buffer_format(out, "; at its last word, %.1f s before, ", known->silent);
     watch_describe_state(out, &known->state);
 }

@@ -15,7 +15,10 @@ static Ops *ops;
 static Comm *all; // of all ranks
 
 static const DType dtypes[] = {DTYPE_F32, DTYPE_BF16, DTYPE_I32};
-static const int64_t sizes[] = {1, 3, 1000, 40000, 1000003}; // beside 40000: one slice; the last: several for floats
+static const int64_t usual_sizes[] = {1, 3, 1000, 40000, 1000003};
+static const int64_t device_sizes[] = {3, 2200000}; // the second: more than one slice of everything
+static const int64_t *sizes = usual_sizes;
+static size_t size_count = sizeof usual_sizes / sizeof *usual_sizes, dtype_count = sizeof dtypes / sizeof *dtypes;
 
 // Element i of what `rank` has under `key`: of both signs and of very different sizes, so that order and rounding show.
 static void fill(void *data, DType dtype, int64_t count, int rank, uint64_t key) {
@@ -61,11 +64,11 @@ static void *summed(const Comm *comm, DType dtype, int64_t count, uint64_t key) 
     return sum;
 }
 
-#define FOR_EACH_CASE(dtype, count)                                  \
-    for (size_t d_ = 0; d_ < sizeof dtypes / sizeof *dtypes; d_++)   \
-        for (size_t s_ = 0; s_ < sizeof sizes / sizeof *sizes; s_++) \
-            for (int once_ = 1; once_;)                              \
-                for (DType dtype = dtypes[d_]; once_;)               \
+#define FOR_EACH_CASE(dtype, count)                    \
+    for (size_t d_ = 0; d_ < dtype_count; d_++)        \
+        for (size_t s_ = 0; s_ < size_count; s_++)     \
+            for (int once_ = 1; once_;)                \
+                for (DType dtype = dtypes[d_]; once_;) \
                     for (int64_t count = sizes[s_]; once_; once_ = 0)
 
 static void assert_bits(const void *found, const void *expected, DType dtype, int64_t count, const char *what) {
@@ -379,9 +382,53 @@ static void the_same_run_gives_the_same_bits(void **state) {
     free(second);
 }
 
+// ---- memory that only a table's copies reach ------------------------------------------------------------------------
+
+static void copy_up(Ops *table, void *out, const void *host, size_t bytes) {
+    (void)table;
+    memcpy(out, host, bytes);
+}
+
+static void copy_down(Ops *table, void *host, const void *in, size_t bytes) {
+    (void)table;
+    memcpy(host, in, bytes);
+}
+
+static void copy_across(Ops *table, void *out, const void *in, size_t bytes) {
+    (void)table;
+    memmove(out, in, bytes);
+}
+
+// Every operation again on a group whose table says that its memory is a device's.
+static void device_memory_goes_through_the_host(void **state) {
+#ifdef HEARTH_HAVE_CUDA
+    (void)state; // its host memory comes from the driver: tests with a GPU are elsewhere
+#else
+    Comm *host = all;
+    Ops device = {.kind = DEVICE_CUDA, .upload = copy_up, .download = copy_down, .copy = copy_across};
+    assert_ok(comm_create_world(&all, world, &device, "device"));
+    assert_int_equal(all->in_graph, world->size == 1);
+    sizes = device_sizes;
+    size_count = sizeof device_sizes / sizeof *device_sizes;
+    dtype_count = 1;
+    all_reduce_is_the_sum_in_rank_order_bit_for_bit(state);
+    reduce_scatter_gives_each_rank_the_sum_of_its_piece(state);
+    all_gather_puts_the_pieces_in_rank_order(state);
+    all_to_all_hands_piece_r_to_rank_r(state);
+    broadcast_comes_from_any_root(state);
+    a_send_lets_what_follows_go_on(state);
+    sizes = usual_sizes;
+    size_count = sizeof usual_sizes / sizeof *usual_sizes;
+    dtype_count = sizeof dtypes / sizeof *dtypes;
+    comm_wait(all, comm_barrier(all));
+    comm_destroy(all);
+    all = host;
+#endif
+}
+
 static int open_world(void **state) {
     (void)state;
-    const WorldOptions options = {.watch_seconds = 60, .start_seconds = 30};
+    const WorldOptions options = {.watch_seconds = 60, .start_seconds = 30, .backend = COMM_MPI};
     assert_ok(world_open(&world, &options));
     if (world->rank && !freopen("/dev/null", "w", stdout)) return 1; // one rank's report is enough
     assert_ok(ops_cpu_create(&ops));
@@ -414,6 +461,7 @@ int main(void) {
         cmocka_unit_test(the_world_gathers_and_spreads_values),
         cmocka_unit_test(ranks_that_differ_are_named),
         cmocka_unit_test(a_failure_of_one_rank_is_shared_by_all),
+        cmocka_unit_test(device_memory_goes_through_the_host),
         cmocka_unit_test(staging_stays_below_its_bound),
         cmocka_unit_test(events_tell_what_ran_when),
         cmocka_unit_test(the_same_run_gives_the_same_bits),
