@@ -189,6 +189,15 @@ static void node_write(Node *node, const char *data, size_t size, size_t offset)
     node_touched(node);
 }
 
+static void node_truncate(Node *node, size_t size) {
+    if (size > node->size) {
+        node->data = xrealloc(node->data, size);
+        memset(node->data + node->size, 0, size - node->size);
+    }
+    node->size = size;
+    node_touched(node);
+}
+
 static void node_sync(Node *node) {
     free(node->synced);
     node->synced = xmalloc(node->size + 1);
@@ -243,8 +252,7 @@ static void disk_call(Disk *disk, const Recorded *call) {
         if (node >= 0) node_write(&disk->nodes[node], call->data, call->size, call->offset);
         break;
     case IO_TRUNCATE:
-        if (node >= 0 && call->size < disk->nodes[node].size) disk->nodes[node].size = call->size;
-        if (node >= 0) node_touched(&disk->nodes[node]);
+        if (node >= 0) node_truncate(&disk->nodes[node], call->size);
         break;
     case IO_SYNC:
         if (node < 0) break;
@@ -289,7 +297,7 @@ static int record_call(Crash *crash, const IoCall *call) {
     if (call->kind == IO_WRITE) {
         recorded.data = xmalloc(call->size + 1);
         memcpy(recorded.data, call->data, call->size);
-        recorded.offset = write_offset(call->fd);
+        recorded.offset = call->offset < 0 ? write_offset(call->fd) : (size_t)call->offset;
     }
     GROW(crash->calls, crash->count, crash->capacity);
     crash->calls[crash->count++] = recorded;

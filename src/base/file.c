@@ -82,6 +82,19 @@ Status file_write_all(int fd, const void *data, size_t size, const char *path) {
     return NULL;
 }
 
+Status file_write_all_at(int fd, const void *data, size_t size, int64_t offset, const char *path) {
+    const char *at = data;
+    while (size) {
+        ssize_t n = io_write_at(fd, at, size < (1u << 30) ? size : (1u << 30), offset);
+        if (n == 0) errno = EIO; // nothing was taken, and no reason given
+        if (n <= 0) return status_errno("cannot write %s", path);
+        at += n;
+        offset += n;
+        size -= (size_t)n;
+    }
+    return NULL;
+}
+
 Status file_sync_descriptor(int fd, const char *path) {
     return io_sync(fd) ? status_errno("cannot flush %s to disk", path) : NULL;
 }

@@ -28,6 +28,7 @@ Status file_size(int64_t *size, const char *path);
 Status file_sync(const char *path); // fsync of a file or a directory
 Status file_sync_descriptor(int fd, const char *path);
 Status file_write_all(int fd, const void *data, size_t size, const char *path); // loops over short writes
+Status file_write_all_at(int fd, const void *data, size_t size, int64_t offset, const char *path); // likewise
 // The end of writing `beside`: fsync, close, rename to path, fsync of the directory. When it fails before the rename,
 // `beside` is removed.
 Status file_publish(int fd, const char *beside, const char *path);

@@ -62,8 +62,15 @@ void *io_map(int fd, size_t size) {
 
 ssize_t io_write(int fd, const void *data, size_t size) {
     ssize_t n;
-    IoCall call = {.kind = IO_WRITE, .fd = fd, .data = data, .size = size};
+    IoCall call = {.kind = IO_WRITE, .fd = fd, .data = data, .offset = -1, .size = size};
     IO_CALL(n, &call, write(fd, data, call.size));
+    return n;
+}
+
+ssize_t io_write_at(int fd, const void *data, size_t size, int64_t offset) {
+    ssize_t n;
+    IoCall call = {.kind = IO_WRITE, .fd = fd, .data = data, .offset = offset, .size = size};
+    IO_CALL(n, &call, pwrite(fd, data, call.size, offset));
     return n;
 }
 

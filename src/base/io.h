@@ -26,6 +26,7 @@ ssize_t io_read(int fd, void *data, size_t size);
 ssize_t io_read_at(int fd, void *data, size_t size, int64_t offset);
 void *io_map(int fd, size_t size); // read-only, shared; MAP_FAILED as mmap
 ssize_t io_write(int fd, const void *data, size_t size);
+ssize_t io_write_at(int fd, const void *data, size_t size, int64_t offset);
 int io_truncate(int fd, int64_t size);
 int io_sync(int fd);  // fsync
 int io_close(int fd); // the descriptor is gone, whatever is returned
@@ -43,6 +44,7 @@ typedef struct IoCall {
     const char *to;   // of rename
     int flags;        // of open
     const void *data; // of write
+    int64_t offset;   // of write: where to; -1: where the descriptor stands
     size_t size;      // of read, map, write and truncate; a hook may make a write shorter
 } IoCall;
 

@@ -2,8 +2,11 @@
 #pragma once
 
 #include "base/status.h"
+#include "base/text.h"
 #include "model/config.h"
+#include "ops/ops.h"
 
+Status bench_comm_command(int argc, char **argv);
 Status bench_machine_command(int argc, char **argv);
 Status bench_ops_command(int argc, char **argv);
 
@@ -11,3 +14,8 @@ Status bench_ops_command(int argc, char **argv);
 Status bench_model_read(ModelConfig *config, const char *name, int64_t layers);
 // --seq and --micro-batch: at least 1, and so few tokens that their count is an int.
 Status bench_check_shape(int64_t seq, int64_t micro_batch);
+
+// The catalogue entry that a profile of this device refines: the one that is asked for (may be NULL), the CPU's, or the
+// one with the driver's name of the device.
+Status bench_entry_name(char *out, size_t size, const Ops *ops, const char *asked);
+Status bench_write_profile(const TextBuffer *text, const char *path);

@@ -1,6 +1,7 @@
 // hearth bench machine: measures this machine for the planner and writes its profile.
 #include "bench/bench_machine.h"
 #include "base/file.h"
+#include "bench/profile.h"
 #include "cli/args.h"
 #include "cli/bench_commands.h"
 #include "train/prediction.h"
@@ -9,8 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// The catalogue entry that the profile refines: the CPU's, or the one with the driver's name of the device.
-static Status entry_name(char *out, size_t size, const Ops *ops, const char *asked) {
+Status bench_entry_name(char *out, size_t size, const Ops *ops, const char *asked) {
     Hardware hardware;
     const HardwareGpu *gpu = NULL;
     TRY(prediction_hardware(&hardware, NULL, false));
@@ -27,14 +27,28 @@ static Status entry_name(char *out, size_t size, const Ops *ops, const char *ask
     return status;
 }
 
-static Status write_profile(const TextBuffer *text, const char *out) {
-    char *path = out ? text_copy(out) : prediction_machine_path();
-    if (!path) return status_hint(status_usage("there is no home directory to write to"), "name a file with --out");
+Status bench_write_profile(const TextBuffer *text, const char *path) {
     char *directory = path_directory(path);
     Status status = dir_make(directory);
     if (!status) status = file_write_atomic(path, text->data, text->length);
-    if (!status) printf("wrote %s\n", path);
+    if (!status) fprintf(stderr, "wrote %s\n", path);
     free(directory);
+    return status;
+}
+
+// What `hearth bench comm` has measured of the same device stays in the profile.
+static Status write_profile(TextBuffer *text, const char *gpu, const char *out) {
+    char *path = out ? text_copy(out) : prediction_machine_path(), *old = NULL;
+    size_t size;
+    if (!path) return status_hint(status_usage("there is no home directory to write to"), "name a file with --out");
+    Status status = file_exists(path) ? file_read(&old, &size, path) : NULL;
+    if (!status && old && profile_is_of(old, gpu)) {
+        char *links = profile_lines(old, true);
+        text_buffer_format(text, "%s", links);
+        free(links);
+    }
+    if (!status) status = bench_write_profile(text, path);
+    free(old);
     free(path);
     return status;
 }
@@ -66,12 +80,12 @@ Status bench_machine_command(int argc, char **argv) {
     TRY(ops_create(&ops, device));
     char name[HARDWARE_NAME_MAX];
     TextBuffer text = {0};
-    status = entry_name(name, sizeof name, ops, gpu);
+    status = bench_entry_name(name, sizeof name, ops, gpu);
     if (!status) status = bench_machine(ops, name, quick, &text);
     if (!status && print)
         fputs(text.data, stdout);
     else if (!status)
-        status = write_profile(&text, out);
+        status = write_profile(&text, name, out);
     text_buffer_free(&text);
     ops_destroy(ops);
     return status;

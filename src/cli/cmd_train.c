@@ -1,23 +1,39 @@
 // hearth train: a run, from a config file or from where it stopped.
 #include "cli/args.h"
 #include "cli/commands.h"
+#include "cli/launch.h"
 #include "train/run.h"
 
 #include <stdlib.h>
 
+// Started by mpirun or srun, this process is one of several ranks. A failure of one ends all, with its message.
+static Status train_ranks(RunOptions *options, int *stopped_by) {
+    World *world;
+    TRY(world_open(&world, NULL));
+    options->world = world;
+    Status status = run_train(options, stopped_by);
+    if (status && world->size > 1) world_abort(world, status);
+    world_close(world);
+    return status;
+}
+
 Status cmd_train(int argc, char **argv) {
     RunOptions options = {0};
     ArgList sets = {0}, words;
-    bool helped;
-    int stopped_by = 0;
+    bool helped, launched = false;
+    int stopped_by = 0, code = 0;
+    int64_t ranks = 0;
     const Arg args[] = {
         {"--set", ARG_LIST, &sets, "SECTION.KEY=VALUE", "override one key; may be given many times"},
         {"--run", ARG_TEXT, &options.directory, "DIR",
          "the run directory (default: train.runs / the date and the config's name)"},
+        {"--ranks", ARG_INT, &ranks, "N",
+         "start N ranks on this machine (under mpirun or srun they are there already)"},
         {"--resume", ARG_FLAG, &options.resume, NULL, "go on from the newest complete checkpoint"},
     };
     const ArgCommand command = {
-        "hearth train CONFIG.toml [--set SECTION.KEY=VALUE]... [--run DIR] | hearth train --resume --run DIR",
+        "hearth train CONFIG.toml [--set SECTION.KEY=VALUE]... [--run DIR] [--ranks N] | hearth train --resume --run "
+        "DIR",
         "Trains a model. `hearth config --help` explains every key. SIGINT and SIGTERM write a checkpoint first, and\n"
         "the program then exits with 130 or 143; --resume continues at any time, also after a crash, with the same\n"
         "numbers.",
@@ -33,10 +49,12 @@ Status cmd_train(int argc, char **argv) {
         if (!options.config && !options.resume)
             status = status_hint(status_usage("hearth train needs a config file"), "usage: %s", command.usage);
         else
-            status = run_train(&options, &stopped_by);
+            status = launch_ranks(ranks, &launched, &code);
+        if (!status && !launched) status = train_ranks(&options, &stopped_by);
     }
     free(words.items);
     free(sets.items);
+    if (!status && launched) exit(code);
     if (!status && stopped_by) exit(128 + stopped_by); // as a shell would say: not at its end
     return status;
 }

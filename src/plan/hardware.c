@@ -382,6 +382,8 @@ static Status read_software(const Reader *reader, Hardware *hardware, const char
 typedef struct MachineEntry {
     char gpu[HARDWARE_NAME_MAX], device[HARDWARE_TITLE_MAX], written[HARDWARE_NAME_MAX];
     double copy, elementwise, launch_gap, swiglu_hidden, rope_hidden, host_bandwidth, memory;
+    double link_bus, link_latency, nic_bus,
+        nic_latency; // of `hearth bench comm`: bus bandwidth as collectives reach it
 } MachineEntry;
 static const Field machine_fields[] = {
     TEXT(MachineEntry, "gpu", gpu),
@@ -394,17 +396,45 @@ static const Field machine_fields[] = {
     NUMBER(MachineEntry, "rope_hidden", rope_hidden, 1, 0, 1),
     NUMBER(MachineEntry, "host_GBps", host_bandwidth, GB, 1e-3, 1e6),
     NUMBER(MachineEntry, "memory_gib", memory, GIB, 1e-3, 1e7),
+    NUMBER(MachineEntry, "link_bus_GBps", link_bus, GB, 1e-6, 1e6),
+    NUMBER(MachineEntry, "link_latency_us", link_latency, MICRO, 0, 1e6),
+    NUMBER(MachineEntry, "nic_bus_GBps", nic_bus, GB, 1e-6, 1e6),
+    NUMBER(MachineEntry, "nic_latency_us", nic_latency, MICRO, 0, 1e6),
     {"gemm", FIELD_TABLE, 0, 0, 0, 0},
     {"attention", FIELD_TABLE, 0, 0, 0, 0},
 };
 
+// Links are planned with a share of their bandwidth, and the measured figure is that share already.
+static void set_links(HardwareGpu *gpu, const MachineEntry *machine) {
+    double use = gpu->efficiency.link;
+    if (machine->link_bus > 0) gpu->link_bandwidth = machine->link_bus / use;
+    if (machine->link_latency >= 0) gpu->link_latency = machine->link_latency;
+    if (machine->nic_bus > 0) gpu->nic_bandwidth = machine->nic_bus / use;
+    if (machine->nic_latency >= 0) gpu->nic_latency = machine->nic_latency;
+}
+
+// A profile with nothing but links says nothing of the device.
+static bool only_links(const TomlValue *table) {
+    static const char *const others[] = {"gpu",          "device",        "written", "link_bus_GBps", "link_latency_us",
+                                         "nic_bus_GBps", "nic_latency_us"};
+    bool only = toml_get(table, "link_latency_us") || toml_get(table, "nic_latency_us");
+    for (size_t i = 0; i < table->length; i++) {
+        int k = 0;
+        while (k < COUNT(others) && strcmp(table->keys[i], others[k]) != 0)
+            k++;
+        only &= k < COUNT(others);
+    }
+    return only;
+}
+
 static Status read_machine(const Reader *reader, Hardware *hardware, const TomlValue *root, const TomlValue *table) {
-    MachineEntry machine = {.launch_gap = -1, .swiglu_hidden = -1, .rope_hidden = -1};
+    MachineEntry machine = {
+        .launch_gap = -1, .swiglu_hidden = -1, .rope_hidden = -1, .link_latency = -1, .nic_latency = -1};
     const HardwareGpu *found;
     TRY(read_fields(reader, "machine", table, machine_fields, COUNT(machine_fields), &machine));
     TRY(reader_error(reader, table, hardware_find_gpu(hardware, machine.gpu, &found)));
     HardwareGpu *gpu = &hardware->gpus[found - hardware->gpus];
-    gpu->measured = true;
+    gpu->measured |= !only_links(table);
     double reached = machine.elementwise > 0 ? machine.elementwise : machine.copy;
     if (reached > 0) { // more than the catalogue's figure means that the figure is too low
         if (reached > gpu->bandwidth) gpu->bandwidth = reached;
@@ -415,6 +445,7 @@ static Status read_machine(const Reader *reader, Hardware *hardware, const TomlV
     if (machine.rope_hidden >= 0) gpu->efficiency.rope_hidden = machine.rope_hidden;
     if (machine.host_bandwidth > 0) gpu->host_bandwidth = machine.host_bandwidth;
     if (machine.memory > 0) gpu->memory = machine.memory;
+    set_links(gpu, &machine);
     const TomlValue *part = toml_get(table, "gemm") ? toml_get(table, "gemm") : toml_get(root, "gemm");
     if (part) TRY(read_gemms(reader, part, gpu));
     part = toml_get(table, "attention") ? toml_get(table, "attention") : toml_get(root, "attention");

@@ -37,7 +37,7 @@ const ConfigKey config_keys[] = {
      "an HF config.json, or a directory that holds one: the shape only"},
     {"model", "init", "init_from hf_dir", CONFIG_TEXT, AT(model.init), "", 0, 0, "", NULL,
      "an HF directory: shape and weights to start from"},
-    {"model", "arch", "model_type", CONFIG_CHOICE, AT(model.arch), "", 0, 0, "", "|llama|qwen3|qwen3_moe",
+    {"model", "arch", "model_type", CONFIG_CHOICE, AT(model.arch), "", 0, 0, "", MODEL_ARCH_LIST(MODEL_ARCH_CHOICE),
      "architecture, when the sizes are written out"},
     {"model", "hidden", "hidden_size dim", CONFIG_INT, AT(model.hidden), "0", 0, 1 << 20, "", NULL,
      "width of the residual stream; 0 here and below: as the preset or config.json says"},

@@ -268,7 +268,8 @@ Status preflight_run(const Config *config, const PreflightOptions *options, Pref
     *result = (PreflightResult){.search = {.best = -1, .fastest = -1}};
     if (options->save && file_exists(options->save)) // before anything takes time
         return status_hint(status_usage("%s exists already", options->save), "write to another file");
-    TRY(trainer_check_single_rank(config)); // else every try would time a part of the model
+    Mesh mesh;
+    TRY(ranks_mesh(config, 1, &mesh)); // else every try would time a part of the model
     TRY(search_micro_batch(config, options, &result->search));
     Config chosen = *config; // shares the strings of `config`, which outlives it
     if (result->search.best >= 0) {

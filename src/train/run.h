@@ -2,6 +2,7 @@
 #pragma once
 
 #include "base/status.h"
+#include "dist/world.h"
 #include "train/config.h"
 
 #include <stdbool.h>
@@ -12,6 +13,7 @@ typedef struct RunOptions {
     int set_count;
     const char *directory; // run directory; NULL: train.runs / train.name
     bool resume;
+    World *world; // whose ranks run it together; NULL: this process alone
 } RunOptions;
 
 // *stopped_by: the signal that ended it before its end, after a checkpoint; 0: none.

@@ -19,7 +19,7 @@ static Status model_base_shape(const Config *config, ModelConfig *model) {
     if (config->model.arch[0]) model_arch_parse(&arch, config->model.arch); // the config's table knows the same names
     model_config_defaults(model, arch);
     // HF's tenth of it is for all layers together; here each layer has its own, and experts would collapse.
-    if (arch == MODEL_QWEN3_MOE) model->aux_coef = 0.01f;
+    if (model_has_experts(model)) model->aux_coef = 0.01f;
     const char *missing = !config->model.hidden   ? "hidden"
                           : !config->model.layers ? "layers"
                           : !config->model.heads  ? "heads"
@@ -72,7 +72,7 @@ static void fill_shape_gaps(const Config *config, int64_t fallback_vocab, ModelC
 // A preset or config.json says which layers are sparse, be it none. Sizes written out, or another architecture, mean
 // all of a mixture of experts and none of the others; layers added are like the last one.
 static void set_sparse_layers(const Config *config, ModelArch arch_before, int layers_before, ModelConfig *model) {
-    bool moe = model->arch == MODEL_QWEN3_MOE, all = written_out(config) || model->arch != arch_before;
+    bool moe = model_has_experts(model), all = written_out(config) || model->arch != arch_before;
     for (int i = all ? 0 : layers_before; i < model->layers; i++)
         model->sparse[i] = all ? moe : model->sparse[layers_before - 1];
     if (!moe) model->experts = model->top_k = model->moe_ffn = 0;

@@ -27,7 +27,7 @@ typedef struct MetricsStep {
     const char *split_name[METRICS_SPLIT_MAX];
     double split_ms[METRICS_SPLIT_MAX];
     int moe_count;         // sparse layers, on steps whose expert load was taken; else 0
-    const ExpertLoad *moe; // [moe_count] of the step's last micro-batch; not owned
+    const ExpertLoad *moe; // [moe_count] of the whole step; not owned
 } MetricsStep;
 
 typedef struct Metrics Metrics;

@@ -43,8 +43,9 @@ static void all_kinds_of_calls(void) {
     assert_int_equal(io_truncate(fd, 8), 0);
     assert_int_equal(io_read_at(fd, text, 4, 2), 4);
     assert_memory_equal(text, "2345", 4);
+    assert_ok(file_write_all_at(fd, "cd", 2, 2, moved));
     assert_int_equal(io_close(fd), 0);
-    assert_content(moved, "01234567");
+    assert_content(moved, "01cd4567");
     assert_ok(file_map(&map, moved));
     assert_int_equal(map.size, 8);
     file_unmap(&map);

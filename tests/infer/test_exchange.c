@@ -154,7 +154,7 @@ static void assert_loads_what_training_computes_with(const char *precision) {
     assert_ok(trainer_open(&trainer, &config));
     write_ties(trainer.model);
     CheckpointPolicy policy = {.keep_last = 1};
-    assert_ok(checkpoint_writer_open(&writer, folder, &trainer.model->layout, &policy));
+    assert_ok(checkpoint_writer_open(&writer, folder, &trainer.model->layout, &policy, 0, 1));
     assert_ok(checkpoint_save(writer, trainer.model, 1, trainer_state(&trainer)));
     checkpoint_writer_close(writer);
     LoadedRequest request = {.path = run, .tokenizer = "bytes", .device = "cpu", .precision = "bf16", .seq = 32};

@@ -93,6 +93,26 @@ static void a_machine_profile_replaces_measured_rates(void **state) {
     hardware_free(&hardware);
 }
 
+// What collectives reached is planned with as it is; a profile of links alone leaves the device to the catalogue.
+static void measured_links_are_planned_with(void **state) {
+    Hardware hardware;
+    const HardwareGpu *gpu;
+    (void)state;
+    catalogue_load(&hardware);
+    assert_ok(hardware_find_gpu(&hardware, "cpu", &gpu));
+    double nic = gpu->nic_bandwidth;
+    assert_ok(merge_text(&hardware, "[machine]\ngpu = \"cpu\"\nlink_bus_GBps = 3\nlink_latency_us = 40"));
+    assert_near(gpu->link_bandwidth * gpu->efficiency.link, 3e9, 1);
+    assert_near(gpu->link_latency, 40e-6, 1e-12);
+    assert_near(gpu->nic_bandwidth, nic, 1e-3);
+    assert_false(gpu->measured);
+    assert_ok(merge_text(&hardware, "[machine]\ngpu = \"cpu\"\ncopy_GBps = 20\nnic_bus_GBps = 1\nnic_latency_us = 60"));
+    assert_near(gpu->nic_bandwidth * gpu->efficiency.link, 1e9, 1);
+    assert_near(gpu->nic_latency, 60e-6, 1e-12);
+    assert_true(gpu->measured);
+    hardware_free(&hardware);
+}
+
 static void rates_agree_with_measured_points_and_grow_with_size(void **state) {
     Hardware hardware;
     const HardwareGpu *gpu, *other;
@@ -131,6 +151,7 @@ int main(void) {
         cmocka_unit_test(errors_point_at_line_and_column),
         cmocka_unit_test(a_later_file_replaces_single_values),
         cmocka_unit_test(a_machine_profile_replaces_measured_rates),
+        cmocka_unit_test(measured_links_are_planned_with),
         cmocka_unit_test(rates_agree_with_measured_points_and_grow_with_size),
         cmocka_unit_test(devices_are_found_by_their_drivers_name),
     };

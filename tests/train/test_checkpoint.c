@@ -36,7 +36,8 @@ static void fixture_open_with(Fixture *fixture, const char *name, CheckpointPoli
     assert_ok(trainer_open(&fixture->trainer, &fixture->config));
     free(path);
     fixture->folder = path_join(directory, name);
-    assert_ok(checkpoint_writer_open(&fixture->writer, fixture->folder, &fixture->trainer.model->layout, &policy));
+    assert_ok(
+        checkpoint_writer_open(&fixture->writer, fixture->folder, &fixture->trainer.model->layout, &policy, 0, 1));
 }
 
 static void fixture_open(Fixture *fixture, const char *name, CheckpointPolicy policy) {

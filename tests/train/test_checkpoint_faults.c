@@ -20,7 +20,7 @@ static size_t expected_size[3][FILES];
 static CheckpointWriter *writer_open(int keep_last) {
     CheckpointWriter *writer;
     CheckpointPolicy policy = {.keep_last = keep_last};
-    assert_ok(checkpoint_writer_open(&writer, folder, &trainer.model->layout, &policy));
+    assert_ok(checkpoint_writer_open(&writer, folder, &trainer.model->layout, &policy, 0, 1));
     return writer;
 }
 
@@ -163,7 +163,8 @@ static void write_with_fault(int64_t first, int keep_last, Faults faults) {
 
 static void any_call_may_fail_and_no_checkpoint_is_lost(void **state) {
     (void)state;
-    static const IoKind kinds[] = {IO_OPEN, IO_WRITE, IO_SYNC, IO_CLOSE, IO_RENAME, IO_UNLINK, IO_RMDIR, IO_MKDIR};
+    static const IoKind kinds[] = {IO_OPEN,   IO_WRITE,  IO_TRUNCATE, IO_SYNC, IO_CLOSE,
+                                   IO_RENAME, IO_UNLINK, IO_RMDIR,    IO_MKDIR};
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         write_with_fault(1, 1, (Faults){.kind = kinds[i], .error = EIO});
     write_with_fault(1, 2, (Faults){.kind = IO_KINDS, .error = EIO});
@@ -386,7 +387,7 @@ static void the_best_checkpoint_stays_when_its_loss_cannot_be_read(void **state)
         trainer.val_loss = 1, trainer.val_step = 1;
         start_with(1);
         trainer.val_loss = 2, trainer.val_step = 2;
-        assert_ok(checkpoint_writer_open(&writer, folder, &trainer.model->layout, &policy));
+        assert_ok(checkpoint_writer_open(&writer, folder, &trainer.model->layout, &policy, 0, 1));
         stderr_catch();
         faults_start(&faults);
         Status status = write_step(writer, 2, &done);

@@ -190,8 +190,8 @@ static void test_the_command_prints_tries_choice_and_outcome(void **state) {
     const char *const words[] = {"preflight", path, "--tokens", "1", "--write", save, NULL};
     assert_int_equal(hearth_run(words, shown), 0);
     char *text = read_text(shown);
-    static const char *const parts[] = {"preflight.toml, seq 32, 4 sequences a step, on cpu\n  micro_batch  grad_accum "
-                                        " memory (predicted)          tok/s\n",
+    static const char *const parts[] = {"preflight.toml, seq 32, 4 sequences a step, on cpu\n",
+                                        "  micro_batch  grad_accum  memory (predicted)          tok/s\n",
                                         "            1           4 ",
                                         "            2           2 ",
                                         "            4           1 ",

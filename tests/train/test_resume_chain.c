@@ -89,7 +89,7 @@ static void resume_here(Trainer *trainer, const Config *config, const char *fold
     int64_t step = trainer->step;
     bool same_config, same_data;
     CheckpointPolicy policy = {.keep_last = 1};
-    assert_ok(checkpoint_writer_open(&writer, folder, &trainer->model->layout, &policy));
+    assert_ok(checkpoint_writer_open(&writer, folder, &trainer->model->layout, &policy, 0, 1));
     assert_ok(checkpoint_save(writer, trainer->model, step, trainer_state(trainer)));
     int64_t done;
     assert_ok(checkpoint_poll(writer, true, &done));
