@@ -39,6 +39,8 @@ static const Field efficiency_fields[] = {
     NUMBER(HardwareEfficiency, "attention_forward_half", attention_forward_half, 1, 0, 1e6),
     NUMBER(HardwareEfficiency, "attention_backward_half", attention_backward_half, 1, 0, 1e6),
     NUMBER(HardwareEfficiency, "memory", memory, 1, 1e-6, 1),
+    NUMBER(HardwareEfficiency, "elementwise", elementwise, 1, 1e-6, 1),
+    NUMBER(HardwareEfficiency, "scattered", scattered, 1, 1e-6, 1),
     NUMBER(HardwareEfficiency, "link", link, 1, 1e-6, 1),
     NUMBER(HardwareEfficiency, "swiglu_hidden", swiglu_hidden, 1, 0, 1),
     NUMBER(HardwareEfficiency, "rope_hidden", rope_hidden, 1, 0, 1),
@@ -150,6 +152,8 @@ void hardware_init(Hardware *hardware) {
                        .attention_forward_half = 380,
                        .attention_backward_half = 1200,
                        .memory = 0.80,
+                       .elementwise = 0.90,
+                       .scattered = 0.60,
                        .link = 0.78,
                        .sustained = 1,
                        .launch_gap = 2e-6},
@@ -435,10 +439,11 @@ static Status read_machine(const Reader *reader, Hardware *hardware, const TomlV
     TRY(reader_error(reader, table, hardware_find_gpu(hardware, machine.gpu, &found)));
     HardwareGpu *gpu = &hardware->gpus[found - hardware->gpus];
     gpu->measured |= !only_links(table);
-    double reached = machine.elementwise > 0 ? machine.elementwise : machine.copy;
-    if (reached > 0) { // more than the catalogue's figure means that the figure is too low
-        if (reached > gpu->bandwidth) gpu->bandwidth = reached;
-        gpu->efficiency.memory = reached / gpu->bandwidth;
+    double copy = machine.copy > 0 ? machine.copy : machine.elementwise;
+    if (copy > 0) { // more than the catalogue's figure means that the figure is too low
+        if (copy > gpu->bandwidth) gpu->bandwidth = copy;
+        gpu->efficiency.memory = copy / gpu->bandwidth;
+        if (machine.elementwise > 0) gpu->efficiency.elementwise = machine.elementwise / copy;
     }
     if (machine.launch_gap >= 0) gpu->efficiency.launch_gap = machine.launch_gap;
     if (machine.swiglu_hidden >= 0) gpu->efficiency.swiglu_hidden = machine.swiglu_hidden;

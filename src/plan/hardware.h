@@ -31,8 +31,10 @@ typedef struct HardwareEfficiency {
     double attention_forward_64, attention_forward_128;
     double attention_backward_64, attention_backward_128;
     double attention_forward_half, attention_backward_half; // sequence lengths
-    double memory;                                          // of the memory bandwidth, for fused elementwise kernels
-    double link;                                            // of a link's bandwidth, for collectives
+    double memory;                                          // of the memory bandwidth: copies and the optimizer
+    double elementwise;   // of that, what hearth's norms, SwiGLU, loss and gathering of rows reach
+    double scattered;     // and QK-norm (single heads) and the rest of routing
+    double link;          // of a link's bandwidth, for collectives
     double swiglu_hidden; // share of a dense SwiGLU's own time that goes away inside the products beside it (bf16)
     double rope_hidden;   // and of the rotary's, at head_dim 64 without documents: inside the QKV product, and backward
                           // inside attention, where alone it is measured
