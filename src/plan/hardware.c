@@ -52,6 +52,7 @@ static const Field gpu_fields[] = {
     TEXT(HardwareGpu, "title", title),
     TEXT(HardwareGpu, "link", link),
     {"cpu", FIELD_BOOL, offsetof(HardwareGpu, cpu), 0, 0, 0},
+    NUMBER(HardwareGpu, "processors", processors, 1, 0, 1e6),
     NUMBER(HardwareGpu, "fp32_tflops", peak[HARDWARE_FP32], TERA, 1e-6, 1e6),
     NUMBER(HardwareGpu, "tf32_tflops", peak[HARDWARE_TF32], TERA, 0, 1e6),
     NUMBER(HardwareGpu, "bf16_tflops", peak[HARDWARE_BF16], TERA, 0, 1e6),
@@ -118,12 +119,16 @@ static const Field defaults_fields[] = {
 
 typedef struct GemmEntry { // as written
     char dtype[8], kind[16];
-    double m, n, k, flops;
+    double groups, m, n, k, flops;
 } GemmEntry;
 static const Field gemm_fields[] = {
-    TEXT(GemmEntry, "dtype", dtype),      TEXT(GemmEntry, "kind", kind),
-    NUMBER(GemmEntry, "m", m, 1, 1, 1e9), NUMBER(GemmEntry, "n", n, 1, 1, 1e9),
-    NUMBER(GemmEntry, "k", k, 1, 1, 1e9), NUMBER(GemmEntry, "tflops", flops, TERA, 1e-6, 1e6),
+    TEXT(GemmEntry, "dtype", dtype),
+    TEXT(GemmEntry, "kind", kind),
+    NUMBER(GemmEntry, "groups", groups, 1, 1, 1e6),
+    NUMBER(GemmEntry, "m", m, 1, 1, 1e9),
+    NUMBER(GemmEntry, "n", n, 1, 1, 1e9),
+    NUMBER(GemmEntry, "k", k, 1, 1, 1e9),
+    NUMBER(GemmEntry, "tflops", flops, TERA, 1e-6, 1e6),
 };
 static const Field attention_fields[] = {
     NUMBER(HardwareAttention, "head_dim", head_dim, 1, 1, 4096),
@@ -291,6 +296,7 @@ static Status read_gemms(const Reader *reader, const TomlValue *array, HardwareG
             return reader_error(reader, value, status_usage("more than %d gemm points", HARDWARE_GEMMS_MAX));
         gpu->gemms[gpu->gemm_count++] = (HardwareGemm){.dtype = (HardwareDtype)dtype,
                                                        .grouped = grouped,
+                                                       .groups = grouped ? point.groups : 0,
                                                        .m = point.m,
                                                        .n = point.n,
                                                        .k = point.k,

@@ -77,12 +77,12 @@ static double rope_left(const Pricing *p, const OpRecord *r, bool backward) {
 }
 
 // m x n results, each a sum of k.
-static void add_product(Pricing *p, const StepCall *c, const char *what, Tensor weight, bool grouped, double m,
+static void add_product(Pricing *p, const StepCall *c, const char *what, Tensor weight, double groups, double m,
                         double n, double k, OpCost cost) {
     char name[STEP_OP_NAME];
     snprintf(name, sizeof name, "%s%s", weight.name, what);
-    add_line(p, name, grouped ? CATEGORY_GROUPED : CATEGORY_GEMM, c->pass, c->times, cost.flops,
-             hardware_gemm_rate(&p->machine->gpu, p->dtype, grouped, m, n, k), cost.bytes, 1);
+    add_line(p, name, groups > 0 ? CATEGORY_GROUPED : CATEGORY_GEMM, c->pass, c->times, cost.flops,
+             hardware_gemm_rate(&p->machine->gpu, p->dtype, groups, m, n, k), cost.bytes, 1);
 }
 
 static void price_linear(Pricing *p, const StepCall *c, OpCost cost) {
@@ -92,34 +92,32 @@ static void price_linear(Pricing *p, const StepCall *c, OpCost cost) {
     case OP_LINEAR_FORWARD:
         // Software that does not fuse adds the residual with the next norm.
         if (!p->fused && tensor_present(t[3])) cost.bytes -= (double)tensor_count(t[3]) * width;
-        add_product(p, c, "", t[2], false, (double)t[0].rows, (double)t[0].cols, (double)t[1].cols, cost);
+        add_product(p, c, "", t[2], 0, (double)t[0].rows, (double)t[0].cols, (double)t[1].cols, cost);
         break;
     case OP_LINEAR_ROPE_FORWARD: {
         double turned = (double)(c->call.rope.heads + c->call.rope.kv_heads) * c->call.rope.head_dim;
-        add_product(p, c, "", t[2], false, (double)t[0].rows, (double)t[0].cols, (double)t[1].cols, cost);
+        add_product(p, c, "", t[2], 0, (double)t[0].rows, (double)t[0].cols, (double)t[1].cols, cost);
         add_pass_over(p, "RoPE", CATEGORY_GEMM, c,
                       2 * (double)t[0].rows * turned * width * rope_left(p, &c->call, false));
         break;
     }
     case OP_LINEAR_SWIGLU_FORWARD:
-        add_product(p, c, "", t[2], false, (double)t[0].rows, (double)t[0].cols, (double)t[1].cols, cost);
+        add_product(p, c, "", t[2], 0, (double)t[0].rows, (double)t[0].cols, (double)t[1].cols, cost);
         add_pass_over(p, "SwiGLU", CATEGORY_GEMM, c, 1.5 * (double)tensor_count(t[0]) * width * swiglu_left(p, t[0]));
         break;
     case OP_LINEAR_SWIGLU_BACKWARD: {
         double rows = (double)t[0].rows, n = (double)t[1].cols, k = (double)t[3].cols;
         cost.bytes = (rows * (n + k) + n * k) * width; // of the product alone; SwiGLU's share is the next line
-        add_product(p, c, ", input gradient", t[4], false, rows, n, k, cost);
+        add_product(p, c, ", input gradient", t[4], 0, rows, n, k, cost);
         add_pass_over(p, "SwiGLU backward", CATEGORY_GEMM, c,
                       (p->fused ? 5 : 6) * (double)tensor_count(t[1]) * width * swiglu_left(p, t[0]));
         break;
     }
     case OP_LINEAR_BACKWARD_INPUT:
-        add_product(p, c, ", input gradient", t[2], false, (double)t[0].rows, (double)t[0].cols, (double)t[1].cols,
-                    cost);
+        add_product(p, c, ", input gradient", t[2], 0, (double)t[0].rows, (double)t[0].cols, (double)t[1].cols, cost);
         break;
     case OP_LINEAR_BACKWARD_WEIGHT:
-        add_product(p, c, ", weight gradient", t[0], false, (double)t[0].rows, (double)t[0].cols, (double)t[1].rows,
-                    cost);
+        add_product(p, c, ", weight gradient", t[0], 0, (double)t[0].rows, (double)t[0].cols, (double)t[1].rows, cost);
         break;
     default: assert(!"a linear op"); break;
     }
@@ -127,11 +125,11 @@ static void price_linear(Pricing *p, const StepCall *c, OpCost cost) {
 
 static void price_grouped(Pricing *p, const StepCall *c, OpCost cost) {
     const Tensor *t = c->call.tensor;
-    double each = p->expert_rows / (double)(t[3].cols - 1);
+    double groups = (double)(t[3].cols - 1), each = p->expert_rows / groups;
     if (c->call.op == OP_GROUPED_LINEAR_BACKWARD_WEIGHT)
-        add_product(p, c, ", weight gradient", t[0], true, (double)t[1].cols, (double)t[2].cols, each, cost);
+        add_product(p, c, ", weight gradient", t[0], groups, (double)t[1].cols, (double)t[2].cols, each, cost);
     else
-        add_product(p, c, c->call.op == OP_GROUPED_LINEAR_FORWARD ? "" : ", input gradient", t[2], true, each,
+        add_product(p, c, c->call.op == OP_GROUPED_LINEAR_FORWARD ? "" : ", input gradient", t[2], groups, each,
                     (double)t[0].cols, (double)t[1].cols, cost);
 }
 
@@ -186,7 +184,11 @@ static void price_elements(Pricing *p, const StepCall *c, OpCost cost) {
     case OP_QK_ROPE_BACKWARD: snprintf(name, sizeof name, "QK-norm + RoPE backward"); break;
     case OP_SWIGLU_FORWARD: snprintf(name, sizeof name, "SwiGLU (experts)"); break;
     case OP_SWIGLU_BACKWARD: snprintf(name, sizeof name, "SwiGLU backward (experts)"); break;
-    case OP_MOE_GATHER: snprintf(name, sizeof name, "gather %s%s", t[0].name, again); break;
+    case OP_MOE_GATHER:
+        // Sorted rows, not tokens: each is read again for every expert that has it.
+        if (!p->fused) bytes = 2 * p->expert_rows * (double)t[0].cols * (double)dtype_size(t[0].dtype);
+        snprintf(name, sizeof name, "gather %s%s", t[0].name, again);
+        break;
     case OP_MOE_SUM:
         if (!p->fused && tensor_present(t[2])) bytes -= (double)tensor_count(t[2]) * (double)dtype_size(t[2].dtype);
         snprintf(name, sizeof name, "sum %s", t[1].name);
