@@ -13,9 +13,11 @@ demo: build
 	@scripts/demo
 bench: build
 	build/cpu_step
+mutants: deps # changes the program in many small places, one at a time: which change does no test notice? MUTANTS='-j 2 ^data-'
+	@tests/mutants/run $(MUTANTS)
 format:
 	@scripts/format
 clean:
 	rm -rf build build-*
 
-.PHONY: build deps test demo bench format clean
+.PHONY: build deps test demo bench mutants format clean

@@ -125,8 +125,8 @@ static void swiglu_backward(Bench *b) {
 }
 static void embedding(Bench *b) {
     Tensor rows = stored(b, b->c, TOKENS, HIDDEN), ids = ints(b->ids, TOKENS, 1);
-    b->ops->embedding_forward(b->ops, rows, ids, stored(b, b->a, VOCAB, HIDDEN));
-    b->ops->embedding_backward(b->ops, floats(b->f, VOCAB, HIDDEN), rows, ids);
+    b->ops->embedding_forward(b->ops, rows, ids, stored(b, b->a, VOCAB, HIDDEN), 0);
+    b->ops->embedding_backward(b->ops, floats(b->f, VOCAB, HIDDEN), rows, ids, 0);
 }
 static void cross_entropy(Bench *b) {
     float scale = 1.0f / TOKENS;

@@ -38,6 +38,12 @@ static inline bf16 bf16_split(float value, int16_t *low) {
     return weight;
 }
 
+// The weight alone, for a model that keeps no low part: the same bits that one with it computes with.
+static inline bf16 bf16_split_weight(float value) {
+    int16_t low;
+    return bf16_split(value, &low);
+}
+
 static inline float bf16_join(bf16 weight, int16_t low) {
     uint32_t bits = ((uint32_t)weight << 16) + (uint32_t)(int32_t)low;
     float result;

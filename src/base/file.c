@@ -1,6 +1,7 @@
 // Files and directories over POSIX calls. Every failure names the path; a path that is not there is the user's error.
 #include "base/file.h"
 
+#include "base/io.h"
 #include "base/text.h"
 
 #include <dirent.h>
@@ -17,13 +18,13 @@
 
 // A path that a user named: a missing file is the user's error, the rest is the system's.
 static Status open_failed(const char *path) {
-    if (errno == ENOENT) return status_usage("no such file or directory: %s", path);
+    if (errno == ENOENT || errno == ENOTDIR) return status_usage("no such file or directory: %s", path);
     return status_errno("cannot open %s", path);
 }
 
 Status file_map(FileMap *map, const char *path) {
     *map = (FileMap){0};
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = io_open(path, O_RDONLY | O_CLOEXEC, 0);
     if (fd < 0) return open_failed(path);
     struct stat info;
     Status status = NULL;
@@ -32,13 +33,13 @@ Status file_map(FileMap *map, const char *path) {
     else if (!S_ISREG(info.st_mode))
         status = status_usage("not a regular file: %s", path);
     else if (info.st_size > 0) {
-        void *data = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_SHARED, fd, 0);
+        void *data = io_map(fd, (size_t)info.st_size);
         if (data == MAP_FAILED)
             status = status_errno("cannot map %s", path);
         else
             *map = (FileMap){data, (size_t)info.st_size};
     }
-    close(fd);
+    io_close(fd);
     return status;
 }
 
@@ -50,15 +51,15 @@ void file_unmap(FileMap *map) {
 Status file_read(char **data, size_t *size, const char *path) {
     *data = NULL;
     *size = 0;
-    FILE *file = fopen(path, "rbe");
-    if (!file) return open_failed(path);
+    int fd = io_open(path, O_RDONLY | O_CLOEXEC, 0);
+    if (fd < 0) return open_failed(path);
     TextBuffer buffer = {0};
     char chunk[65536];
-    size_t n;
-    while ((n = fread(chunk, 1, sizeof chunk, file)) > 0)
-        text_buffer_add(&buffer, chunk, n);
-    Status status = ferror(file) ? status_errno("cannot read %s", path) : NULL;
-    fclose(file);
+    ssize_t n;
+    while ((n = io_read(fd, chunk, sizeof chunk)) > 0)
+        text_buffer_add(&buffer, chunk, (size_t)n);
+    Status status = n < 0 ? status_errno("cannot read %s", path) : NULL;
+    io_close(fd);
     if (status) {
         text_buffer_free(&buffer);
         return status;
@@ -72,47 +73,71 @@ Status file_read(char **data, size_t *size, const char *path) {
 Status file_write_all(int fd, const void *data, size_t size, const char *path) {
     const char *at = data;
     while (size) {
-        ssize_t n = write(fd, at, size < (1u << 30) ? size : (1u << 30));
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return status_errno("cannot write %s", path);
+        ssize_t n = io_write(fd, at, size < (1u << 30) ? size : (1u << 30));
+        if (n == 0) errno = EIO; // nothing was taken, and no reason given
+        if (n <= 0) return status_errno("cannot write %s", path);
         at += n;
         size -= (size_t)n;
     }
     return NULL;
 }
 
+Status file_write_all_at(int fd, const void *data, size_t size, int64_t offset, const char *path) {
+    const char *at = data;
+    while (size) {
+        ssize_t n = io_write_at(fd, at, size < (1u << 30) ? size : (1u << 30), offset);
+        if (n == 0) errno = EIO; // nothing was taken, and no reason given
+        if (n <= 0) return status_errno("cannot write %s", path);
+        at += n;
+        offset += n;
+        size -= (size_t)n;
+    }
+    return NULL;
+}
+
 Status file_sync_descriptor(int fd, const char *path) {
-    return fsync(fd) ? status_errno("cannot flush %s to disk", path) : NULL;
+    return io_sync(fd) ? status_errno("cannot flush %s to disk", path) : NULL;
 }
 
 Status file_sync(const char *path) {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = io_open(path, O_RDONLY | O_CLOEXEC, 0);
     if (fd < 0) return open_failed(path);
     Status status = file_sync_descriptor(fd, path);
-    close(fd);
+    io_close(fd);
     return status;
+}
+
+static Status directory_sync_of(const char *path) {
+    char *directory = path_directory(path);
+    Status status = file_sync(directory);
+    free(directory);
+    return status;
+}
+
+Status file_publish(int fd, const char *beside, const char *path) {
+    Status status = file_sync_descriptor(fd, beside);
+    if (io_close(fd) && !status) status = status_errno("cannot close %s", beside);
+    if (!status && io_rename(beside, path)) status = status_errno("cannot rename %s to %s", beside, path);
+    if (!status) return directory_sync_of(path);
+    io_unlink(beside);
+    return status;
+}
+
+void file_discard(int fd, const char *beside) {
+    io_close(fd);
+    io_unlink(beside);
 }
 
 Status file_write_atomic(const char *path, const void *data, size_t size) {
     static atomic_int serial; // two threads may replace the same file: the later rename wins, neither file is torn
     char *beside = text_format("%s.tmp-%d-%d", path, (int)getpid(), atomic_fetch_add(&serial, 1));
-    char *directory = path_directory(path);
-    Status status = NULL;
-    int fd = open(beside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-    if (fd < 0) {
-        status = status_errno("cannot create %s", beside);
-    } else {
-        status = file_write_all(fd, data, size, beside);
-        if (!status) status = file_sync_descriptor(fd, beside);
-        if (close(fd) && !status) status = status_errno("cannot close %s", beside);
-        if (!status && rename(beside, path)) status = status_errno("cannot rename %s to %s", beside, path);
-        if (status)
-            unlink(beside);
-        else
-            status = file_sync(directory);
-    }
+    int fd = io_open(beside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    Status status = fd < 0 ? status_errno("cannot create %s", beside) : file_write_all(fd, data, size, beside);
+    if (fd >= 0 && status)
+        file_discard(fd, beside);
+    else if (!status)
+        status = file_publish(fd, beside, path);
     free(beside);
-    free(directory);
     return status;
 }
 
@@ -123,7 +148,7 @@ void file_remove_leftovers(const char *path) {
     for (size_t i = 0; !status && i < count; i++) {
         if (!text_starts_with(names[i], prefix)) continue;
         char *leftover = path_join(directory, names[i]);
-        unlink(leftover);
+        io_unlink(leftover);
         free(leftover);
     }
     if (!status) names_free(names, count);
@@ -150,7 +175,7 @@ Status file_size(int64_t *size, const char *path) {
 }
 
 Status file_lock(int *fd, const char *path, const char *what) {
-    *fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    *fd = io_open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
     if (*fd < 0) return status_errno("cannot create %s", path);
     if (flock(*fd, LOCK_EX | LOCK_NB) == 0) return NULL;
     bool held = errno == EWOULDBLOCK;
@@ -160,7 +185,7 @@ Status file_lock(int *fd, const char *path, const char *what) {
 }
 
 void file_unlock(int *fd) {
-    if (*fd >= 0) close(*fd);
+    if (*fd >= 0) io_close(*fd);
     *fd = -1;
 }
 
@@ -172,7 +197,10 @@ Status dir_make(const char *path) {
         if (*at && *at != '/') continue;
         char kept = *at;
         *at = 0;
-        if (mkdir(partial, 0755) && !(errno == EEXIST && file_is_directory(partial)))
+        if (io_mkdir(partial, 0755) == 0) {
+            status = directory_sync_of(partial);
+            if (status) io_rmdir(partial); // or a second try would find it and leave it unsynced
+        } else if (!(errno == EEXIST && file_is_directory(partial)))
             status = status_errno("cannot create directory %s", partial);
         *at = kept;
         if (!kept) break;
@@ -206,7 +234,7 @@ void names_free(char **names, size_t count) {
 Status dir_remove(const char *path) {
     struct stat info;
     if (lstat(path, &info)) return errno == ENOENT ? NULL : status_errno("cannot stat %s", path);
-    if (!S_ISDIR(info.st_mode)) return unlink(path) ? status_errno("cannot remove %s", path) : NULL;
+    if (!S_ISDIR(info.st_mode)) return io_unlink(path) ? status_errno("cannot remove %s", path) : NULL;
     char **names;
     size_t count;
     TRY(dir_list(&names, &count, path));
@@ -217,7 +245,7 @@ Status dir_remove(const char *path) {
         free(child);
     }
     names_free(names, count);
-    if (!status && rmdir(path)) status = status_errno("cannot remove %s", path);
+    if (!status && io_rmdir(path)) status = status_errno("cannot remove %s", path);
     return status;
 }
 

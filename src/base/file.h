@@ -28,13 +28,18 @@ Status file_size(int64_t *size, const char *path);
 Status file_sync(const char *path); // fsync of a file or a directory
 Status file_sync_descriptor(int fd, const char *path);
 Status file_write_all(int fd, const void *data, size_t size, const char *path); // loops over short writes
+Status file_write_all_at(int fd, const void *data, size_t size, int64_t offset, const char *path); // likewise
+// The end of writing `beside`: fsync, close, rename to path, fsync of the directory. When it fails before the rename,
+// `beside` is removed.
+Status file_publish(int fd, const char *beside, const char *path);
+void file_discard(int fd, const char *beside); // closes and removes it
 
 // Takes a lock file for as long as this process lives or until file_unlock; *fd is -1 when that fails. Another holder
 // is an error that names `what`; a holder that was killed holds nothing.
 Status file_lock(int *fd, const char *path, const char *what);
 void file_unlock(int *fd);
 
-Status dir_make(const char *path);   // like mkdir -p
+Status dir_make(const char *path);   // like mkdir -p, and what is made is there after a crash
 Status dir_remove(const char *path); // like rm -rf; a missing directory is fine
 // Sorted names (no "." or ".."), malloc'd strings in a malloc'd array.
 Status dir_list(char ***names, size_t *count, const char *path);

@@ -25,6 +25,16 @@ static inline int64_t mesh_expert_data_ranks(const Mesh *mesh) {
     return mesh_data_ranks(mesh) * mesh->tp / ((int64_t)mesh->ep * mesh->etp);
 }
 
+// Places along the axes of experts, from those along dp * cp and tp: etp varies fastest, then ep. Ranks that have both
+// in common hold the same experts; *copy tells them apart, in [0, mesh_expert_data_ranks).
+static inline void mesh_expert_place(const Mesh *mesh, int dp_rank, int tp_rank, int *ep_rank, int *etp_rank,
+                                     int *copy) {
+    int index = dp_rank * mesh->tp + tp_rank;
+    *etp_rank = index % mesh->etp;
+    *ep_rank = index / mesh->etp % mesh->ep;
+    *copy = index / (mesh->etp * mesh->ep);
+}
+
 // Key and value heads on one rank: where there are fewer than tensor-parallel ranks, several ranks hold the same one.
 static inline int mesh_kv_heads(const Mesh *mesh, int kv_heads) {
     return kv_heads >= mesh->tp ? kv_heads / mesh->tp : 1;

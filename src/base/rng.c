@@ -18,7 +18,7 @@ void philox4x32_10(uint32_t out[4], const uint32_t counter[4], const uint32_t ke
     out[0] = c0, out[1] = c1, out[2] = c2, out[3] = c3;
 }
 
-static void draw(uint32_t out[4], uint64_t seed, uint64_t stream, uint64_t index) {
+static void philox_draw(uint32_t out[4], uint64_t seed, uint64_t stream, uint64_t index) {
     uint32_t counter[4] = {(uint32_t)index, (uint32_t)(index >> 32), (uint32_t)stream, (uint32_t)(stream >> 32)};
     uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
     philox4x32_10(out, counter, key);
@@ -30,7 +30,7 @@ static double to_unit(uint32_t high, uint32_t low) {
 
 uint64_t rng_bits(uint64_t seed, uint64_t stream, uint64_t index) {
     uint32_t r[4];
-    draw(r, seed, stream, index);
+    philox_draw(r, seed, stream, index);
     return (uint64_t)r[0] << 32 | r[1];
 }
 
@@ -41,7 +41,7 @@ double rng_uniform(uint64_t seed, uint64_t stream, uint64_t index) {
 // Box-Muller gives two draws from one Philox block: elements 2k and 2k + 1 share block k.
 static void normal_pair(double out[2], uint64_t seed, uint64_t stream, uint64_t block) {
     uint32_t r[4];
-    draw(r, seed, stream, block);
+    philox_draw(r, seed, stream, block);
     double radius = sqrt(-2.0 * log(1.0 - to_unit(r[0], r[1]))); // of (0, 1], so that the logarithm is finite
     double angle = 2.0 * M_PI * to_unit(r[2], r[3]);
     out[0] = radius * cos(angle);

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void *checked(void *memory, size_t bytes) {
+static void *memory_or_exit(void *memory, size_t bytes) {
     if (!memory && bytes) {
         fprintf(stderr, "hearth: error: out of memory (%zu bytes)\n", bytes);
         exit(1);
@@ -18,15 +18,15 @@ static void *checked(void *memory, size_t bytes) {
 }
 
 void *xmalloc(size_t bytes) {
-    return checked(malloc(bytes), bytes);
+    return memory_or_exit(malloc(bytes), bytes);
 }
 
 void *xcalloc(size_t count, size_t bytes) {
-    return checked(calloc(count, bytes), count * bytes);
+    return memory_or_exit(calloc(count, bytes), count * bytes);
 }
 
 void *xrealloc(void *old, size_t bytes) {
-    return checked(realloc(old, bytes), bytes);
+    return memory_or_exit(realloc(old, bytes), bytes);
 }
 
 char *text_vformat(const char *format, va_list args) {
@@ -128,6 +128,13 @@ bool text_to_double(const char *text, double *value) {
     if (*end) return false;
     *value = parsed;
     return true;
+}
+
+int text_hex_digit(char c) {
+    if (c >= '0' && c <= '9') return c - '0';
+    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+    if (c >= 'A' && c <= 'F') return c - 'A' + 10;
+    return -1;
 }
 
 bool text_to_count(const char *text, double *value) {

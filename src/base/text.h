@@ -34,6 +34,7 @@ void text_buffer_free(TextBuffer *buffer);
 bool text_to_int64(const char *text, int64_t *value);
 bool text_to_double(const char *text, double *value);
 bool text_to_count(const char *text, double *value); // also with K, M, B (or G) or T behind it, in either case: "1.5B"
+int text_hex_digit(char c);                          // 0 to 15, or -1
 
 // Numbers for people, into a caller's buffer of at least 32 bytes, which is returned.
 char *text_count(char *out, double count);      // 1,235,814,400 -> "1.24B"

@@ -50,7 +50,7 @@ static void pause_briefly(void) {
 #endif
 }
 
-static void run_chunks(Loop *loop, int worker) {
+static void pool_run_chunks(Loop *loop, int worker) {
     for (;;) {
         int64_t begin = atomic_fetch_add_explicit(&loop->next, loop->chunk, memory_order_relaxed);
         if (begin >= loop->count) return;
@@ -76,7 +76,7 @@ static void *helper_main(void *argument) {
         }
         seen = atomic_load_explicit(&pool.generation, memory_order_acquire);
         if (pool.stop) return NULL;
-        run_chunks(&pool.loop, worker);
+        pool_run_chunks(&pool.loop, worker);
         if (atomic_fetch_sub_explicit(&pool.running, 1, memory_order_acq_rel) == 1) {
             pthread_mutex_lock(&pool.lock);
             pthread_cond_signal(&pool.idle);
@@ -85,7 +85,7 @@ static void *helper_main(void *argument) {
     }
 }
 
-static void announce(void) {
+static void pool_announce(void) {
     pthread_mutex_lock(&pool.lock);
     atomic_fetch_add_explicit(&pool.generation, 1, memory_order_release);
     pthread_cond_broadcast(&pool.wake);
@@ -95,7 +95,7 @@ static void announce(void) {
 static void pool_stop(void) {
     if (pool.count <= 1) return;
     pool.stop = true;
-    announce();
+    pool_announce();
     for (int i = 1; i < pool.count; i++)
         pthread_join(pool.thread[i], NULL);
     pool.stop = false;
@@ -151,9 +151,9 @@ void threads_for(int64_t count, int64_t chunk, ThreadsTask *task, void *context)
     pool.loop.chunk = chunk;
     atomic_store(&pool.loop.next, 0);
     atomic_store_explicit(&pool.running, pool.count - 1, memory_order_release);
-    announce();
+    pool_announce();
     inside_loop = true;
-    run_chunks(&pool.loop, 0);
+    pool_run_chunks(&pool.loop, 0);
     inside_loop = false;
     for (int i = 0; i < SPIN_ROUNDS && atomic_load_explicit(&pool.running, memory_order_acquire); i++)
         pause_briefly();

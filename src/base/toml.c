@@ -50,7 +50,7 @@ static Node *node_new(TomlReader *reader, TomlType type, Origin origin, TomlMark
     return node;
 }
 
-static void *grown(TomlReader *reader, const void *old, size_t count, size_t capacity, size_t size) {
+static void *array_grown(TomlReader *reader, const void *old, size_t count, size_t capacity, size_t size) {
     void *memory = arena_alloc(reader->arena, capacity * size);
     if (count) memcpy(memory, old, count * size);
     return memory;
@@ -60,11 +60,11 @@ static void node_add(TomlReader *reader, Node *parent, const KeyPart *key, Node 
     TomlValue *value = &parent->value;
     if (value->length == parent->capacity) {
         parent->capacity = parent->capacity ? parent->capacity * 2 : 4;
-        value->values = grown(reader, value->values, value->length, parent->capacity, sizeof *value->values);
+        value->values = array_grown(reader, value->values, value->length, parent->capacity, sizeof *value->values);
         if (key) {
-            value->keys = grown(reader, value->keys, value->length, parent->capacity, sizeof *value->keys);
+            value->keys = array_grown(reader, value->keys, value->length, parent->capacity, sizeof *value->keys);
             value->key_lengths =
-                grown(reader, value->key_lengths, value->length, parent->capacity, sizeof *value->key_lengths);
+                array_grown(reader, value->key_lengths, value->length, parent->capacity, sizeof *value->key_lengths);
         }
     }
     if (key) {
@@ -74,7 +74,7 @@ static void node_add(TomlReader *reader, Node *parent, const KeyPart *key, Node 
     value->values[value->length++] = &child->value;
 }
 
-static TomlValue *find(const TomlValue *table, const char *key, size_t length) {
+static TomlValue *table_find(const TomlValue *table, const char *key, size_t length) {
     for (size_t i = 0; i < table->length; i++)
         if (table->key_lengths[i] == length && memcmp(table->keys[i], key, length) == 0) return table->values[i];
     return NULL;
@@ -82,7 +82,7 @@ static TomlValue *find(const TomlValue *table, const char *key, size_t length) {
 
 TomlValue *toml_get(const TomlValue *table, const char *key) {
     if (!table || table->type != TOML_TABLE) return NULL;
-    return find(table, key, strlen(key));
+    return table_find(table, key, strlen(key));
 }
 
 const char *toml_type_name(TomlType type) {
@@ -178,7 +178,7 @@ static Status read_value(TomlReader *reader, Node **node, int depth);
 static Status enter_dotted(TomlReader *reader, Node *table, const Key *key, Node **inner) {
     for (int i = 0; i + 1 < key->count; i++) {
         const KeyPart *part = &key->part[i];
-        Node *next = (Node *)find(&table->value, part->text, part->length);
+        Node *next = (Node *)table_find(&table->value, part->text, part->length);
         if (!next) {
             if (table->depth + 1 >= TOML_DEPTH_MAX) return too_deep(reader, part->mark);
             next = node_new(reader, TOML_TABLE, ORIGIN_DOTTED, part->mark, table->depth + 1);
@@ -213,7 +213,7 @@ static Status read_key_value(TomlReader *reader, Node *table) {
     skip_blanks(reader);
     TRY(enter_dotted(reader, table, &key, &table));
     const KeyPart *last = &key.part[key.count - 1];
-    TomlValue *present = find(&table->value, last->text, last->length);
+    TomlValue *present = table_find(&table->value, last->text, last->length);
     if (present) return key_error(reader, &key, key.count, "is already defined", present->line);
     Node *value;
     TRY(read_value(reader, &value, table->depth + 1));
@@ -293,7 +293,7 @@ static Status read_value(TomlReader *reader, Node **node, int depth) {
 static Status enter_header(TomlReader *reader, Node *table, const Key *key, TomlMark mark, Node **inner) {
     for (int i = 0; i + 1 < key->count; i++) {
         const KeyPart *part = &key->part[i];
-        Node *next = (Node *)find(&table->value, part->text, part->length);
+        Node *next = (Node *)table_find(&table->value, part->text, part->length);
         if (!next) {
             next = node_new(reader, TOML_TABLE, ORIGIN_IMPLICIT, mark, table->depth + 1);
             node_add(reader, table, part, next);
@@ -311,7 +311,7 @@ static Status enter_header(TomlReader *reader, Node *table, const Key *key, Toml
 
 static Status open_table(TomlReader *reader, Node *parent, const Key *key, TomlMark mark, Node **table) {
     const KeyPart *last = &key->part[key->count - 1];
-    Node *present = (Node *)find(&parent->value, last->text, last->length);
+    Node *present = (Node *)table_find(&parent->value, last->text, last->length);
     if (!present) {
         *table = node_new(reader, TOML_TABLE, ORIGIN_HEADER, mark, parent->depth + 1);
         node_add(reader, parent, last, *table);
@@ -331,7 +331,7 @@ static Status open_table(TomlReader *reader, Node *parent, const Key *key, TomlM
 
 static Status open_array_element(TomlReader *reader, Node *parent, const Key *key, TomlMark mark, Node **table) {
     const KeyPart *last = &key->part[key->count - 1];
-    Node *array = (Node *)find(&parent->value, last->text, last->length);
+    Node *array = (Node *)table_find(&parent->value, last->text, last->length);
     if (!array) {
         array = node_new(reader, TOML_ARRAY, ORIGIN_ARRAY, mark, parent->depth + 1);
         node_add(reader, parent, last, array);

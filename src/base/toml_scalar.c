@@ -2,6 +2,7 @@
 #include "base/toml_reader.h"
 
 #include "base/text.h"
+#include "base/utf8.h"
 
 #include <errno.h>
 #include <math.h>
@@ -43,33 +44,13 @@ bool toml_skip_newline(TomlReader *reader) {
     return true;
 }
 
-// Bytes of the UTF-8 character at `p`, 0 when it is not one (overlong forms, surrogates and values past U+10FFFF too).
-static size_t utf8_length(const char *p, const char *end) {
-    const unsigned char *u = (const unsigned char *)p;
-    size_t left = (size_t)(end - p), length;
-    if (u[0] < 0x80) return 1;
-    if (u[0] >= 0xc2 && u[0] <= 0xdf)
-        length = 2;
-    else if ((u[0] & 0xf0) == 0xe0)
-        length = 3;
-    else if (u[0] >= 0xf0 && u[0] <= 0xf4)
-        length = 4;
-    else
-        return 0;
-    if (left < length) return 0;
-    for (size_t i = 1; i < length; i++)
-        if ((u[i] & 0xc0) != 0x80) return 0;
-    if ((u[0] == 0xe0 && u[1] < 0xa0) || (u[0] == 0xed && u[1] > 0x9f)) return 0;
-    if ((u[0] == 0xf0 && u[1] < 0x90) || (u[0] == 0xf4 && u[1] > 0x8f)) return 0;
-    return length;
-}
-
 const char *toml_describe(const TomlReader *reader, char out[32]) {
     char c = toml_peek(reader, 0);
     if (!c) return "the end of the document";
     if (c == '\n' || c == '\r') return "the end of the line";
     if (c == '#') return "a comment";
-    snprintf(out, 32, "'%.*s'", (int)utf8_length(reader->at, reader->end), reader->at);
+    unsigned part;
+    snprintf(out, 32, "'%.*s'", (int)utf8_check(reader->at, (size_t)(reader->end - reader->at), &part), reader->at);
     return out;
 }
 
@@ -83,7 +64,7 @@ Status toml_check_characters(TomlReader *reader) {
         if ((c < 0x20 && c != '\t') || c == 0x7f)
             return toml_error(&scan, toml_mark(&scan),
                               "control character U+%04X is not allowed; in a string write \\u%04X", c, c);
-        size_t length = utf8_length(scan.at, scan.end);
+        unsigned part, length = utf8_check(scan.at, (size_t)(scan.end - scan.at), &part);
         if (!length) return toml_error(&scan, toml_mark(&scan), "byte 0x%02X is not valid UTF-8", c);
         scan.at += length;
     }
@@ -110,37 +91,19 @@ static const char *find_close(const char *p, const char *end, char quote, bool m
     return NULL;
 }
 
-static size_t utf8_encode(char *out, uint32_t c) {
-    if (c < 0x80) return out[0] = (char)c, 1;
-    if (c < 0x800) return out[0] = (char)(0xc0 | c >> 6), out[1] = (char)(0x80 | (c & 63)), 2;
-    if (c < 0x10000)
-        return out[0] = (char)(0xe0 | c >> 12), out[1] = (char)(0x80 | (c >> 6 & 63)), out[2] = (char)(0x80 | (c & 63)),
-               3;
-    out[0] = (char)(0xf0 | c >> 18), out[1] = (char)(0x80 | (c >> 12 & 63));
-    out[2] = (char)(0x80 | (c >> 6 & 63)), out[3] = (char)(0x80 | (c & 63));
-    return 4;
-}
-
-static int hex_digit(char c) {
-    if (c >= '0' && c <= '9') return c - '0';
-    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-    if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-    return -1;
-}
-
 // \uXXXX and \UXXXXXXXX, the cursor at the backslash.
 static Status read_code_point(TomlReader *reader, TomlMark mark, char *out, size_t *length) {
     int digits = reader->at[1] == 'u' ? 4 : 8;
     uint32_t code = 0;
     for (int i = 0; i < digits; i++) {
-        int digit = hex_digit(toml_peek(reader, (size_t)(2 + i)));
+        int digit = text_hex_digit(toml_peek(reader, (size_t)(2 + i)));
         if (digit < 0)
             return toml_error(reader, mark, "\\%c takes exactly %d hexadecimal digits", reader->at[1], digits);
         code = code << 4 | (uint32_t)digit;
     }
     if (code > 0x10ffff || (code >= 0xd800 && code <= 0xdfff))
         return toml_error(reader, mark, "U+%04X is not a Unicode character", code);
-    *length += utf8_encode(out + *length, code);
+    *length += utf8_put(code, out + *length);
     reader->at += 2 + digits;
     return NULL;
 }
@@ -285,9 +248,9 @@ static const char *check_datetime(const char *p, size_t length) {
 static bool copy_digits(const char **p, const char *end, int base, char **out) {
     const char *begin = *p;
     for (; *p < end; (*p)++) {
-        int digit = hex_digit(**p);
+        int digit = text_hex_digit(**p);
         if (**p == '_') {
-            if (*p == begin || end - *p < 2 || hex_digit((*p)[1]) < 0) return false;
+            if (*p == begin || end - *p < 2 || text_hex_digit((*p)[1]) < 0) return false;
         } else if (digit >= 0 && digit < base) {
             *(*out)++ = **p;
         } else {

@@ -15,9 +15,11 @@ typedef struct BenchResult {
     double step_seconds; // median
     double spread;       // (slowest - fastest) / median of the timed steps
     double tokens_per_second;
-    double split_ms[CATEGORY_COUNT]; // one profiled step, op by op
-    double gaps_ms;                  // what the split leaves of the median step; a replayed graph may make it negative
-    double start_seconds;            // from nothing to the end of the first step
+    // One more step, run op by op and profiled; slower than the median step where that is a replayed graph.
+    double split_ms[CATEGORY_COUNT];
+    double gaps_ms;                      // of that step, between its ops
+    double split_step_ms;                // all of it: the sum of split_ms and gaps_ms
+    double start_seconds;                // from nothing to the end of the first step
     int64_t predicted_bytes, used_bytes; // by the layout; taken from the device in all, libraries included
     double loss;
 } BenchResult;

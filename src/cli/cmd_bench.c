@@ -84,6 +84,7 @@ static void print_json(const BenchStep *bench, const BenchResult *result, const 
     if (ops->kind == DEVICE_CUDA) // what is free on a CPU's machine changes by itself
         json_object_set_new(json, "memory_used_gib", json_real((double)result->used_bytes / 0x1p30));
     json_object_set_new(json, "start_s", json_real(result->start_seconds));
+    json_object_set_new(json, "split_step_ms", json_real(result->split_step_ms));
     json_object_set_new(json, "split_ms", split);
     json_object_set_new(json, "loss", json_real(result->loss));
     char *text = json_dumps(json, JSON_REAL_PRECISION(6));
@@ -114,7 +115,10 @@ static Status bench_step_command(int argc, char **argv) {
     const ArgCommand command = {
         "hearth bench step --model NAME [options]",
         "Times training steps on random tokens (forward, backward, clip, AdamW) and prints one "
-        "JSON line: median step,\ntok/s, MFU by three conventions, memory, and where the time goes.",
+        "JSON line: median step,\ntok/s, MFU by three conventions, memory, and where the time goes: split_ms, gaps "
+        "included, adds up to\nsplit_step_ms, one more step that runs op by op and is slower than step_ms where a "
+        "graph is "
+        "replayed there.",
         options,
         ARG_COUNT(options),
         0,

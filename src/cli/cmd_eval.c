@@ -19,9 +19,9 @@ typedef struct EvalRequest {
     bool mask;
 } EvalRequest;
 
-static Status measure(const EvalRequest *request, const Samples *samples) {
+static Status print_evaluation(const EvalRequest *request, const Samples *samples) {
     Loaded loaded;
-    MetricsEval eval;
+    Evaluation eval;
     TRY(loaded_open(&loaded, &request->model));
     Status status = NULL;
     const Dataset *dataset = &samples->mix.datasets[0];
@@ -69,7 +69,7 @@ static Status open_samples(EvalRequest *request, const Config *run, Samples *sam
     return samples->windows ? NULL : status_usage("the run has no validation data: give some with --data PATH");
 }
 
-static Status evaluate(EvalRequest *request) {
+static Status evaluate_request(EvalRequest *request) {
     Config run;
     Samples samples;
     bool of_run;
@@ -80,7 +80,7 @@ static Status evaluate(EvalRequest *request) {
             request->model.precision = strcmp(run.train.precision, "fp32") == 0 ? "fp32" : "bf16";
         request->model.seq = (int)request->seq;
         request->model.documents = request->mask;
-        status = measure(request, &samples);
+        status = print_evaluation(request, &samples);
         samples_close(&samples);
     }
     if (of_run) config_free(&run);
@@ -122,7 +122,7 @@ Status cmd_eval(int argc, char **argv) {
             micro_batch > 1 << 16)
             status = status_usage("--seq takes 2 to 4194304, --windows 0 or more, --micro-batch 1 to 65536");
         else
-            status = evaluate(&request);
+            status = evaluate_request(&request);
     }
     free(words.items);
     free(request.paths.items);

@@ -11,6 +11,7 @@
 #include "train/prediction.h"
 #include "train/schedule.h"
 #include "train/setup.h"
+#include "watch/plan_text.h"
 #include "watch/timeline_svg.h"
 
 #include <float.h>

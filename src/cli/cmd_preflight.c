@@ -1,13 +1,15 @@
 // hearth preflight: a short real run before the long one.
+#include "base/text.h"
 #include "cli/args.h"
 #include "cli/commands.h"
 #include "cli/data_commands.h"
 #include "train/preflight.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
-static Status check_length(PreflightOptions *run, const char *tokens) {
+static Status check_run_length(PreflightOptions *run, const char *tokens) {
     if (tokens) TRY(data_parse_count("--tokens", tokens, &run->tokens));
     if (run->tokens < 1) return status_usage("--tokens must be at least 1");
     if (!(run->seconds > 0) || !isfinite(run->seconds))
@@ -15,11 +17,81 @@ static Status check_length(PreflightOptions *run, const char *tokens) {
     return NULL;
 }
 
-static Status read_and_run(const char *path, const ArgList *sets, const PreflightOptions *run) {
+// ---- while it works -------------------------------------------------------------------------------------------------
+
+static void print_search_start(void *context, const PreflightSearch *search) {
+    (void)context;
+    printf("%s, seq %lld, %lld sequences a step, on %s\n", search->model, (long long)search->seq,
+           (long long)search->sequences, search->device);
+    printf("  micro_batch  grad_accum  memory (predicted)          tok/s\n");
+}
+
+static void print_try_start(void *context, const PreflightTry *attempt) {
+    char memory[32];
+    (void)context;
+    printf("  %11lld  %10lld  %10s  %5.1f %%  ", (long long)attempt->micro_batch, (long long)attempt->grad_accum,
+           text_gib(memory, attempt->memory_bytes), 100 * attempt->memory_fraction);
+    fflush(stdout);
+}
+
+static void print_try_end(void *context, const PreflightTry *attempt) {
+    char duration[32];
+    (void)context;
+    switch (attempt->verdict) {
+    case PREFLIGHT_RAN: printf("%15.0f\n", attempt->tokens_per_second); break;
+    case PREFLIGHT_TOO_LARGE: printf("  over %.0f %% of the device: not tried\n", 100 * PREFLIGHT_MEMORY_MAX); break;
+    case PREFLIGHT_NOT_FREE: printf("  more than is free: not tried\n"); break;
+    case PREFLIGHT_TOO_SLOW:
+        printf("  about %s to measure: not tried\n", text_duration(duration, attempt->expected_seconds));
+        break;
+    case PREFLIGHT_FAILED: printf("  %s\n", attempt->message); break;
+    }
+}
+
+static void print_search_end(void *context, const PreflightSearch *search) {
+    const PreflightTry *best = &search->tries[search->best];
+    (void)context;
+    if (search->fastest != search->best)
+        printf("\n%lld is fastest; of those within 1 %% of it, the one nearest to %.0f %% of the memory is taken\n",
+               (long long)search->tries[search->fastest].micro_batch, 100 * PREFLIGHT_MEMORY_WANTED);
+    printf("\nbest: put this into the config\n\n[train]\nmicro_batch = %lld\ngrad_accum = %lld\n",
+           (long long)best->micro_batch, (long long)best->grad_accum);
+    fflush(stdout);
+}
+
+// ---- at the end -----------------------------------------------------------------------------------------------------
+
+static void print_row(const char *what, const char *unit, double scale, PlanOutcome outcome) {
+    printf("  %-18s %12.4g  %12.4g %-6s %+7.1f %%\n", what, outcome.predicted / scale, outcome.measured / scale, unit,
+           plan_error_percent(outcome));
+}
+
+static void print_result(const PreflightResult *result) {
+    printf("\n%lld steps, %lld tokens: loss %.3f -> %.3f, data wait %.1f %%\n", (long long)result->steps,
+           (long long)result->tokens, result->first_loss, result->last_loss, 100 * result->data_wait);
+    if (!result->predicted) {
+        printf("measured: %.0f tok/s, %.2f GiB\n", result->tokens_per_second.measured,
+               result->memory.measured / 0x1p30);
+        return;
+    }
+    printf("\n                        predicted      measured          error\n");
+    print_row("memory", "GiB", 0x1p30, result->memory);
+    print_row("step", "s", 1, result->step);
+    print_row("throughput", "tok/s", 1, result->tokens_per_second);
+}
+
+static Status read_and_run(const char *path, const ArgList *sets, PreflightOptions *run) {
     Config config;
+    PreflightResult result = {0};
     TRY(config_read(&config, path, sets->items, sets->count));
+    run->listener = (PreflightListener){.search_starts = print_search_start,
+                                        .try_starts = print_try_start,
+                                        .try_ends = print_try_end,
+                                        .search_ends = print_search_end};
     Status status = config_check(&config);
-    if (!status) status = preflight_run(&config, run);
+    if (!status) status = preflight_run(&config, run, &result);
+    if (result.step.measured > 0) print_result(&result); // also when the config cannot be written
+    if (!status && run->save) printf("\nwritten to %s\n", run->save);
     config_free(&config);
     return status;
 }
@@ -49,7 +121,7 @@ Status cmd_preflight(int argc, char **argv) {
     Status status = NULL;
     if (!helped) {
         run.search = !no_search;
-        status = check_length(&run, tokens);
+        status = check_run_length(&run, tokens);
         if (!status) status = read_and_run(words.items[0], &sets, &run);
     }
     free(words.items);

@@ -67,7 +67,7 @@ static void stream_text(const Loaded *loaded, Generator *generator, const TokenI
     free(logits);
 }
 
-static Status sample(const LoadedRequest *model, const SampleRequest *request) {
+static Status print_samples(const LoadedRequest *model, const SampleRequest *request) {
     Loaded loaded;
     TRY(sampler_check(&request->sampler));
     TRY(loaded_open(&loaded, model));
@@ -126,7 +126,7 @@ Status cmd_sample(int argc, char **argv) {
         if (request.tokens < 1 || request.tokens > 1 << 20 || request.count < 1 || top_k < 0 || top_k > 1 << 24)
             status = status_usage("--tokens takes 1 to 1048576, --count 1 or more, --top-k 0 or more");
         else
-            status = sample(&model, &request);
+            status = print_samples(&model, &request);
     }
     free(words.items);
     return status;

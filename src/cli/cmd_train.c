@@ -6,6 +6,17 @@
 
 #include <stdlib.h>
 
+// Started by mpirun or srun, this process is one of several ranks. A failure of one ends all, with its message.
+static Status train_ranks(RunOptions *options, int *stopped_by) {
+    World *world;
+    TRY(world_open(&world, NULL));
+    options->world = world;
+    Status status = run_train(options, stopped_by);
+    if (status && world->size > 1) world_abort(world, status);
+    world_close(world);
+    return status;
+}
+
 Status cmd_train(int argc, char **argv) {
     RunOptions options = {0};
     ArgList sets = {0}, words;
@@ -39,7 +50,7 @@ Status cmd_train(int argc, char **argv) {
             status = status_hint(status_usage("hearth train needs a config file"), "usage: %s", command.usage);
         else
             status = launch_ranks(ranks, &launched, &code);
-        if (!status && !launched) status = run_train(&options, &stopped_by);
+        if (!status && !launched) status = train_ranks(&options, &stopped_by);
     }
     free(words.items);
     free(sets.items);

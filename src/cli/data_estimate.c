@@ -4,6 +4,7 @@
 #include "cli/data_commands.h"
 #include "data/estimate.h"
 #include "data/prepare.h"
+#include "data/shard.h"
 
 #include <stdlib.h>
 
@@ -41,7 +42,7 @@ static void estimate_print(const Estimate *estimate, int64_t target, int threads
                text_duration(a, seconds / (threads > 1 ? threads * THREAD_EFFICIENCY : 1)), threads,
                estimate->bytes_per_second / 1e6);
     }
-    double bytes = estimate->vocab_size <= 65536 ? 2 : 4;
+    double bytes = shard_token_bytes((uint64_t)estimate->vocab_size);
     printf("shards of %s, twice that while it runs\n", text_gib(b, estimate->tokens * share * bytes));
 }
 

@@ -38,7 +38,7 @@ typedef struct Counting {
     Status *failures;  // [threads]
 } Counting;
 
-static void batch_add(Batch *batch, const Document *document) {
+static void text_batch_add(Batch *batch, const Document *document) {
     if (batch->count == batch->capacity) {
         batch->capacity = 2 * batch->capacity + 256;
         batch->ends = xrealloc(batch->ends, batch->capacity * sizeof *batch->ends);
@@ -78,7 +78,7 @@ static Status count_documents(Counting *counting, Reader *reader, uint64_t *text
     while (more) {
         TRY(reader_next(reader, &document, &more));
         if (more) {
-            batch_add(&counting->batch, &document);
+            text_batch_add(&counting->batch, &document);
             *text_bytes += document.length;
         }
         if (counting->batch.bytes.length >= BATCH_BYTES || !more) TRY(count_batch(counting));
@@ -150,7 +150,7 @@ static Status choose_pattern(SplitKind *kind, const char *name) {
     return status_hint(status_usage("there is no pattern \"%s\"", name), "choose gpt2, llama3, qwen or gpt4o");
 }
 
-static Status train(Options *options) {
+static Status tokenizer_train(Options *options) {
     if (!options->inputs.count || !options->output)
         return status_hint(status_usage("data train-tokenizer needs --input and --output"),
                            "hearth data train-tokenizer --help");
@@ -206,7 +206,7 @@ Status data_train_tokenizer(int argc, char **argv) {
             xrealloc(options.inputs.items, (size_t)(options.inputs.count + 1) * sizeof *options.inputs.items);
         options.inputs.items[options.inputs.count++] = words.items[i];
     }
-    if (!status && !helped) status = train(&options);
+    if (!status && !helped) status = tokenizer_train(&options);
     free(words.items);
     free(options.inputs.items);
     free(options.special.items);

@@ -109,7 +109,7 @@ static size_t merge_by_scan(BpeState *state, size_t count) {
     return count;
 }
 
-static void heap_sift_down(uint64_t *heap, size_t count, size_t at) {
+static void merge_heap_sink(uint64_t *heap, size_t count, size_t at) {
     uint64_t value = heap[at];
     for (size_t child; (child = 2 * at + 1) < count; at = child) {
         if (child + 1 < count && heap[child + 1] < heap[child]) child++;
@@ -119,7 +119,7 @@ static void heap_sift_down(uint64_t *heap, size_t count, size_t at) {
     heap[at] = value;
 }
 
-static void heap_push(uint64_t *heap, size_t *count, uint64_t value) {
+static void merge_heap_push(uint64_t *heap, size_t *count, uint64_t value) {
     size_t at = (*count)++;
     for (; at > 0 && value < heap[(at - 1) / 2]; at = (at - 1) / 2)
         heap[at] = heap[(at - 1) / 2];
@@ -128,9 +128,9 @@ static void heap_push(uint64_t *heap, size_t *count, uint64_t value) {
 
 // Entries are rank << 32 | position, and good while the position still has that rank. Each merge takes one entry away
 // and adds two at most, and there are fewer than `count` merges, so 3 * count entries are enough.
-static void heap_add(BpeState *state, size_t *heap_count, uint32_t at) {
+static void merge_heap_add(BpeState *state, size_t *heap_count, uint32_t at) {
     if (state->merges[at] == NO_MERGE) return;
-    heap_push(state->heap, heap_count, (state->merges[at] & ~(uint64_t)UINT32_MAX) | at);
+    merge_heap_push(state->heap, heap_count, (state->merges[at] & ~(uint64_t)UINT32_MAX) | at);
 }
 
 static size_t merge_by_heap(BpeState *state, size_t count) {
@@ -145,11 +145,11 @@ static size_t merge_by_heap(BpeState *state, size_t count) {
         if (merges[i] != NO_MERGE) heap[heap_count++] = (merges[i] & ~(uint64_t)UINT32_MAX) | i;
     }
     for (size_t i = heap_count / 2; i-- > 0;)
-        heap_sift_down(heap, heap_count, i);
+        merge_heap_sink(heap, heap_count, i);
     while (heap_count > 0) {
         uint64_t top = heap[0];
         heap[0] = heap[--heap_count];
-        heap_sift_down(heap, heap_count, 0);
+        merge_heap_sink(heap, heap_count, 0);
         uint32_t at = (uint32_t)top;
         if (merges[at] == NO_MERGE || merges[at] >> 32 != top >> 32) continue;
         uint32_t gone = next[at], after = next[gone];
@@ -159,12 +159,12 @@ static size_t merge_by_heap(BpeState *state, size_t count) {
         if (after < count) {
             previous[after] = at;
             merges[at] = pair_merge(bpe, ids[at], ids[after]);
-            heap_add(state, &heap_count, at);
+            merge_heap_add(state, &heap_count, at);
         }
         if (at > 0) {
             uint32_t before = previous[at];
             merges[before] = pair_merge(bpe, ids[before], ids[at]);
-            heap_add(state, &heap_count, before);
+            merge_heap_add(state, &heap_count, before);
         }
     }
     size_t left = 0;
@@ -190,13 +190,7 @@ static size_t merge_word(BpeState *state, const uint8_t *word, size_t length) {
     return count <= SCAN_MOST ? merge_by_scan(state, count) : merge_by_heap(state, count);
 }
 
-static void append(TokenIds *out, const uint32_t *ids, size_t count) {
-    token_ids_reserve(out, count);
-    memcpy(out->ids + out->count, ids, count * sizeof *ids);
-    out->count += count;
-}
-
-static uint32_t find_known(const Bpe *bpe, BpeKey key, const uint8_t *word, size_t length) {
+static uint32_t known_word_find(const Bpe *bpe, BpeKey key, const uint8_t *word, size_t length) {
     uint64_t hash = bpe_hash(key.low, key.high);
     size_t mask = ((size_t)1 << bpe->known_bits) - 1;
     for (size_t slot = hash >> (64 - bpe->known_bits);; slot = (slot + 1) & mask) {
@@ -212,10 +206,10 @@ static uint32_t find_known(const Bpe *bpe, BpeKey key, const uint8_t *word, size
 void bpe_encode_new(BpeState *state, const uint8_t *word, size_t length, TokenIds *out) {
     assert(length > 0 && length <= BPE_SHORT_WORD);
     BpeKey key = bpe_short_key(word, length, word + length);
-    uint32_t whole = find_known(state->bpe, key, word, length);
+    uint32_t whole = known_word_find(state->bpe, key, word, length);
     size_t count = whole != BPE_NONE ? 1 : merge_word(state, word, length);
     const uint32_t *ids = whole != BPE_NONE ? &whole : state->ids;
-    append(out, ids, count);
+    token_ids_add(out, ids, count);
     bpe_words_add(&state->cache, key, word, length, ids, count);
 }
 
@@ -225,14 +219,14 @@ void bpe_encode_long(BpeState *state, const uint8_t *word, size_t length, TokenI
         key = bpe_long_key(word, length);
         const BpeWord *found = bpe_words_find_long(&state->cache, key, word, length);
         if (found) {
-            append(out, bpe_word_ids(&state->cache, found), found->count);
+            token_ids_add(out, bpe_word_ids(&state->cache, found), found->count);
             return;
         }
     }
     uint32_t whole = state->bpe->ignore_merges ? vocab_find(&state->bpe->vocab, word, length) : VOCAB_NONE;
     size_t count = whole != VOCAB_NONE ? 1 : merge_word(state, word, length);
     const uint32_t *ids = whole != VOCAB_NONE ? &whole : state->ids;
-    append(out, ids, count);
+    token_ids_add(out, ids, count);
     if (length <= BPE_LONG_WORD) bpe_words_add(&state->cache, key, word, length, ids, count);
 }
 
@@ -240,7 +234,7 @@ void bpe_encode_long(BpeState *state, const uint8_t *word, size_t length, TokenI
 
 // Words that are one token: all of the vocabulary with ignore_merges, else the tokens that merging makes of their
 // bytes.
-static void add_known_words(Bpe *bpe) {
+static void known_words_add(Bpe *bpe) {
     bpe->known_bits = 10;
     while ((size_t)1 << bpe->known_bits < 2 * bpe->vocab.size)
         bpe->known_bits++;
@@ -279,7 +273,7 @@ void bpe_build(Bpe *bpe, const BpeMerge *merges, size_t count) {
             bpe->byte_pairs[left << 8 | right] = both ? pair_merge(bpe, left_id, right_id) : NO_MERGE;
         }
     }
-    add_known_words(bpe);
+    known_words_add(bpe);
 }
 
 void bpe_free(Bpe *bpe) {

@@ -33,11 +33,11 @@ const uint8_t *bpe_count_word(const BpeCounts *counts, const BpeCount *entry, ui
     return space;
 }
 
-static size_t slot_of(const BpeCounts *counts, uint64_t low, uint64_t high) {
+static size_t word_slot_of(const BpeCounts *counts, uint64_t low, uint64_t high) {
     return bpe_hash(low, high) >> (64 - counts->bits);
 }
 
-static void double_entries(BpeCounts *counts) {
+static void word_entries_double(BpeCounts *counts) {
     BpeCount *old = counts->entries;
     size_t old_count = (size_t)1 << counts->bits;
     counts->bits++;
@@ -45,7 +45,7 @@ static void double_entries(BpeCounts *counts) {
     size_t mask = ((size_t)1 << counts->bits) - 1;
     for (size_t i = 0; i < old_count; i++) {
         if (!old[i].high) continue;
-        size_t slot = slot_of(counts, old[i].low, old[i].high);
+        size_t slot = word_slot_of(counts, old[i].low, old[i].high);
         while (counts->entries[slot].high)
             slot = (slot + 1) & mask;
         counts->entries[slot] = old[i];
@@ -53,29 +53,29 @@ static void double_entries(BpeCounts *counts) {
     free(old);
 }
 
-static void add_new(BpeCounts *counts, size_t slot, BpeCount entry) {
+static void word_add_new(BpeCounts *counts, size_t slot, BpeCount entry) {
     counts->entries[slot] = entry;
-    if (++counts->used >= (size_t)1 << (counts->bits - 1)) double_entries(counts);
+    if (++counts->used >= (size_t)1 << (counts->bits - 1)) word_entries_double(counts);
 }
 
 static inline __attribute__((always_inline)) void add_short(BpeCounts *counts, BpeKey key, uint64_t times) {
     size_t mask = ((size_t)1 << counts->bits) - 1;
-    for (size_t slot = slot_of(counts, key.low, key.high);; slot = (slot + 1) & mask) {
+    for (size_t slot = word_slot_of(counts, key.low, key.high);; slot = (slot + 1) & mask) {
         BpeCount *entry = &counts->entries[slot];
         if (entry->low == key.low && entry->high == key.high) {
             entry->count += times;
             return;
         }
         if (entry->high) continue;
-        add_new(counts, slot, (BpeCount){key.low, key.high, times, 0});
+        word_add_new(counts, slot, (BpeCount){key.low, key.high, times, 0});
         return;
     }
 }
 
-static void add_long(BpeCounts *counts, const uint8_t *word, size_t length, uint64_t times) {
+static void word_add_long(BpeCounts *counts, const uint8_t *word, size_t length, uint64_t times) {
     uint64_t low = bpe_long_key(word, length).low, high = LONG_MARK | length;
     size_t mask = ((size_t)1 << counts->bits) - 1;
-    for (size_t slot = slot_of(counts, low, high);; slot = (slot + 1) & mask) {
+    for (size_t slot = word_slot_of(counts, low, high);; slot = (slot + 1) & mask) {
         BpeCount *entry = &counts->entries[slot];
         if (entry->low == low && entry->high == high && !memcmp(counts->bytes.data + entry->offset, word, length)) {
             entry->count += times;
@@ -84,7 +84,7 @@ static void add_long(BpeCounts *counts, const uint8_t *word, size_t length, uint
         if (entry->high) continue;
         size_t offset = counts->bytes.length;
         text_buffer_add(&counts->bytes, (const char *)word, length);
-        add_new(counts, slot, (BpeCount){low, high, times, offset});
+        word_add_new(counts, slot, (BpeCount){low, high, times, offset});
         return;
     }
 }
@@ -98,14 +98,14 @@ static inline __attribute__((always_inline)) void count_words(BpeCounts *counts,
         if (length <= BPE_SHORT_WORD)
             add_short(counts, bpe_short_key(at, length, limit), 1);
         else
-            add_long(counts, at, length, 1);
+            word_add_long(counts, at, length, 1);
         at = stop;
     }
 }
 
 Status bpe_counts_add_text(BpeCounts *counts, SplitKind pattern, bool nfc, const char *text, size_t length) {
     const uint8_t *begin = (const uint8_t *)text;
-    if (length && utf8_find_malformed(begin, begin + length)) {
+    if (length && utf8_first_malformed(begin, length) < length) {
         counts->repaired.length = 0;
         utf8_repair(&counts->repaired, begin, length);
         begin = (const uint8_t *)counts->repaired.data;
@@ -142,6 +142,6 @@ void bpe_counts_add_all(BpeCounts *counts, const BpeCounts *more) {
         if (length <= BPE_SHORT_WORD)
             add_short(counts, (BpeKey){entry->low, entry->high}, entry->count);
         else
-            add_long(counts, word, length, entry->count);
+            word_add_long(counts, word, length, entry->count);
     }
 }

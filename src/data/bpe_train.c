@@ -48,12 +48,12 @@ typedef struct Trainer {
 
 // --- heap: highest count first, then the lowest ids -----------------------------------------------------------------
 
-static bool comes_before(const HeapEntry *a, const HeapEntry *b) {
+static bool pair_comes_before(const HeapEntry *a, const HeapEntry *b) {
     if (a->count != b->count) return a->count > b->count;
     return a->left != b->left ? a->left < b->left : a->right < b->right;
 }
 
-static void heap_push(Trainer *trainer, uint32_t pair_index) {
+static void pair_heap_push(Trainer *trainer, uint32_t pair_index) {
     const Pair *pair = &trainer->pairs[pair_index];
     HeapEntry entry = {pair->count, pair->left, pair->right, pair_index};
     if (trainer->heap_count == trainer->heap_capacity) {
@@ -62,17 +62,17 @@ static void heap_push(Trainer *trainer, uint32_t pair_index) {
     }
     HeapEntry *heap = trainer->heap;
     size_t at = trainer->heap_count++;
-    for (; at > 0 && comes_before(&entry, &heap[(at - 1) / 2]); at = (at - 1) / 2)
+    for (; at > 0 && pair_comes_before(&entry, &heap[(at - 1) / 2]); at = (at - 1) / 2)
         heap[at] = heap[(at - 1) / 2];
     heap[at] = entry;
 }
 
-static HeapEntry heap_pop(Trainer *trainer) {
+static HeapEntry pair_heap_pop(Trainer *trainer) {
     HeapEntry *heap = trainer->heap, top = heap[0], last = heap[--trainer->heap_count];
     size_t at = 0;
     for (size_t child; (child = 2 * at + 1) < trainer->heap_count; at = child) {
-        if (child + 1 < trainer->heap_count && comes_before(&heap[child + 1], &heap[child])) child++;
-        if (!comes_before(&heap[child], &last)) break;
+        if (child + 1 < trainer->heap_count && pair_comes_before(&heap[child + 1], &heap[child])) child++;
+        if (!pair_comes_before(&heap[child], &last)) break;
         heap[at] = heap[child];
     }
     heap[at] = last;
@@ -86,7 +86,7 @@ static size_t pair_slot(const Trainer *trainer, uint32_t left, uint32_t right) {
     return (key * 0x9e3779b97f4a7c15u) >> (64 - trainer->slot_bits);
 }
 
-static void double_slots(Trainer *trainer) {
+static void pair_slots_double(Trainer *trainer) {
     free(trainer->slots);
     trainer->slot_bits++;
     trainer->slots = xcalloc((size_t)1 << trainer->slot_bits, sizeof *trainer->slots);
@@ -113,7 +113,7 @@ static uint32_t pair_get(Trainer *trainer, uint32_t left, uint32_t right) {
     uint32_t index = (uint32_t)trainer->pair_count++;
     trainer->pairs[index] = (Pair){.left = left, .right = right};
     trainer->slots[slot] = index + 1;
-    if (trainer->pair_count > (size_t)1 << (trainer->slot_bits - 1)) double_slots(trainer);
+    if (trainer->pair_count > (size_t)1 << (trainer->slot_bits - 1)) pair_slots_double(trainer);
     return index;
 }
 
@@ -141,11 +141,11 @@ static void pair_take(Trainer *trainer, uint32_t left, uint32_t right, uint64_t 
     trainer->pairs[pair_get(trainer, left, right)].count -= (int64_t)count;
 }
 
-static void push_touched(Trainer *trainer) {
+static void touched_pairs_push(Trainer *trainer) {
     for (size_t i = 0; i < trainer->touched_count; i++) {
         Pair *pair = &trainer->pairs[trainer->touched[i]];
         pair->touched = false;
-        if (pair->count > 0) heap_push(trainer, trainer->touched[i]);
+        if (pair->count > 0) pair_heap_push(trainer, trainer->touched[i]);
     }
     trainer->touched_count = 0;
 }
@@ -182,7 +182,7 @@ static void load_words(Trainer *trainer, const BpeCounts *counts, const uint32_t
         for (uint32_t i = 0; i + 1 < word->length; i++)
             pair_add(trainer, word->symbols[i], word->symbols[i + 1], w, word->count);
     }
-    push_touched(trainer);
+    touched_pairs_push(trainer);
 }
 
 // Joins every left, right of one word into `id` and keeps the counts of all pairs right.
@@ -260,10 +260,10 @@ static void run_merges(BpeTraining *training, Trainer *trainer, const BpeTrainOp
     size_t capacity = 0;
     TextBuffer text = {0};
     while (training->token_count < (size_t)options->vocab_size && trainer->heap_count > 0) {
-        HeapEntry top = heap_pop(trainer);
+        HeapEntry top = pair_heap_pop(trainer);
         Pair *pair = &trainer->pairs[top.pair];
         if (pair->count != top.count) { // it lost occurrences since
-            if (pair->count > 0 && pair->count < top.count) heap_push(trainer, top.pair);
+            if (pair->count > 0 && pair->count < top.count) pair_heap_push(trainer, top.pair);
             continue;
         }
         if (top.count < least) break;
@@ -284,7 +284,7 @@ static void run_merges(BpeTraining *training, Trainer *trainer, const BpeTrainOp
             merge_in_word(trainer, words[i], top.left, top.right, id);
         free(words);
         trainer->pairs[top.pair].count = 0;
-        push_touched(trainer);
+        touched_pairs_push(trainer);
         if (options->progress && training->token_count % 256 == 0)
             options->progress((int64_t)training->token_count, options->vocab_size, options->progress_context);
     }

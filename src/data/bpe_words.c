@@ -17,12 +17,6 @@ void bpe_words_free(BpeWords *words) {
     *words = (BpeWords){0};
 }
 
-void token_ids_reserve(TokenIds *ids, size_t more) {
-    if (ids->capacity - ids->count >= more) return;
-    ids->capacity = ids->count + more + ids->capacity / 2 + 256;
-    ids->ids = xrealloc(ids->ids, ids->capacity * sizeof *ids->ids);
-}
-
 BpeKey bpe_long_key(const uint8_t *word, size_t length) {
     uint64_t low = length, high = 0;
     const uint8_t *end = word + length;
@@ -39,14 +33,14 @@ BpeKey bpe_long_key(const uint8_t *word, size_t length) {
 }
 
 // The slot of a key is that of its hash; long words differ by their offset, which is no part of it.
-static size_t first_slot(const BpeWords *words, BpeKey key) {
+static size_t word_slot(const BpeWords *words, BpeKey key) {
     bool is_long = key.high >> 56 == 0xff;
     return bpe_hash(key.low, is_long ? key.high >> 32 : key.high) >> (64 - words->bits);
 }
 
 const BpeWord *bpe_words_find_long(const BpeWords *words, BpeKey key, const uint8_t *text, size_t length) {
     size_t mask = ((size_t)1 << words->bits) - 1;
-    for (size_t slot = first_slot(words, key);; slot = (slot + 1) & mask) {
+    for (size_t slot = word_slot(words, key);; slot = (slot + 1) & mask) {
         const BpeWord *word = &words->words[slot];
         if (!word->high) return NULL;
         if (word->low == key.low && word->high >> 32 == key.high >> 32 &&
@@ -55,28 +49,28 @@ const BpeWord *bpe_words_find_long(const BpeWords *words, BpeKey key, const uint
     }
 }
 
-static void place(BpeWords *words, const BpeWord *word) {
+static void word_place(BpeWords *words, const BpeWord *word) {
     size_t mask = ((size_t)1 << words->bits) - 1;
-    size_t slot = first_slot(words, (BpeKey){word->low, word->high});
+    size_t slot = word_slot(words, (BpeKey){word->low, word->high});
     while (words->words[slot].high)
         slot = (slot + 1) & mask;
     words->words[slot] = *word;
     words->used++;
 }
 
-static void double_slots(BpeWords *words) {
+static void word_slots_double(BpeWords *words) {
     BpeWord *old = words->words;
     size_t count = (size_t)1 << words->bits;
     words->bits++;
     words->words = xcalloc((size_t)1 << words->bits, sizeof *words->words);
     words->used = 0;
     for (size_t i = 0; i < count; i++) {
-        if (old[i].high) place(words, &old[i]);
+        if (old[i].high) word_place(words, &old[i]);
     }
     free(old);
 }
 
-static void forget_all(BpeWords *words) {
+static void words_forget(BpeWords *words) {
     memset(words->words, 0, sizeof *words->words << words->bits);
     words->used = 0;
     words->long_lists.count = 0;
@@ -87,9 +81,9 @@ void bpe_words_add(BpeWords *words, BpeKey key, const uint8_t *text, size_t leng
     size_t slots = (size_t)1 << words->bits;
     if (words->used >= slots - slots / 3) {
         if (words->bits < BPE_WORDS_MOST_BITS)
-            double_slots(words);
+            word_slots_double(words);
         else
-            forget_all(words);
+            words_forget(words);
     }
     BpeWord word = {.low = key.low, .high = key.high, .count = (uint32_t)count};
     if (length > BPE_SHORT_WORD) {
@@ -109,5 +103,5 @@ void bpe_words_add(BpeWords *words, BpeKey key, const uint8_t *text, size_t leng
         memcpy(words->long_lists.ids + words->long_lists.count, ids, count * sizeof *ids);
         words->long_lists.count += count;
     }
-    place(words, &word);
+    word_place(words, &word);
 }

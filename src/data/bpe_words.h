@@ -1,7 +1,7 @@
 // Words (pre-tokens) and their ids: an open-addressing table whose short words are compared as two integers.
 #pragma once
 
-#include "data/tokenizer.h"
+#include "data/token_ids.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -36,7 +36,6 @@ typedef struct BpeKey {
 void bpe_words_init(BpeWords *words, unsigned bits);
 void bpe_words_free(BpeWords *words);
 void bpe_words_add(BpeWords *words, BpeKey key, const uint8_t *text, size_t length, const uint32_t *ids, size_t count);
-void token_ids_reserve(TokenIds *ids, size_t more);
 
 static inline uint64_t bpe_hash(uint64_t low, uint64_t high) {
     unsigned __int128 product = (unsigned __int128)(low ^ 0x9e3779b97f4a7c15u) * (high ^ 0xd6e8feb86659fd93u);

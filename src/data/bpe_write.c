@@ -10,20 +10,20 @@
 #define NO_PART UINT32_MAX
 
 // The spelling of a token in the byte alphabet; special tokens stand as they are.
-static void spell(const BpeTraining *training, const BpeTrainOptions *options, uint32_t id, TextBuffer *out) {
+static void token_spell(const BpeTraining *training, const BpeTrainOptions *options, uint32_t id, TextBuffer *out) {
     const BpeToken *token = &training->tokens[id];
     if (id < training->first_byte) {
         text_buffer_format(out, "%s", options->special[id]);
     } else if (token->left != NO_PART) {
-        spell(training, options, token->left, out);
-        spell(training, options, token->right, out);
+        token_spell(training, options, token->left, out);
+        token_spell(training, options, token->right, out);
     } else { // bytes come in the order of their characters
         uint32_t character = 0;
         for (uint32_t left = id - training->first_byte;; character++) {
             if (vocab_char_byte(character) >= 0 && left-- == 0) break;
         }
         uint8_t bytes[4];
-        text_buffer_add(out, (const char *)bytes, unicode_encode(character, bytes));
+        text_buffer_add(out, (const char *)bytes, utf8_put(character, bytes));
     }
 }
 
@@ -32,7 +32,7 @@ static json_t *model_json(const BpeTraining *training, const BpeTrainOptions *op
     json_t **spelled = xmalloc(training->token_count * sizeof *spelled);
     for (uint32_t id = 0; id < training->token_count; id++) {
         TextBuffer text = {0};
-        spell(training, options, id, &text);
+        token_spell(training, options, id, &text);
         json_object_set_new(vocab, text.data, json_integer(id));
         spelled[id] = json_string(text.data);
         text_buffer_free(&text);

@@ -1,6 +1,7 @@
 #include "data/estimate.h"
 
 #include "base/clock.h"
+#include "base/stats.h"
 #include "base/text.h"
 #include "data/tokenizer.h"
 
@@ -68,11 +69,6 @@ static Status file_sample(Sample *sample, const ReaderOptions *options, const ch
     }
     reader_close(reader);
     return status;
-}
-
-static int double_order(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
 }
 
 // Of the second half of what was found, when caches are warm; 0 when nothing was tokenized.

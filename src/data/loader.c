@@ -20,7 +20,7 @@ struct Loader {
     bool stop;
 };
 
-static void batch_fill(const Loader *loader, LoaderBatch *batch, uint64_t number) {
+static void micro_batch_fill(const Loader *loader, LoaderBatch *batch, uint64_t number) {
     int seq = loader->samples->seq;
     uint64_t micro = (uint64_t)loader->micro_batch;
     batch->first_sample = loader->first_sample + (number * (uint64_t)loader->ranks + (uint64_t)loader->rank) * micro;
@@ -43,7 +43,7 @@ static void *loader_main(void *argument) {
         }
         uint64_t number = loader->made;
         pthread_mutex_unlock(&loader->lock);
-        batch_fill(loader, &loader->ring[number % (uint64_t)loader->depth], number);
+        micro_batch_fill(loader, &loader->ring[number % (uint64_t)loader->depth], number);
         pthread_mutex_lock(&loader->lock);
         loader->made++;
         pthread_cond_signal(&loader->filled);

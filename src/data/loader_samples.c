@@ -37,7 +37,7 @@ uint64_t samples_permute(uint64_t index, uint64_t count, uint64_t seed, uint64_t
 // ---- opening -------------------------------------------------------------------------------------------------------
 
 // Moves the datasets over; an empty split adds nothing and is closed.
-static void take_all(Mix *mix, Mix *from, double weight) {
+static void mix_take_all(Mix *mix, Mix *from, double weight) {
     size_t count = mix->count + from->count;
     mix->datasets = xrealloc(mix->datasets, count * sizeof *mix->datasets);
     mix->weights = xrealloc(mix->weights, count * sizeof *mix->weights);
@@ -52,7 +52,7 @@ static void take_all(Mix *mix, Mix *from, double weight) {
     from->count = 0; // what is left of it is closed as usual
 }
 
-static Status open_one(Samples *samples, const SamplesRequest *request, const char *path, double weight) {
+static Status samples_open_one(Samples *samples, const SamplesRequest *request, const char *path, double weight) {
     Mix mix;
     TRY(mix_open(&mix, path, request->split, request->deep));
     if (mix_is_file(path)) samples->weighted = true;
@@ -61,13 +61,13 @@ static Status open_one(Samples *samples, const SamplesRequest *request, const ch
         if (!mix.datasets[i].token_count)
             status = status_usage("%s has no tokens in its split \"%s\" and cannot have a share", mix.datasets[i].path,
                                   request->split);
-    if (!status) take_all(&samples->mix, &mix, weight);
+    if (!status) mix_take_all(&samples->mix, &mix, weight);
     mix_close(&mix);
     return status;
 }
 
-static Status open_path(Samples *samples, const SamplesRequest *request, const char *path, double weight) {
-    if (!strpbrk(path, "*?[") || file_exists(path)) return open_one(samples, request, path, weight);
+static Status samples_open_path(Samples *samples, const SamplesRequest *request, const char *path, double weight) {
+    if (!strpbrk(path, "*?[") || file_exists(path)) return samples_open_one(samples, request, path, weight);
     glob_t found;
     if (glob(path, 0, NULL, &found) != 0) {
         globfree(&found);
@@ -75,12 +75,12 @@ static Status open_path(Samples *samples, const SamplesRequest *request, const c
     }
     Status status = NULL;
     for (size_t i = 0; i < found.gl_pathc && !status; i++)
-        status = open_one(samples, request, found.gl_pathv[i], weight / (double)found.gl_pathc);
+        status = samples_open_one(samples, request, found.gl_pathv[i], weight / (double)found.gl_pathc);
     globfree(&found);
     return status;
 }
 
-static Status count_windows(Samples *samples) {
+static Status samples_count_windows(Samples *samples) {
     Mix *mix = &samples->mix;
     samples->first_window = xcalloc(mix->count + 1, sizeof *samples->first_window);
     for (size_t i = 0; i < mix->count; i++) {
@@ -112,8 +112,8 @@ Status samples_open(Samples *samples, const SamplesRequest *request) {
                          .weighted = request->weights != NULL};
     Status status = request->path_count ? NULL : status_usage("no data is named");
     for (int i = 0; i < request->path_count && !status; i++)
-        status = open_path(samples, request, request->paths[i], request->weights ? request->weights[i] : 1);
-    if (!status) status = count_windows(samples);
+        status = samples_open_path(samples, request, request->paths[i], request->weights ? request->weights[i] : 1);
+    if (!status) status = samples_count_windows(samples);
     if (!status) mix_set_shares(&samples->mix);
     if (status) samples_close(samples);
     return status;
@@ -128,7 +128,7 @@ void samples_close(Samples *samples) {
 // ---- reading -------------------------------------------------------------------------------------------------------
 
 // The dataset and the first token of sample `index`.
-static const Dataset *locate(const Samples *samples, uint64_t index, uint64_t *token) {
+static const Dataset *sample_locate(const Samples *samples, uint64_t index, uint64_t *token) {
     size_t which = 0;
     uint64_t window;
     if (samples->weighted) {
@@ -160,7 +160,7 @@ typedef struct DocumentWalk {
     uint64_t document;
 } DocumentWalk;
 
-static DocumentWalk walk_start(const Dataset *dataset, uint64_t first) {
+static DocumentWalk document_walk_start(const Dataset *dataset, uint64_t first) {
     size_t low = 0, high = dataset->shard_count;
     while (high - low > 1) {
         size_t middle = (low + high) / 2;
@@ -181,7 +181,7 @@ static DocumentWalk walk_start(const Dataset *dataset, uint64_t first) {
     return (DocumentWalk){dataset, low, from};
 }
 
-static bool walk_next(DocumentWalk *walk, uint64_t last, uint64_t *start) {
+static bool document_walk_next(DocumentWalk *walk, uint64_t last, uint64_t *start) {
     for (; walk->shard < walk->dataset->shard_count; walk->shard++, walk->document = 0) {
         const Shard *shard = &walk->dataset->shards[walk->shard];
         if (walk->document >= shard->header->document_count) continue;
@@ -194,7 +194,7 @@ static bool walk_next(DocumentWalk *walk, uint64_t last, uint64_t *start) {
 int samples_read(const Samples *samples, uint64_t index, int32_t *ids, int32_t *targets, int32_t *doc_start) {
     int seq = samples->seq;
     uint64_t first, start;
-    const Dataset *dataset = locate(samples, index, &first);
+    const Dataset *dataset = sample_locate(samples, index, &first);
     uint32_t *tokens = (uint32_t *)targets; // read in place, then shifted: int32_t and uint32_t may alias
     dataset_read(dataset, first, (uint64_t)seq, tokens);
     memcpy(ids, tokens, (size_t)seq * sizeof *ids);
@@ -206,8 +206,8 @@ int samples_read(const Samples *samples, uint64_t index, int32_t *ids, int32_t *
     if (doc_start) memset(doc_start, 0, (size_t)seq * sizeof *doc_start);
     if (!samples->mask_documents) return valid;
     uint64_t previous = first;
-    DocumentWalk walk = walk_start(dataset, first);
-    while (walk_next(&walk, first + (uint64_t)seq, &start)) {
+    DocumentWalk walk = document_walk_start(dataset, first);
+    while (document_walk_next(&walk, first + (uint64_t)seq, &start)) {
         if (start == previous) continue; // an empty document
         int position = (int)(start - first);
         targets[position - 1] = -1;
@@ -225,10 +225,10 @@ int64_t samples_targets(const Samples *samples, uint64_t first, uint64_t count) 
     if (!samples->mask_documents) return valid;
     for (uint64_t i = first; i < first + count; i++) {
         uint64_t token, start, previous;
-        const Dataset *dataset = locate(samples, i, &token);
+        const Dataset *dataset = sample_locate(samples, i, &token);
         previous = token;
-        DocumentWalk walk = walk_start(dataset, token);
-        while (walk_next(&walk, token + (uint64_t)samples->seq, &start)) {
+        DocumentWalk walk = document_walk_start(dataset, token);
+        while (document_walk_next(&walk, token + (uint64_t)samples->seq, &start)) {
             valid -= start != previous;
             previous = start;
         }

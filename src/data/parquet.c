@@ -2,8 +2,8 @@
 #include "data/parquet.h"
 
 #include "base/text.h"
+#include "base/utf8.h"
 #include "data/reader_source.h"
-#include "data/reader_utf8.h"
 
 #include <stdlib.h>
 
@@ -33,7 +33,7 @@ static Status row_read(ParquetSource *parquet, ParquetValue *text, ParquetValue 
 }
 
 static Status document_check(ParquetSource *parquet, const ParquetValue *text) {
-    size_t malformed = utf8_first_invalid(text->data, text->length);
+    size_t malformed = utf8_first_malformed(text->data, text->length);
     if (text->length <= READER_DOCUMENT_LIMIT && malformed == text->length) return NULL;
     Status status =
         text->length > READER_DOCUMENT_LIMIT

@@ -2,11 +2,10 @@
 //
 // 1. Scatter: read, filter, drop duplicates, tokenize; kept documents go to units (prepare_unit.h), which are also the
 //    journal. Documents are taken in reading order whatever the number of threads.
-// 2. Gather: the units merged by document hash, which is a shuffle of all documents that depends on their texts and the
-// seed
-//    only. The first tokens of that order are val, the next test, the rest train; so a document's split follows from
-//    its hash. A split with a target gets exactly that many tokens: its last document is cut, and ends with
-//    end-of-text; the rest of it is in no split, and counted.
+// 2. Gather: the units merged by document hash, which is a shuffle of all documents that depends on their texts and
+//    the seed only. The first tokens of that order are val, the next test, the rest train; so a document's split
+//    follows from its hash. A split with a target gets exactly that many tokens: its last document is cut, and ends
+//    with end-of-text; the rest of it is in no split, and counted.
 //
 // Both work below output/work. Last, the shards move up into the place of a former dataset, and dataset.json is
 // written: until then that one can be used. A killed run resumes with the last whole unit, or with the merge; the
@@ -41,4 +40,5 @@ typedef struct PrepareOptions {
 
 PrepareOptions prepare_defaults(void);
 Status prepare_run(const PrepareOptions *options);
+int64_t prepare_end_of_text(const PrepareOptions *options, const Tokenizer *tokenizer); // -1: neither names one
 int prepare_threads(int asked); // what `threads` becomes on this machine

@@ -1,6 +1,7 @@
 #include "data/prepare_dedup.h"
 
 #include "base/file.h"
+#include "base/io.h"
 #include "base/text.h"
 
 #include <errno.h>
@@ -60,8 +61,8 @@ DedupSet *dedup_new(const char *directory, size_t entries) {
 void dedup_free(DedupSet *set) {
     if (!set) return;
     for (size_t i = 0; i < set->run_count; i++) {
-        if (set->runs[i].fd >= 0) close(set->runs[i].fd);
-        unlink(set->runs[i].path);
+        if (set->runs[i].fd >= 0) io_close(set->runs[i].fd);
+        io_unlink(set->runs[i].path);
         free(set->runs[i].path);
         free(set->runs[i].bloom);
     }
@@ -106,8 +107,7 @@ static bool bloom_has(const Run *run, DocumentHash hash) {
 Status bytes_read(int fd, void *data, size_t size, uint64_t offset, const char *path) {
     char *to = data;
     while (size > 0) {
-        ssize_t n = pread(fd, to, size, (off_t)offset);
-        if (n < 0 && errno == EINTR) continue;
+        ssize_t n = io_read_at(fd, to, size, (int64_t)offset);
         if (n < 0) return status_errno("cannot read %s", path);
         if (n == 0) return status_runtime("%s became shorter while it was read", path);
         to += n;
@@ -152,7 +152,7 @@ static Status run_write(DedupSet *set) {
     *run = (Run){.count = count, .bloom_bits = (uint64_t)count * BLOOM_BITS + 64};
     run->path = text_format("%s/dedup-%zu.run", set->directory, set->run_count);
     run->bloom = xcalloc(run->bloom_bits / 8 + 1, 1);
-    run->fd = open(run->path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    run->fd = io_open(run->path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     set->run_count++;
     if (run->fd < 0) return status_errno("cannot write %s", run->path);
     TRY(file_write_all(run->fd, set->slots, count * sizeof *set->slots, run->path));

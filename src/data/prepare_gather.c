@@ -243,7 +243,7 @@ static uint64_t split_median(const Split *split) {
     return split->longer[half - seen - 1];
 }
 
-static json_t *split_json(const Split *split) {
+static json_t *split_result_json(const Split *split) {
     json_t *json = json_pack("{s:I, s:I, s:I, s:f, s:I, s:b, s:I, s:O}", "tokens", (json_int_t)split->tokens,
                              "documents", (json_int_t)split->documents, "text_bytes", (json_int_t)split->text_bytes,
                              "mean_tokens", split->documents ? (double)split->tokens / (double)split->documents : 0.0,
@@ -294,8 +294,7 @@ static Status folders_make(const Gather *gather) {
 Status gather_run(const PrepareOptions *options, const Tokenizer *tokenizer, const char *work, size_t unit_count,
                   const PrepareCounts *counts, json_t **splits) {
     Gather gather = {.options = options, .work = work, .tokenizer = tokenizer, .all_tokens = counts->tokens};
-    gather.end_of_text =
-        (uint32_t)(options->end_of_text >= 0 ? options->end_of_text : tokenizer_end_of_text(tokenizer));
+    gather.end_of_text = (uint32_t)prepare_end_of_text(options, tokenizer);
     gather.progress = progress_start("write shards", options->quiet, 0, 0, 0);
     gather_prepare(&gather);
     UnitMerge *merge = NULL;
@@ -307,7 +306,7 @@ Status gather_run(const PrepareOptions *options, const Tokenizer *tokenizer, con
         *splits = json_object();
         for (size_t i = gather.split_count; i-- > 0;) { // train first
             const Split *split = &gather.splits[i];
-            json_object_set_new(*splits, split->name, split_json(split));
+            json_object_set_new(*splits, split->name, split_result_json(split));
         }
         progress_end(&gather.progress, gather.merged_documents, gather.merged_bytes, gather.merged_tokens);
     }

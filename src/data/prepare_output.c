@@ -3,6 +3,7 @@
 #include "data/prepare_output.h"
 
 #include "base/file.h"
+#include "base/io.h"
 #include "base/text.h"
 #include "data/dataset.h"
 
@@ -200,7 +201,7 @@ static Status shards_move(const char *output, const char *split) {
     Status status = NULL;
     if (file_exists(from)) {
         status = dir_remove(to); // of a kill between here and dataset.json
-        if (!status && rename(from, to) != 0) status = status_errno("cannot rename %s to %s", from, to);
+        if (!status && io_rename(from, to) != 0) status = status_errno("cannot rename %s to %s", from, to);
     }
     free(from);
     free(to);
@@ -220,6 +221,7 @@ Status output_publish(const PrepareOptions *options, const Tokenizer *tokenizer)
     for (size_t i = 0; i < SPLITS; i++)
         TRY(shards_move(output, folders[i]));
     TRY(tokenizer_keep(output, tokenizer));
+    TRY(file_sync(output)); // a crash must not keep the dataset.json that follows and undo what it stands on
     char *mark = replaces_path(output);
     Status status = dir_remove(mark); // the dataset.json that follows is the new one
     free(mark);

@@ -1,7 +1,7 @@
 #include "data/prepare_pipeline.h"
 
 #include "base/text.h"
-#include "data/reader_utf8.h"
+#include "base/utf8.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -153,14 +153,6 @@ static void *reading_main(void *argument) {
 
 // --- tokenizing -----------------------------------------------------------------------------------------------------
 
-static void token_append(TokenIds *tokens, uint32_t id) {
-    if (tokens->count == tokens->capacity) {
-        tokens->capacity = tokens->capacity ? tokens->capacity * 2 : 1024;
-        tokens->ids = xrealloc(tokens->ids, tokens->capacity * sizeof *tokens->ids);
-    }
-    tokens->ids[tokens->count++] = id;
-}
-
 static Status batch_tokenize(Pipeline *pipeline, TokenizerState *state, Batch *batch) {
     unsigned flags = pipeline->options->match_special ? TOKENIZER_MATCH_SPECIAL : 0;
     batch->tokens.count = 0;
@@ -168,7 +160,7 @@ static Status batch_tokenize(Pipeline *pipeline, TokenizerState *state, Batch *b
         BatchDocument *document = &batch->documents[i];
         document->first_token = batch->tokens.count;
         TRY(tokenizer_encode(state, batch->text + document->text_offset, document->text_bytes, flags, &batch->tokens));
-        token_append(&batch->tokens, pipeline->end_of_text);
+        token_ids_add(&batch->tokens, &pipeline->end_of_text, 1);
         document->token_count = batch->tokens.count - document->first_token;
     }
     return NULL;
@@ -224,8 +216,7 @@ Status pipeline_open(Pipeline **out, const PrepareOptions *options, const Tokeni
     Pipeline *pipeline = xcalloc(1, sizeof *pipeline);
     pipeline->options = options;
     pipeline->tokenizer = tokenizer;
-    pipeline->end_of_text =
-        (uint32_t)(options->end_of_text >= 0 ? options->end_of_text : tokenizer_end_of_text(tokenizer));
+    pipeline->end_of_text = (uint32_t)prepare_end_of_text(options, tokenizer);
     pipeline->reader = reader;
     pipeline->dedup = dedup;
     pipeline->base = pipeline->counts = *counts;

@@ -1,6 +1,7 @@
 #include "data/prepare_unit.h"
 
 #include "base/file.h"
+#include "base/io.h"
 #include "base/text.h"
 
 #include <assert.h>
@@ -32,11 +33,13 @@ static uint64_t header_checksum(const UnitHeader *header) {
 }
 
 Status unit_open(const char *path, UnitHeader *header, int *fd) {
-    *fd = open(path, O_RDONLY | O_CLOEXEC);
+    *fd = io_open(path, O_RDONLY | O_CLOEXEC, 0);
     if (*fd < 0) return status_errno("cannot open %s", path);
     struct stat info;
-    bool sound = fstat(*fd, &info) == 0 && pread(*fd, header, sizeof *header, 0) == (ssize_t)sizeof *header &&
-                 memcmp(header->magic, UNIT_MAGIC, 8) == 0;
+    Status status = fstat(*fd, &info) ? status_errno("cannot stat %s", path) : NULL;
+    bool sound = !status && info.st_size >= (off_t)sizeof *header;
+    if (sound) status = bytes_read(*fd, header, sizeof *header, 0, path); // a disk that fails is no damage
+    sound = sound && !status && memcmp(header->magic, UNIT_MAGIC, 8) == 0;
     bool other = sound && header->version != UNIT_VERSION;
     sound = sound && !other && header->checksum == header_checksum(header);
     if (sound) {
@@ -45,8 +48,9 @@ Status unit_open(const char *path, UnitHeader *header, int *fd) {
         sound = (uint64_t)info.st_size == bytes;
     }
     if (sound) return NULL;
-    close(*fd);
+    io_close(*fd);
     *fd = -1;
+    if (status) return status;
     return status_hint(other ? status_usage("%s was written by another version of hearth", path)
                              : status_usage("%s is damaged", path),
                        "start again with --overwrite");
@@ -112,22 +116,34 @@ static int entry_order(const void *a, const void *b) {
     return order ? order : x->offset < y->offset ? -1 : x->offset > y->offset;
 }
 
-static Status entries_write(UnitBuffer *buffer, int fd, const char *path) {
-    FILE *file = fdopen(fd, "wb");
-    if (!file) return status_errno("cannot write %s", path);
-    setvbuf(file, NULL, _IOFBF, WRITE_BYTES);
-    bool written = true;
-    for (size_t i = 0; i < buffer->count; i++) {
-        written &= fwrite(&buffer->entries[i].record, sizeof(UnitRecord), 1, file) == 1;
-    }
-    for (size_t i = 0; i < buffer->count; i++) {
-        size_t count = buffer->entries[i].record.token_count;
-        written &= fwrite(buffer->tokens + buffer->entries[i].offset, buffer->token_bytes, count, file) == count;
-    }
-    written &= fflush(file) == 0;
-    Status status = written ? file_sync_descriptor(fd, path) : status_errno("cannot write %s", path);
-    fclose(file);
-    return status;
+typedef struct UnitOutput { // collects pieces to writes of WRITE_BYTES
+    int fd;
+    const char *path;
+    char *data;
+    size_t used;
+} UnitOutput;
+
+static Status unit_output_flush(UnitOutput *output) {
+    size_t bytes = output->used;
+    output->used = 0;
+    return file_write_all(output->fd, output->data, bytes, output->path);
+}
+
+static Status unit_output_add(UnitOutput *output, const void *data, size_t bytes) {
+    if (output->used + bytes > WRITE_BYTES) TRY(unit_output_flush(output));
+    if (bytes > WRITE_BYTES) return file_write_all(output->fd, data, bytes, output->path);
+    memcpy(output->data + output->used, data, bytes);
+    output->used += bytes;
+    return NULL;
+}
+
+static Status entries_write(const UnitBuffer *buffer, UnitOutput *output) {
+    for (size_t i = 0; i < buffer->count; i++)
+        TRY(unit_output_add(output, &buffer->entries[i].record, sizeof(UnitRecord)));
+    for (size_t i = 0; i < buffer->count; i++)
+        TRY(unit_output_add(output, buffer->tokens + buffer->entries[i].offset,
+                            (size_t)buffer->entries[i].record.token_count * buffer->token_bytes));
+    return unit_output_flush(output);
 }
 
 Status unit_buffer_write(UnitBuffer *buffer, const char *directory, size_t index, ReaderPosition after,
@@ -144,19 +160,18 @@ Status unit_buffer_write(UnitBuffer *buffer, const char *directory, size_t index
     header.checksum = header_checksum(&header);
     char *path = unit_path(directory, index), *partial = text_format("%s.partial", path);
     Status status = NULL;
-    int fd = open(partial, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    int fd = io_open(partial, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (fd < 0) {
         status = status_errno("cannot write %s", partial);
     } else {
-        status = file_write_all(fd, &header, sizeof header, partial);
-        if (status) {
-            close(fd);
-        } else {
-            status = entries_write(buffer, fd, partial);
-        }
-        if (!status && rename(partial, path) != 0) status = status_errno("cannot rename %s", partial);
-        if (!status) status = file_sync(directory);
-        if (status) unlink(partial);
+        UnitOutput output = {.fd = fd, .path = partial, .data = xmalloc(WRITE_BYTES)};
+        status = unit_output_add(&output, &header, sizeof header);
+        if (!status) status = entries_write(buffer, &output);
+        if (status)
+            file_discard(fd, partial);
+        else
+            status = file_publish(fd, partial, path);
+        free(output.data);
     }
     buffer->count = buffer->bytes = 0;
     free(path);
@@ -192,16 +207,24 @@ struct UnitMerge {
     size_t ids_capacity;
 };
 
+static Status unit_unread(const UnitMerge *merge, const Run *run, bool failed) {
+    int error = errno;
+    char *path = unit_path(merge->directory, (size_t)(run - merge->runs));
+    errno = error;
+    Status status =
+        failed ? status_errno("cannot read %s", path) : status_runtime("%s became shorter while it was read", path);
+    free(path);
+    return status;
+}
+
 static Status stream_take(UnitMerge *merge, const Run *run, Stream *stream, void *out, size_t bytes) {
     char *to = out;
     while (bytes > 0) {
         if (stream->at == stream->size) {
             uint64_t left = stream->end - stream->offset;
             size_t wanted = left < merge->buffer_bytes ? (size_t)left : merge->buffer_bytes;
-            ssize_t n = pread(run->fd, stream->data, wanted, (off_t)stream->offset);
-            if (n < 0 && errno == EINTR) continue;
-            if (n < 0) return status_errno("cannot read a unit in %s", merge->directory);
-            if (n == 0) return status_runtime("a unit in %s became shorter while it was read", merge->directory);
+            ssize_t n = io_read_at(run->fd, stream->data, wanted, (int64_t)stream->offset);
+            if (n <= 0) return unit_unread(merge, run, n < 0);
             stream->offset += (uint64_t)n;
             stream->size = (size_t)n;
             stream->at = 0;
@@ -319,7 +342,7 @@ Status unit_merge_next(UnitMerge *merge, UnitRecord *record, const uint32_t **id
 void unit_merge_close(UnitMerge *merge) {
     if (!merge) return;
     for (size_t i = 0; i < merge->run_count; i++) {
-        if (merge->runs[i].fd >= 0) close(merge->runs[i].fd);
+        if (merge->runs[i].fd >= 0) io_close(merge->runs[i].fd);
         free(merge->runs[i].records.data);
         free(merge->runs[i].tokens.data);
     }

@@ -158,13 +158,13 @@ static Status status_final(const char *url, long code) {
     return status_runtime("%s: status %ld", url, code);
 }
 
-static void delay(double seconds) {
+static void retry_wait(double seconds) {
     struct timespec time = {.tv_sec = (time_t)seconds, .tv_nsec = (long)((seconds - (double)(time_t)seconds) * 1e9)};
     while (nanosleep(&time, &time) != 0)
         continue;
 }
 
-static double delay_for(const Http *http, int attempt) {
+static double retry_delay(const Http *http, int attempt) {
     curl_off_t asked = 0;
     curl_easy_getinfo(http->curl, CURLINFO_RETRY_AFTER, &asked);
     if (asked > 0) return (double)asked < RETRY_MAX ? (double)asked : RETRY_MAX;
@@ -175,7 +175,7 @@ static double delay_for(const Http *http, int attempt) {
 }
 
 // One try. NULL and *again = false: done; NULL and *again: worth another, *why says why; else a final failure.
-static Status try_once(Http *http, const char *url, bool *again, char **why) {
+static Status http_try(Http *http, const char *url, bool *again, char **why) {
     *again = false;
     http->failure = NULL;
     http->failure_final = http->range_checked = false;
@@ -200,7 +200,7 @@ static Status try_once(Http *http, const char *url, bool *again, char **why) {
     return NULL;
 }
 
-static Status request(Http *http, const char *url) {
+static Status http_request(Http *http, const char *url) {
     int failures = 0;
     for (;;) {
         int64_t before = http->at;
@@ -215,7 +215,7 @@ static Status request(Http *http, const char *url) {
         }
         bool again;
         char *why = NULL;
-        TRY(try_once(http, url, &again, &why));
+        TRY(http_try(http, url, &again, &why));
         if (!again) return NULL;
         failures = http->at > before ? 0 : failures + 1; // what brings bytes may go on for ever
         if (failures > http->settings.retries) {
@@ -224,11 +224,11 @@ static Status request(Http *http, const char *url) {
             return status_hint(status, http->sink ? "the same command goes on where this one stopped"
                                                   : "check the network, or name a mirror with --endpoint");
         }
-        double seconds = delay_for(http, failures ? failures - 1 : 0);
+        double seconds = retry_delay(http, failures ? failures - 1 : 0);
         log_write(http->settings.quiet ? LOG_DEBUG : LOG_WARN, "%s: %s; try %d of %d, the next in %.1f s", url, why,
                   failures ? failures : 1, http->settings.retries + 1, seconds);
         free(why);
-        delay(seconds);
+        retry_wait(seconds);
     }
 }
 
@@ -239,7 +239,7 @@ Status http_get_text(Http *http, const char *url, char **body, size_t *length, c
     http->text = &text;
     http->sink = NULL;
     curl_easy_setopt(http->curl, CURLOPT_WRITEFUNCTION, on_text);
-    Status status = request(http, url);
+    Status status = http_request(http, url);
     *body = NULL;
     *next = NULL;
     if (status) {
@@ -263,7 +263,7 @@ Status http_get_range(Http *http, const char *url, int64_t start, int64_t end, i
     http->end = end;
     http->total = total;
     curl_easy_setopt(http->curl, CURLOPT_WRITEFUNCTION, on_range);
-    return request(http, url);
+    return http_request(http, url);
 }
 
 Status http_open(Http **out, const HttpSettings *settings) {

@@ -13,11 +13,11 @@ static const uint32_t round_constants[64] = {
     0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
     0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2};
 
-static uint32_t rotate(uint32_t value, int bits) {
+static uint32_t rotate_right(uint32_t value, int bits) {
     return value >> bits | value << (32 - bits);
 }
 
-static void block_add(uint32_t state[8], const uint8_t block[64]) {
+static void sha256_block_add(uint32_t state[8], const uint8_t block[64]) {
     uint32_t schedule[64];
     for (int i = 0; i < 16; i++) {
         schedule[i] = (uint32_t)block[4 * i] << 24 | (uint32_t)block[4 * i + 1] << 16 |
@@ -25,15 +25,16 @@ static void block_add(uint32_t state[8], const uint8_t block[64]) {
     }
     for (int i = 16; i < 64; i++) {
         uint32_t a = schedule[i - 15], b = schedule[i - 2];
-        schedule[i] = schedule[i - 16] + (rotate(a, 7) ^ rotate(a, 18) ^ a >> 3) + schedule[i - 7] +
-                      (rotate(b, 17) ^ rotate(b, 19) ^ b >> 10);
+        schedule[i] = schedule[i - 16] + (rotate_right(a, 7) ^ rotate_right(a, 18) ^ a >> 3) + schedule[i - 7] +
+                      (rotate_right(b, 17) ^ rotate_right(b, 19) ^ b >> 10);
     }
     uint32_t a = state[0], b = state[1], c = state[2], d = state[3];
     uint32_t e = state[4], f = state[5], g = state[6], h = state[7];
     for (int i = 0; i < 64; i++) {
-        uint32_t first = h + (rotate(e, 6) ^ rotate(e, 11) ^ rotate(e, 25)) + ((e & f) ^ (~e & g)) +
+        uint32_t first = h + (rotate_right(e, 6) ^ rotate_right(e, 11) ^ rotate_right(e, 25)) + ((e & f) ^ (~e & g)) +
                          round_constants[i] + schedule[i];
-        uint32_t second = (rotate(a, 2) ^ rotate(a, 13) ^ rotate(a, 22)) + ((a & b) ^ (a & c) ^ (b & c));
+        uint32_t second =
+            (rotate_right(a, 2) ^ rotate_right(a, 13) ^ rotate_right(a, 22)) + ((a & b) ^ (a & c) ^ (b & c));
         h = g, g = f, f = e, e = d + first;
         d = c, c = b, b = a, a = first + second;
     }
@@ -56,10 +57,10 @@ void sha256_add(Sha256 *sha, const void *data, size_t size) {
         from += now;
         size -= now;
         if (held + now < 64) return;
-        block_add(sha->state, sha->block);
+        sha256_block_add(sha->state, sha->block);
     }
     for (; size >= 64; from += 64, size -= 64)
-        block_add(sha->state, from);
+        sha256_block_add(sha->state, from);
     memcpy(sha->block, from, size);
 }
 

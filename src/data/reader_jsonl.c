@@ -1,7 +1,7 @@
 #include "data/reader_jsonl.h"
 
 #include "base/text.h"
-#include "data/reader_utf8.h"
+#include "base/utf8.h"
 
 #include <stdint.h>
 #include <stdlib.h>
@@ -17,7 +17,7 @@ typedef struct Scan {
     int depth;
 } Scan;
 
-static bool fail(Scan *scan, const char *reason) {
+static bool scan_fail(Scan *scan, const char *reason) {
     if (!scan->reason) scan->reason = reason;
     return false;
 }
@@ -27,9 +27,9 @@ static void skip_space(Scan *scan) {
         scan->at++;
 }
 
-static bool expect(Scan *scan, char wanted, const char *reason) {
+static bool scan_expect(Scan *scan, char wanted, const char *reason) {
     skip_space(scan);
-    if (scan->at >= scan->end || *scan->at != wanted) return fail(scan, reason);
+    if (scan->at >= scan->end || *scan->at != wanted) return scan_fail(scan, reason);
     scan->at++;
     return true;
 }
@@ -51,19 +51,12 @@ static const char *plain_end(const char *at, const char *end) {
     return at;
 }
 
-static int hex_digit(char c) {
-    if (c >= '0' && c <= '9') return c - '0';
-    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-    if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-    return -1;
-}
-
 static bool scan_hex4(Scan *scan, unsigned *value) {
     *value = 0;
-    if (scan->end - scan->at < 4) return fail(scan, "\\u needs four hexadecimal digits");
+    if (scan->end - scan->at < 4) return scan_fail(scan, "\\u needs four hexadecimal digits");
     for (int i = 0; i < 4; i++) {
-        int digit = hex_digit(*scan->at);
-        if (digit < 0) return fail(scan, "\\u needs four hexadecimal digits");
+        int digit = text_hex_digit(*scan->at);
+        if (digit < 0) return scan_fail(scan, "\\u needs four hexadecimal digits");
         *value = *value << 4 | (unsigned)digit;
         scan->at++;
     }
@@ -72,7 +65,7 @@ static bool scan_hex4(Scan *scan, unsigned *value) {
 
 // Behind the backslash. Adds the character to *out.
 static bool scan_escape(Scan *scan, char **out) {
-    if (scan->at >= scan->end) return fail(scan, "the string does not end");
+    if (scan->at >= scan->end) return scan_fail(scan, "the string does not end");
     char c = *scan->at++;
     switch (c) {
     case '"':
@@ -84,20 +77,20 @@ static bool scan_escape(Scan *scan, char **out) {
     case 'r': *(*out)++ = '\r'; return true;
     case 't': *(*out)++ = '\t'; return true;
     case 'u': break;
-    default: scan->at--; return fail(scan, "unknown escape in a string");
+    default: scan->at--; return scan_fail(scan, "unknown escape in a string");
     }
     unsigned code, low;
     if (!scan_hex4(scan, &code)) return false;
-    if (code >= 0xdc00 && code <= 0xdfff) return fail(scan, "a low surrogate without its high one");
+    if (code >= 0xdc00 && code <= 0xdfff) return scan_fail(scan, "a low surrogate without its high one");
     if (code >= 0xd800 && code <= 0xdbff) {
         if (scan->end - scan->at < 2 || scan->at[0] != '\\' || scan->at[1] != 'u')
-            return fail(scan, "a high surrogate without its low one");
+            return scan_fail(scan, "a high surrogate without its low one");
         scan->at += 2;
         if (!scan_hex4(scan, &low)) return false;
-        if (low < 0xdc00 || low > 0xdfff) return fail(scan, "a high surrogate without its low one");
+        if (low < 0xdc00 || low > 0xdfff) return scan_fail(scan, "a high surrogate without its low one");
         code = 0x10000 + ((code - 0xd800) << 10) + (low - 0xdc00);
     }
-    *out += utf8_write(*out, code);
+    *out += utf8_put(code, *out);
     return true;
 }
 
@@ -113,9 +106,9 @@ static bool scan_string(Scan *scan, char *out, size_t *length) {
             out += plain;
         }
         scan->at = stop;
-        if (stop >= scan->end) return fail(scan, "the string does not end");
+        if (stop >= scan->end) return scan_fail(scan, "the string does not end");
         if (*stop == '"') break;
-        if (*stop != '\\') return fail(scan, "a control character in a string must be escaped");
+        if (*stop != '\\') return scan_fail(scan, "a control character in a string must be escaped");
         scan->at++;
         char ignored[8], *into = out ? out : ignored;
         if (!scan_escape(scan, &into)) return false;
@@ -130,7 +123,7 @@ static bool scan_digits(Scan *scan) {
     const char *start = scan->at;
     while (scan->at < scan->end && *scan->at >= '0' && *scan->at <= '9')
         scan->at++;
-    return scan->at > start || fail(scan, "a digit was expected");
+    return scan->at > start || scan_fail(scan, "a digit was expected");
 }
 
 static bool scan_number(Scan *scan) {
@@ -155,7 +148,7 @@ static bool scan_number(Scan *scan) {
 static bool scan_word(Scan *scan, const char *word) {
     size_t length = strlen(word);
     if ((size_t)(scan->end - scan->at) < length || memcmp(scan->at, word, length) != 0)
-        return fail(scan, "a value was expected");
+        return scan_fail(scan, "a value was expected");
     scan->at += length;
     return true;
 }
@@ -164,7 +157,7 @@ static bool scan_value(Scan *scan);
 
 // The elements of an array or object whose opening bracket is behind, up to `close`; `item` reads one.
 static bool scan_items(Scan *scan, char close, bool (*item)(Scan *)) {
-    if (++scan->depth > DEPTH_LIMIT) return fail(scan, "values are nested too deeply");
+    if (++scan->depth > DEPTH_LIMIT) return scan_fail(scan, "values are nested too deeply");
     skip_space(scan);
     if (scan->at < scan->end && *scan->at == close) {
         scan->at++;
@@ -174,12 +167,12 @@ static bool scan_items(Scan *scan, char close, bool (*item)(Scan *)) {
     for (;;) {
         if (!item(scan)) return false;
         skip_space(scan);
-        if (scan->at >= scan->end) return fail(scan, "the line ends inside a value");
+        if (scan->at >= scan->end) return scan_fail(scan, "the line ends inside a value");
         char c = *scan->at++;
         if (c == close) break;
         if (c != ',') {
             scan->at--;
-            return fail(scan, "a comma or a closing bracket was expected");
+            return scan_fail(scan, "a comma or a closing bracket was expected");
         }
     }
     scan->depth--;
@@ -187,13 +180,13 @@ static bool scan_items(Scan *scan, char close, bool (*item)(Scan *)) {
 }
 
 static bool scan_member(Scan *scan) {
-    if (!expect(scan, '"', "a key in quotes was expected") || !scan_string(scan, NULL, NULL)) return false;
-    return expect(scan, ':', "a colon was expected") && scan_value(scan);
+    if (!scan_expect(scan, '"', "a key in quotes was expected") || !scan_string(scan, NULL, NULL)) return false;
+    return scan_expect(scan, ':', "a colon was expected") && scan_value(scan);
 }
 
 static bool scan_value(Scan *scan) {
     skip_space(scan);
-    if (scan->at >= scan->end) return fail(scan, "the line ends where a value was expected");
+    if (scan->at >= scan->end) return scan_fail(scan, "the line ends where a value was expected");
     switch (*scan->at) {
     case '"': scan->at++; return scan_string(scan, NULL, NULL);
     case '{': scan->at++; return scan_items(scan, '}', scan_member);
@@ -203,7 +196,7 @@ static bool scan_value(Scan *scan) {
     case 'n': return scan_word(scan, "null");
     case '-':
     case '0' ... '9': return scan_number(scan);
-    default: return fail(scan, "a value was expected");
+    default: return scan_fail(scan, "a value was expected");
     }
 }
 
@@ -237,7 +230,7 @@ static bool scan_text(Scan *scan, JsonlRecord *record, JsonlResult *found) {
         *found = JSONL_NULL;
         return scan_word(scan, "null");
     }
-    return fail(scan, "the field is not a string");
+    return scan_fail(scan, "the field is not a string");
 }
 
 static bool scan_score(Scan *scan, JsonlRecord *record) {
@@ -245,12 +238,12 @@ static bool scan_score(Scan *scan, JsonlRecord *record) {
     record->has_score = false; // null, or an earlier member of the same name
     if (scan->at < scan->end && *scan->at == 'n') return scan_word(scan, "null");
     if (scan->at >= scan->end || (*scan->at != '-' && (*scan->at < '0' || *scan->at > '9')))
-        return fail(scan, "the score field is not a number");
+        return scan_fail(scan, "the score field is not a number");
     const char *start = scan->at;
     if (!scan_number(scan)) return false;
     char number[NUMBER_LIMIT];
     size_t length = (size_t)(scan->at - start);
-    if (length >= sizeof number) return fail(scan, "the score has too many digits");
+    if (length >= sizeof number) return scan_fail(scan, "the score has too many digits");
     memcpy(number, start, length);
     number[length] = 0;
     record->score = strtod(number, NULL);
@@ -259,30 +252,30 @@ static bool scan_score(Scan *scan, JsonlRecord *record) {
 }
 
 static bool scan_line(Scan *scan, const JsonlFields *fields, JsonlRecord *record, JsonlResult *found) {
-    if (!expect(scan, '{', "the line is not a JSON object")) return false;
+    if (!scan_expect(scan, '{', "the line is not a JSON object")) return false;
     skip_space(scan);
     bool first = true;
     while (scan->at < scan->end && *scan->at != '}') {
         bool is_text, is_score;
-        if (!first && !expect(scan, ',', "a comma or a closing bracket was expected")) return false;
-        if (!expect(scan, '"', "a key in quotes was expected")) return false;
+        if (!first && !scan_expect(scan, ',', "a comma or a closing bracket was expected")) return false;
+        if (!scan_expect(scan, '"', "a key in quotes was expected")) return false;
         if (!scan_key(scan, fields, &is_text, &is_score)) return false;
-        if (!expect(scan, ':', "a colon was expected")) return false;
+        if (!scan_expect(scan, ':', "a colon was expected")) return false;
         if (is_text ? !scan_text(scan, record, found) : is_score ? !scan_score(scan, record) : !scan_value(scan))
             return false;
         skip_space(scan);
         first = false;
     }
-    if (!expect(scan, '}', "the line ends inside its object")) return false;
+    if (!scan_expect(scan, '}', "the line ends inside its object")) return false;
     skip_space(scan);
-    return scan->at == scan->end || fail(scan, "more text after the object");
+    return scan->at == scan->end || scan_fail(scan, "more text after the object");
 }
 
 char *jsonl_field_names(const char *line, size_t length) {
     TextBuffer names = {0};
     Scan scan = {.at = line, .end = line + length};
-    bool more = expect(&scan, '{', "");
-    for (int count = 0; more && expect(&scan, '"', ""); count++) {
+    bool more = scan_expect(&scan, '{', "");
+    for (int count = 0; more && scan_expect(&scan, '"', ""); count++) {
         const char *name = scan.at;
         if (!scan_string(&scan, NULL, NULL)) break;
         if (count == NAMES_LIMIT) {
@@ -290,7 +283,7 @@ char *jsonl_field_names(const char *line, size_t length) {
             break;
         }
         text_buffer_format(&names, "%s%.*s", count ? ", " : "", (int)(scan.at - 1 - name), name);
-        more = expect(&scan, ':', "") && scan_value(&scan) && expect(&scan, ',', "");
+        more = scan_expect(&scan, ':', "") && scan_value(&scan) && scan_expect(&scan, ',', "");
     }
     return names.data ? names.data : text_copy("none");
 }
@@ -306,7 +299,7 @@ JsonlResult jsonl_scan(const char *line, size_t length, const JsonlFields *field
     record->score = 0;
     JsonlResult found = JSONL_MISSING;
     Scan scan = {.at = line, .end = line + length};
-    size_t malformed = utf8_first_invalid(line, length);
+    size_t malformed = utf8_first_malformed(line, length);
     if (malformed < length) {
         record->reason = "malformed UTF-8";
         record->offset = malformed;

@@ -1,9 +1,9 @@
 // Sources made of lines or of whole text files.
 #include "base/text.h"
+#include "base/utf8.h"
 #include "data/reader_jsonl.h"
 #include "data/reader_source.h"
 #include "data/reader_stream.h"
-#include "data/reader_utf8.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -158,7 +158,7 @@ static Status jsonl_next(Source *source, Document *document, RecordKind *kind, b
 }
 
 static Status text_check(LineSource *lines, const char *text, size_t length, uint64_t offset) {
-    size_t malformed = utf8_first_invalid(text, length);
+    size_t malformed = utf8_first_malformed(text, length);
     return malformed < length ? record_refuse(lines, offset, malformed, "malformed UTF-8") : NULL;
 }
 
@@ -197,7 +197,7 @@ static Status text_file_next(Source *source, Document *document, RecordKind *kin
         text_buffer_add(&lines->held, lines->chunk, lines->chunk_left);
     }
     if (lines->held.length == 0) return NULL;
-    size_t malformed = utf8_first_invalid(lines->held.data, lines->held.length);
+    size_t malformed = utf8_first_malformed(lines->held.data, lines->held.length);
     if (malformed < lines->held.length) {
         Status status = status_usage("malformed UTF-8 at byte %zu", malformed);
         return status_hint(status_at(status, lines->path, 0, 0), "convert it to UTF-8, or pass --skip-bad");

@@ -1,6 +1,7 @@
 // Token shards: checked opening, and a writer whose file appears whole or not at all.
 #include "data/shard.h"
 
+#include "base/io.h"
 #include "base/text.h"
 
 #include <assert.h>
@@ -19,11 +20,11 @@ static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "shards are mapped as t
 #define WRITE_BUFFER_BYTES   ((size_t)1 << 20)
 #define SYNC_BYTES           ((size_t)16 << 20)
 
-static uint32_t token_bytes_for(uint64_t vocab_size) {
+uint32_t shard_token_bytes(uint64_t vocab_size) {
     return vocab_size <= 65536 ? 2 : 4;
 }
 
-static uint64_t padded(uint64_t bytes) {
+static uint64_t padded_to_8(uint64_t bytes) {
     return (bytes + 7) & ~(uint64_t)7;
 }
 
@@ -45,14 +46,14 @@ static Status header_check(const ShardHeader *header, uint64_t file_bytes) {
         return status_usage("the shard states an impossible vocabulary of %llu",
                             (unsigned long long)header->vocab_size);
     }
-    if (header->token_bytes != token_bytes_for(header->vocab_size)) {
+    if (header->token_bytes != shard_token_bytes(header->vocab_size)) {
         return status_usage("the shard stores %u bytes a token, its vocabulary of %llu needs %u", header->token_bytes,
-                            (unsigned long long)header->vocab_size, token_bytes_for(header->vocab_size));
+                            (unsigned long long)header->vocab_size, shard_token_bytes(header->vocab_size));
     }
     // Compared by division first, so that no count can overflow the sum.
     uint64_t content = file_bytes - sizeof *header;
     if (header->token_count > content / header->token_bytes || header->document_count >= content / 8 ||
-        padded(header->token_count * header->token_bytes) + (header->document_count + 1) * 8 != content) {
+        padded_to_8(header->token_count * header->token_bytes) + (header->document_count + 1) * 8 != content) {
         return status_hint(
             status_usage("the shard holds %llu bytes, which is not what its header counts (%llu tokens, %llu "
                          "documents)",
@@ -102,7 +103,7 @@ static Status shard_check(Shard *shard, bool deep) {
     TRY(header_check(shard->header, shard->map.size));
     shard->tokens = (const char *)shard->map.data + sizeof(ShardHeader);
     shard->documents = (const uint64_t *)((const char *)shard->tokens +
-                                          padded(shard->header->token_count * shard->header->token_bytes));
+                                          padded_to_8(shard->header->token_count * shard->header->token_bytes));
     TRY(index_check(shard));
     return deep ? content_check(shard) : NULL;
 }
@@ -134,7 +135,6 @@ struct ShardWriter {
 };
 
 static void writer_free(ShardWriter *writer) {
-    if (writer->fd >= 0) close(writer->fd);
     XXH64_freeState(writer->hash);
     free(writer->documents);
     free(writer->buffer);
@@ -162,7 +162,7 @@ Status shard_writer_open(ShardWriter **out, const char *path, uint64_t vocab_siz
     *out = NULL;
     writer->path = text_copy(path);
     writer->partial = text_format("%s.partial", path);
-    writer->fd = open(writer->partial, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    writer->fd = io_open(writer->partial, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (writer->fd < 0) {
         Status status = status_errno("cannot write %s", writer->partial);
         writer_free(writer);
@@ -170,7 +170,7 @@ Status shard_writer_open(ShardWriter **out, const char *path, uint64_t vocab_siz
     }
     memcpy(writer->header.magic, SHARD_MAGIC, 8);
     writer->header.version = SHARD_VERSION;
-    writer->header.token_bytes = token_bytes_for(vocab_size);
+    writer->header.token_bytes = shard_token_bytes(vocab_size);
     writer->header.vocab_size = vocab_size;
     writer->header.tokenizer_hash = tokenizer_hash;
     writer->hash = XXH64_createState();
@@ -235,34 +235,29 @@ static Status writer_finish(ShardWriter *writer) {
     size_t index_bytes = (header->document_count + 1) * sizeof *writer->documents;
     uint64_t token_bytes = header->token_count * header->token_bytes;
     TRY(writer_flush(writer));
-    TRY(file_write_all(writer->fd, (const char[8]){0}, padded(token_bytes) - token_bytes, writer->partial));
+    TRY(file_write_all(writer->fd, (const char[8]){0}, padded_to_8(token_bytes) - token_bytes, writer->partial));
     TRY(file_write_all(writer->fd, writer->documents, index_bytes, writer->partial));
     header->tokens_checksum = XXH64_digest(writer->hash);
     header->documents_checksum = XXH64(writer->documents, index_bytes, 0);
     header->header_checksum = XXH64(header, HEADER_CHECKED_BYTES, 0);
     if (lseek(writer->fd, 0, SEEK_SET) != 0) return status_errno("cannot seek in %s", writer->partial);
     TRY(file_write_all(writer->fd, header, sizeof *header, writer->partial));
-    TRY(file_sync_descriptor(writer->fd, writer->partial));
-    if (rename(writer->partial, writer->path) != 0) return status_errno("cannot rename %s", writer->partial);
-    char *directory = path_directory(writer->path);
-    Status status = file_sync(directory);
-    free(directory);
-    return status;
+    return NULL;
 }
 
 Status shard_writer_close(ShardWriter *writer, ShardHeader *header) {
     Status status = writer_finish(writer);
-    if (status) {
-        unlink(writer->partial);
-    } else if (header) {
-        *header = writer->header;
-    }
+    if (status)
+        file_discard(writer->fd, writer->partial);
+    else
+        status = file_publish(writer->fd, writer->partial, writer->path);
+    if (!status && header) *header = writer->header;
     writer_free(writer);
     return status;
 }
 
 void shard_writer_abort(ShardWriter *writer) {
     if (!writer) return;
-    unlink(writer->partial);
+    file_discard(writer->fd, writer->partial);
     writer_free(writer);
 }

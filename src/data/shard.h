@@ -37,6 +37,8 @@ typedef struct Shard {
     const uint64_t *documents; // [document_count + 1]
 } Shard;
 
+uint32_t shard_token_bytes(uint64_t vocab_size); // of one token: 2 or 4
+
 // Maps a shard and checks header, sizes and index; with `deep`, also the checksums of the content and the token range.
 Status shard_open(Shard *shard, const char *path, bool deep);
 void shard_close(Shard *shard);

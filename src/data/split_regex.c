@@ -22,12 +22,12 @@ struct SplitMatcher {
     pcre2_jit_stack *stack;
 };
 
-static Status refused(const char *pattern, const char *what) {
+static Status pattern_refused(const char *pattern, const char *what) {
     return status_usage("the split pattern \"%s\" uses %s, which is not supported", pattern, what);
 }
 
 // One escape at *at (a backslash), written to out in PCRE2's spelling.
-static void translate_escape(const char **at, TextBuffer *out) {
+static void pattern_translate_escape(const char **at, TextBuffer *out) {
     const char *from = *at;
     if (from[1] == 's' || from[1] == 'S') { // PCRE2's \s also has U+180E, which is no white space since Unicode 6.3
         text_buffer_format(out, "\\%c{White_Space}", from[1] == 's' ? 'p' : 'P');
@@ -52,20 +52,20 @@ static void translate_escape(const char **at, TextBuffer *out) {
 }
 
 // A bracketed class at *at. Oniguruma reads a class inside a class as a union, so plain inner brackets are dropped.
-static Status translate_class(const char *pattern, const char **at, TextBuffer *out) {
+static Status pattern_translate_class(const char *pattern, const char **at, TextBuffer *out) {
     const char *from = *at;
     int depth = 0;
     do {
         if (*from == '\0') return status_usage("the split pattern \"%s\" has a class without its ']'", pattern);
-        if (from[0] == '&' && from[1] == '&') return refused(pattern, "an intersection of classes (&&)");
+        if (from[0] == '&' && from[1] == '&') return pattern_refused(pattern, "an intersection of classes (&&)");
         if (*from == '\\') {
-            translate_escape(&from, out);
+            pattern_translate_escape(&from, out);
         } else if (*from == '[' && from[1] == ':' && strstr(from, ":]")) {
             const char *close = strstr(from, ":]") + 2;
             text_buffer_add(out, from, (size_t)(close - from));
             from = close;
         } else if (*from == '[') {
-            if (depth > 0 && from[1] == '^') return refused(pattern, "a negated class inside a class");
+            if (depth > 0 && from[1] == '^') return pattern_refused(pattern, "a negated class inside a class");
             if (depth++ == 0) text_buffer_add(out, from, 1);
             from++;
             if (depth == 1 && *from == '^') text_buffer_add(out, from++, 1);
@@ -84,12 +84,12 @@ static Status translate_class(const char *pattern, const char **at, TextBuffer *
     return NULL;
 }
 
-static Status translate(const char *pattern, TextBuffer *out) {
+static Status pattern_translate(const char *pattern, TextBuffer *out) {
     for (const char *at = pattern; *at;) {
         if (*at == '\\') {
-            translate_escape(&at, out);
+            pattern_translate_escape(&at, out);
         } else if (*at == '[') {
-            TRY(translate_class(pattern, &at, out));
+            TRY(pattern_translate_class(pattern, &at, out));
         } else {
             text_buffer_add(out, at++, 1);
         }
@@ -100,7 +100,7 @@ static Status translate(const char *pattern, TextBuffer *out) {
 Status split_regex_new(SplitRegex **regex, const char *pattern) {
     TextBuffer text = {0};
     text_buffer_add(&text, "", 0);
-    Status status = translate(pattern, &text);
+    Status status = pattern_translate(pattern, &text);
     if (status) {
         text_buffer_free(&text);
         return status;

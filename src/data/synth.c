@@ -106,7 +106,7 @@ static Status shard_make(const char *path, const Tokenizer *tokenizer, uint64_t 
     return status;
 }
 
-static double entropy(const uint64_t *counts, int64_t vocab) {
+static double unigram_entropy(const uint64_t *counts, int64_t vocab) {
     double total = 0, sum = 0;
     for (int64_t i = 0; i < vocab; i++)
         total += (double)counts[i];
@@ -115,7 +115,7 @@ static double entropy(const uint64_t *counts, int64_t vocab) {
     return sum;
 }
 
-static json_t *split_json(const char *file, const ShardHeader *header) {
+static json_t *synth_split_json(const char *file, const ShardHeader *header) {
     char checksum[24];
     snprintf(checksum, sizeof checksum, "%016llx", (unsigned long long)header->header_checksum);
     return json_pack("{s:I,s:I,s:I,s:[{s:s,s:s,s:I}]}", "tokens", (json_int_t)header->token_count, "documents",
@@ -182,7 +182,7 @@ static Status shards_make(const SynthRequest *request, const Tokenizer *tokenize
     TRY_GOTO(shard_make(file[0], tokenizer, request->seed, 0, request->stories, counts, &train), done);
     TRY_GOTO(shard_make(file[1], tokenizer, request->seed, request->stories, total, val_counts, &val), done);
     *result = (SynthResult){train.token_count, val.token_count, train.text_bytes + val.text_bytes, vocab,
-                            entropy(counts, vocab)};
+                            unigram_entropy(counts, vocab)};
     const char *name = request->tokenizer ? request->tokenizer : "tokenizer.json";
     char hash[24];
     snprintf(hash, sizeof hash, "%016llx", (unsigned long long)tokenizer_hash(tokenizer));
@@ -190,7 +190,7 @@ static Status shards_make(const SynthRequest *request, const Tokenizer *tokenize
                      (json_int_t)request->seed, "stories", (json_int_t)request->stories, "val_stories",
                      (json_int_t)request->val_stories, "tokenizer", "name", name, "hash", hash, "vocab_size",
                      (json_int_t)vocab, "unigram_entropy", result->unigram_entropy, "splits", "train",
-                     split_json("train/00000.shard", &train), "val", split_json("val/00000.shard", &val));
+                     synth_split_json("train/00000.shard", &train), "val", synth_split_json("val/00000.shard", &val));
     status = dataset_write_json(root, request->directory);
 done:
     json_decref(root);

@@ -37,10 +37,10 @@ typedef struct Story {
     TextBuffer *out;
 } Story;
 
-static uint64_t draw(Story *story, uint64_t bound) {
+static uint64_t story_draw(Story *story, uint64_t bound) {
     return rng_below(story->seed, RNG_STREAM_STORIES, story->index * 1024 + story->draws++, bound);
 }
-#define PICK(story, array) ((array)[draw(story, COUNT(array))])
+#define PICK(story, array) ((array)[story_draw(story, COUNT(array))])
 
 // ---- plots
 // ------------------------------------------------------------------------------------------------------------ Each
@@ -183,13 +183,13 @@ static const char *const closings[] = {"", "", " The end.", " They all lived hap
 
 // ---- templates -----------------------------------------------------------------------------------------------------
 
-static void add(Story *story, const char *text, bool capital) {
+static void story_add(Story *story, const char *text, bool capital) {
     size_t at = story->out->length;
     text_buffer_add(story->out, text, strlen(text));
     if (capital) story->out->data[at] = (char)toupper((unsigned char)story->out->data[at]);
 }
 
-static void add_slot(Story *story, const char *slot, size_t length) {
+static void story_add_slot(Story *story, const char *slot, size_t length) {
     const struct {
         const char *slot, *text;
         bool capital;
@@ -210,17 +210,17 @@ static void add_slot(Story *story, const char *slot, size_t length) {
     };
     for (size_t i = 0; i < COUNT(table); i++)
         if (strlen(table[i].slot) == length && strncmp(table[i].slot, slot, length) == 0) {
-            add(story, table[i].text, table[i].capital);
+            story_add(story, table[i].text, table[i].capital);
             return;
         }
     assert(!"a template names a slot that does not exist");
 }
 
-static void expand(Story *story, const char *at, const char *end) {
+static void template_expand(Story *story, const char *at, const char *end) {
     while (at < end) {
         if (*at == '{') {
             const char *close = strchr(at, '}');
-            add_slot(story, at + 1, (size_t)(close - at - 1));
+            story_add_slot(story, at + 1, (size_t)(close - at - 1));
             at = close + 1;
         } else if (*at == '[') {
             const char *close = strchr(at, ']');
@@ -228,12 +228,12 @@ static void expand(Story *story, const char *at, const char *end) {
             for (const char *c = at + 1; c < close; c++)
                 choices += *c == '|';
             const char *from = at + 1;
-            for (uint64_t skip = draw(story, choices); skip; skip--)
+            for (uint64_t skip = story_draw(story, choices); skip; skip--)
                 from = strchr(from, '|') + 1;
             const char *to = from;
             while (to < close && *to != '|')
                 to++;
-            expand(story, from, to);
+            template_expand(story, from, to);
             at = close + 1;
         } else {
             text_buffer_add(story->out, at++, 1);
@@ -241,8 +241,8 @@ static void expand(Story *story, const char *at, const char *end) {
     }
 }
 
-static void add_template(Story *story, const char *text) {
-    expand(story, text, text + strlen(text));
+static void story_add_template(Story *story, const char *text) {
+    template_expand(story, text, text + strlen(text));
 }
 
 // "\x01 owl" -> "an owl"
@@ -262,18 +262,18 @@ static void fix_articles(TextBuffer *out, size_t from) {
 }
 
 static void cast_characters(Story *story, bool animal_helper) {
-    bool girl = draw(story, 2);
+    bool girl = story_draw(story, 2);
     story->name = girl ? PICK(story, girls) : PICK(story, boys);
     story->kid = girl ? "girl" : "boy";
     story->she = girl ? "she" : "he";
     story->her = girl ? "her" : "him";
     story->hers = girl ? "her" : "his";
     story->kind = PICK(story, kid_kinds);
-    bool helper_girl = draw(story, 2);
+    bool helper_girl = story_draw(story, 2);
     story->helper_she = helper_girl ? "she" : "he";
     story->helper_her = helper_girl ? "her" : "him";
     story->helper_hers = helper_girl ? "her" : "his";
-    if (animal_helper || draw(story, 2)) {
+    if (animal_helper || story_draw(story, 2)) {
         const char *animal = PICK(story, animals);
         snprintf(story->helper_text, sizeof story->helper_text, "the %s", animal);
         const char *kind = PICK(story, animal_kinds);
@@ -307,12 +307,12 @@ void synth_story(TextBuffer *out, uint64_t seed, uint64_t index) {
     story.food = PICK(&story, foods);
     story.hiding = PICK(&story, hiding);
     story.feeling = PICK(&story, feelings);
-    add_template(&story, PICK(&story, openings));
+    story_add_template(&story, PICK(&story, openings));
     const char *const parts[] = {plot->wish, plot->obstacle, plot->attempt, plot->help, plot->end};
     for (size_t i = 0; i < COUNT(parts); i++) {
-        add(&story, i == 1 || i == 3 ? "\n" : " ", false);
-        add_template(&story, parts[i]);
+        story_add(&story, i == 1 || i == 3 ? "\n" : " ", false);
+        story_add_template(&story, parts[i]);
     }
-    add_template(&story, PICK(&story, closings));
+    story_add_template(&story, PICK(&story, closings));
     fix_articles(out, start);
 }

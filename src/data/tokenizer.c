@@ -129,19 +129,13 @@ static Status encode_raw_bytes(TokenizerState *state, const uint8_t *begin, cons
     return NULL;
 }
 
-static void append_ids(TokenIds *out, const TokenIds *more) {
-    token_ids_reserve(out, more->count + 1);
-    if (more->count) memcpy(out->ids + out->count, more->ids, more->count * sizeof *more->ids);
-    out->count += more->count;
-}
-
 Status tokenizer_encode(TokenizerState *state, const char *text, size_t length, unsigned flags, TokenIds *out) {
     const Tokenizer *tokenizer = state->tokenizer;
     const uint8_t *begin = (const uint8_t *)text;
     if (length >= UINT32_MAX / 2)
         return status_hint(status_usage("a text of %zu bytes is too long to encode at once", length),
                            "cut it into documents of less than 2 GiB");
-    if (!tokenizer->raw_bytes && length && utf8_find_malformed(begin, begin + length)) {
+    if (!tokenizer->raw_bytes && length && utf8_first_malformed(begin, length) < length) {
         state->repaired.length = 0;
         utf8_repair(&state->repaired, begin, length);
         begin = (const uint8_t *)state->repaired.data;
@@ -150,13 +144,13 @@ Status tokenizer_encode(TokenizerState *state, const char *text, size_t length, 
     state->out = out;
     state->limit = begin + length;
     EncodePart *part = tokenizer->raw_bytes ? encode_raw_bytes : encode_normalized;
-    if (flags & TOKENIZER_ADD_SPECIAL) append_ids(out, &tokenizer->before);
+    if (flags & TOKENIZER_ADD_SPECIAL) token_ids_add(out, tokenizer->before.ids, tokenizer->before.count);
     Status status = NULL;
     if (length)
         status = flags & TOKENIZER_MATCH_SPECIAL
                      ? encode_around(state, &tokenizer->raw, begin, begin + length, flags, part)
                      : part(state, begin, begin + length, flags);
-    if (flags & TOKENIZER_ADD_SPECIAL) append_ids(out, &tokenizer->after);
+    if (flags & TOKENIZER_ADD_SPECIAL) token_ids_add(out, tokenizer->after.ids, tokenizer->after.count);
     return status;
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "base/status.h"
+#include "data/token_ids.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -12,11 +13,6 @@
 
 typedef struct Tokenizer Tokenizer; // read-only after loading: any number of threads may encode with their own state
 typedef struct TokenizerState TokenizerState; // one thread's cache and scratch
-
-typedef struct TokenIds {
-    uint32_t *ids;
-    size_t count, capacity;
-} TokenIds;
 
 enum {
     TOKENIZER_ADD_SPECIAL = 1,   // apply the template (BOS/EOS) of the tokenizer.json

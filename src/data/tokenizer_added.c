@@ -5,7 +5,7 @@
 
 #include <stdlib.h>
 
-static uint32_t node_new(AddedMatcher *matcher, uint8_t byte) {
+static uint32_t trie_node_new(AddedMatcher *matcher, uint8_t byte) {
     if (matcher->count == matcher->capacity) {
         matcher->capacity = 2 * matcher->capacity + 64;
         matcher->nodes = xrealloc(matcher->nodes, matcher->capacity * sizeof *matcher->nodes);
@@ -14,7 +14,7 @@ static uint32_t node_new(AddedMatcher *matcher, uint8_t byte) {
     return (uint32_t)matcher->count++;
 }
 
-static uint32_t node_child(const AddedMatcher *matcher, uint32_t node, uint8_t byte) {
+static uint32_t trie_node_child(const AddedMatcher *matcher, uint32_t node, uint8_t byte) {
     uint32_t child = matcher->nodes[node].child;
     while (child && matcher->nodes[child].byte != byte)
         child = matcher->nodes[child].sibling;
@@ -23,12 +23,12 @@ static uint32_t node_child(const AddedMatcher *matcher, uint32_t node, uint8_t b
 
 void added_matcher_add(AddedMatcher *matcher, const uint8_t *text, size_t length, int32_t token) {
     if (length == 0) return;
-    if (!matcher->count) node_new(matcher, 0);
+    if (!matcher->count) trie_node_new(matcher, 0);
     uint32_t node = 0;
     for (size_t i = 0; i < length; i++) {
-        uint32_t child = node_child(matcher, node, text[i]);
+        uint32_t child = trie_node_child(matcher, node, text[i]);
         if (!child) {
-            child = node_new(matcher, text[i]);
+            child = trie_node_new(matcher, text[i]);
             matcher->nodes[child].sibling = matcher->nodes[node].child;
             matcher->nodes[node].child = child;
         }
@@ -63,7 +63,7 @@ bool added_matcher_find(const AddedMatcher *matcher, const uint8_t *at, const ui
     for (; at < end && (at = next_candidate(matcher, at, end)) < end; at++) {
         *token = -1;
         uint32_t node = 0;
-        for (const uint8_t *to = at; to < end && (node = node_child(matcher, node, *to)); to++) {
+        for (const uint8_t *to = at; to < end && (node = trie_node_child(matcher, node, *to)); to++) {
             if (matcher->nodes[node].token < 0) continue;
             *token = matcher->nodes[node].token;
             *begin = at;

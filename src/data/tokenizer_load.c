@@ -10,11 +10,11 @@
 
 #define ID_LIMIT (((int64_t)1 << BPE_ID_BITS) - 1) // the tables keep id + 1
 
-static Status bad(const char *where, Status status) {
+static Status file_refused(const char *where, Status status) {
     return status_at(status, where, 0, 0);
 }
 
-static const char *type_of(const json_t *object) {
+static const char *json_type_of(const json_t *object) {
     const char *type = json_string_value(json_object_get(object, "type"));
     return type ? type : "without a type";
 }
@@ -25,13 +25,13 @@ static const char *type_of(const json_t *object) {
 static Status load_vocab(Tokenizer *tokenizer, Vocab *spelled, const json_t *model, const char *where) {
     json_t *object = json_object_get(model, "vocab"), *value;
     const char *key;
-    if (!json_is_object(object)) return bad(where, status_usage("the model has no \"vocab\" object"));
+    if (!json_is_object(object)) return file_refused(where, status_usage("the model has no \"vocab\" object"));
     int64_t size = 0;
     json_object_foreach(object, key, value) {
         int64_t id = json_is_integer(value) ? json_integer_value(value) : -1;
         if (id < 0 || id >= ID_LIMIT)
-            return bad(where, status_usage("the id of \"%s\" in the vocabulary is not an integer below %lld", key,
-                                           (long long)ID_LIMIT));
+            return file_refused(where, status_usage("the id of \"%s\" in the vocabulary is not an integer below %lld",
+                                                    key, (long long)ID_LIMIT));
         if (id >= size) size = id + 1;
     }
     vocab_init(spelled, (size_t)size);
@@ -42,7 +42,7 @@ static Status load_vocab(Tokenizer *tokenizer, Vocab *spelled, const json_t *mod
         uint32_t id = (uint32_t)json_integer_value(value);
         size_t length = strlen(key), byte_length;
         if (spelled->lengths[id] != VOCAB_NONE) {
-            status = bad(where, status_usage("two entries of the vocabulary have the id %u", id));
+            status = file_refused(where, status_usage("two entries of the vocabulary have the id %u", id));
             break;
         }
         vocab_set(spelled, id, key, length);
@@ -86,9 +86,9 @@ static bool merge_parts(const json_t *item, const char **left, size_t *left_leng
 
 static Status load_merges(Tokenizer *tokenizer, const Vocab *spelled, const json_t *model, const char *where) {
     const json_t *list = json_object_get(model, "merges"), *item;
-    if (!json_is_array(list)) return bad(where, status_usage("the model has no \"merges\" list"));
+    if (!json_is_array(list)) return file_refused(where, status_usage("the model has no \"merges\" list"));
     size_t count = json_array_size(list), index;
-    if (count >= (size_t)1 << 30) return bad(where, status_usage("there are too many merges: %zu", count));
+    if (count >= (size_t)1 << 30) return file_refused(where, status_usage("there are too many merges: %zu", count));
     BpeMerge *merges = xmalloc((count + 1) * sizeof *merges);
     TextBuffer whole = {0};
     Status status = NULL;
@@ -96,7 +96,8 @@ static Status load_merges(Tokenizer *tokenizer, const Vocab *spelled, const json
         const char *left, *right;
         size_t left_length, right_length;
         if (!merge_parts(item, &left, &left_length, &right, &right_length)) {
-            status = bad(where, status_usage("merge %zu is neither \"left right\" nor [\"left\", \"right\"]", index));
+            status = file_refused(where,
+                                  status_usage("merge %zu is neither \"left right\" nor [\"left\", \"right\"]", index));
             break;
         }
         whole.length = 0;
@@ -106,9 +107,9 @@ static Status load_merges(Tokenizer *tokenizer, const Vocab *spelled, const json
                                    vocab_find(spelled, whole.data, whole.length)};
         if (merges[index].left == VOCAB_NONE || merges[index].right == VOCAB_NONE ||
             merges[index].merged == VOCAB_NONE) {
-            status =
-                bad(where, status_usage("merge %zu makes \"%s\", but it or one of its parts is not in the vocabulary",
-                                        index, whole.data));
+            status = file_refused(
+                where, status_usage("merge %zu makes \"%s\", but it or one of its parts is not in the vocabulary",
+                                    index, whole.data));
             break;
         }
     }
@@ -119,15 +120,15 @@ static Status load_merges(Tokenizer *tokenizer, const Vocab *spelled, const json
 }
 
 static Status load_model(Tokenizer *tokenizer, Vocab *spelled, const json_t *model, const char *where) {
-    if (!json_is_object(model)) return bad(where, status_usage("there is no \"model\" object"));
+    if (!json_is_object(model)) return file_refused(where, status_usage("there is no \"model\" object"));
     const char *unknown = NULL, *prefix = NULL, *suffix = NULL;
     const json_t *type = json_object_get(model, "type");
     bool byte_fallback = false;
     double dropout = 0;
     Bpe *bpe = &tokenizer->bpe;
-    if (type && strcmp(type_of(model), "BPE") != 0)
-        return bad(where, status_hint(status_usage("the model \"%s\" is not supported", type_of(model)),
-                                      "only byte-level BPE is supported"));
+    if (type && strcmp(json_type_of(model), "BPE") != 0)
+        return file_refused(where, status_hint(status_usage("the model \"%s\" is not supported", json_type_of(model)),
+                                               "only byte-level BPE is supported"));
     TRY(json_get_text(model, "unk_token", &unknown, where));
     TRY(json_get_text(model, "continuing_subword_prefix", &prefix, where));
     TRY(json_get_text(model, "end_of_word_suffix", &suffix, where));
@@ -136,21 +137,24 @@ static Status load_model(Tokenizer *tokenizer, Vocab *spelled, const json_t *mod
     TRY(json_get_bool(model, "ignore_merges", &bpe->ignore_merges, where));
     TRY(json_get_double(model, "dropout", &dropout, where));
     if ((prefix && *prefix) || (suffix && *suffix))
-        return bad(where, status_usage("the model has a continuing_subword_prefix or end_of_word_suffix, which is not "
-                                       "supported"));
-    if (dropout != 0) return bad(where, status_usage("the model has dropout %g, which is not supported", dropout));
+        return file_refused(
+            where, status_usage("the model has a continuing_subword_prefix or end_of_word_suffix, which is not "
+                                "supported"));
+    if (dropout != 0)
+        return file_refused(where, status_usage("the model has dropout %g, which is not supported", dropout));
     TRY(load_vocab(tokenizer, spelled, model, where));
     int lacking = -1;
     for (int byte = 255; byte >= 0; byte--) {
         if (bpe->byte_ids[byte] == VOCAB_NONE) lacking = byte;
     }
     if (lacking >= 0 && byte_fallback)
-        return bad(where,
-                   status_usage("the model has byte_fallback and lacks byte 0x%02x, which is not supported", lacking));
+        return file_refused(
+            where, status_usage("the model has byte_fallback and lacks byte 0x%02x, which is not supported", lacking));
     bpe->unknown = unknown ? vocab_find(spelled, unknown, strlen(unknown)) : VOCAB_NONE;
     if (lacking >= 0 && unknown && bpe->unknown == VOCAB_NONE)
-        return bad(where, status_usage("the unk_token \"%s\" is not in the vocabulary, which lacks byte 0x%02x",
-                                       unknown, lacking));
+        return file_refused(
+            where,
+            status_usage("the unk_token \"%s\" is not in the vocabulary, which lacks byte 0x%02x", unknown, lacking));
     return load_merges(tokenizer, spelled, model, where);
 }
 
@@ -160,7 +164,7 @@ static Status load_normalizer(Tokenizer *tokenizer, const json_t *object, int de
     static const char *const names[] = {
         [UNICODE_NFC] = "NFC", [UNICODE_NFD] = "NFD", [UNICODE_NFKC] = "NFKC", [UNICODE_NFKD] = "NFKD"};
     if (!object || json_is_null(object)) return NULL;
-    if (strcmp(type_of(object), "Sequence") == 0 && depth < 8) {
+    if (strcmp(json_type_of(object), "Sequence") == 0 && depth < 8) {
         const json_t *item;
         size_t index;
         json_array_foreach(json_object_get(object, "normalizers"), index, item)
@@ -168,16 +172,17 @@ static Status load_normalizer(Tokenizer *tokenizer, const json_t *object, int de
         return NULL;
     }
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        if (strcmp(type_of(object), names[i]) != 0) continue;
+        if (strcmp(json_type_of(object), names[i]) != 0) continue;
         if (!unicode_can_normalize())
-            return bad(where, status_hint(status_usage("the normalizer \"%s\" needs utf8proc", names[i]),
-                                          "install libutf8proc-dev and build again"));
-        if (tokenizer->form_count == FORMS_MOST) return bad(where, status_usage("there are too many normalizers"));
+            return file_refused(where, status_hint(status_usage("the normalizer \"%s\" needs utf8proc", names[i]),
+                                                   "install libutf8proc-dev and build again"));
+        if (tokenizer->form_count == FORMS_MOST)
+            return file_refused(where, status_usage("there are too many normalizers"));
         tokenizer->forms[tokenizer->form_count++] = (UnicodeForm)i;
         return NULL;
     }
-    return bad(where, status_hint(status_usage("the normalizer \"%s\" is not supported", type_of(object)),
-                                  "supported are NFC, NFD, NFKC, NFKD and Sequence"));
+    return file_refused(where, status_hint(status_usage("the normalizer \"%s\" is not supported", json_type_of(object)),
+                                           "supported are NFC, NFD, NFKC, NFKD and Sequence"));
 }
 
 static Status match_added(Tokenizer *tokenizer, int32_t index) {
@@ -211,7 +216,7 @@ static Status match_added(Tokenizer *tokenizer, int32_t index) {
 // the size of the vocabulary on, whatever "id" says. Files written by it agree with that.
 static Status load_added(Tokenizer *tokenizer, const Vocab *spelled, const json_t *list, const char *where) {
     if (!list || json_is_null(list)) return NULL;
-    if (!json_is_array(list)) return bad(where, status_usage("\"added_tokens\" is not a list"));
+    if (!json_is_array(list)) return file_refused(where, status_usage("\"added_tokens\" is not a list"));
     size_t index, count = json_array_size(list), vocab_entries = 0;
     const json_t *item;
     for (size_t id = 0; id < spelled->size; id++)
@@ -220,7 +225,8 @@ static Status load_added(Tokenizer *tokenizer, const Vocab *spelled, const json_
     int64_t next = (int64_t)vocab_entries;
     json_array_foreach(list, index, item) {
         const json_t *content = json_object_get(item, "content");
-        if (!json_is_string(content)) return bad(where, status_usage("added token %zu has no \"content\"", index));
+        if (!json_is_string(content))
+            return file_refused(where, status_usage("added token %zu has no \"content\"", index));
         if (json_string_length(content) == 0) continue;
         AddedToken token = {.length = json_string_length(content)};
         int64_t told = -1;
@@ -240,7 +246,7 @@ static Status load_added(Tokenizer *tokenizer, const Vocab *spelled, const json_
         }
         uint32_t known = vocab_find(spelled, json_string_value(content), token.length);
         token.id = same ? same->id : known != VOCAB_NONE ? known : (uint32_t)next;
-        if (token.id >= ID_LIMIT) return bad(where, status_usage("there are too many added tokens"));
+        if (token.id >= ID_LIMIT) return file_refused(where, status_usage("there are too many added tokens"));
         if (!same && known == VOCAB_NONE) next = token.id + 1;
         if (!same && known != VOCAB_NONE && token.id >= (uint32_t)next) next = token.id + 1;
         if (told != (int64_t)token.id)
@@ -259,22 +265,19 @@ static Status load_added(Tokenizer *tokenizer, const Vocab *spelled, const json_
     return NULL;
 }
 
-static void ids_add(TokenIds *list, uint32_t id) {
-    token_ids_reserve(list, 1);
-    list->ids[list->count++] = id;
-}
-
 // One "SpecialToken" of a template: its ids as the template's own table gives them.
 static Status template_ids(TokenIds *ids, const json_t *object, const char *name, const char *where) {
     const json_t *token = json_object_get(json_object_get(object, "special_tokens"), name ? name : "");
     const json_t *list = json_object_get(token, "ids"), *item;
     size_t index;
     if (!json_is_array(list))
-        return bad(where, status_usage("the template's token \"%s\" is not in its special_tokens", name ? name : ""));
+        return file_refused(where,
+                            status_usage("the template's token \"%s\" is not in its special_tokens", name ? name : ""));
     json_array_foreach(list, index, item) {
         int64_t id = json_is_integer(item) ? json_integer_value(item) : -1;
-        if (id < 0 || id >= ID_LIMIT) return bad(where, status_usage("the template's token \"%s\" has a bad id", name));
-        ids_add(ids, (uint32_t)id);
+        if (id < 0 || id >= ID_LIMIT)
+            return file_refused(where, status_usage("the template's token \"%s\" has a bad id", name));
+        token_ids_add(ids, &(uint32_t){(uint32_t)id}, 1);
     }
     return NULL;
 }
@@ -290,21 +293,22 @@ static Status load_template(TokenIds *before, TokenIds *after, const json_t *obj
         const char *name = json_string_value(json_object_get(special, "id"));
         TRY(template_ids(texts ? after : before, object, name, where));
     }
-    return texts == 1 ? NULL : bad(where, status_usage("the template for single texts does not hold the text once"));
+    return texts == 1 ? NULL
+                      : file_refused(where, status_usage("the template for single texts does not hold the text once"));
 }
 
 // Roberta- and BertProcessing: ["</s>", 2] after the text, ["<s>", 0] before it.
 static Status load_pair_end(TokenIds *ids, const json_t *object, const char *key, const char *where) {
     const json_t *id = json_array_get(json_object_get(object, key), 1);
     if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) >= ID_LIMIT)
-        return bad(where, status_usage("the post-processor has no \"%s\" token", key));
-    ids_add(ids, (uint32_t)json_integer_value(id));
+        return file_refused(where, status_usage("the post-processor has no \"%s\" token", key));
+    token_ids_add(ids, &(uint32_t){(uint32_t)json_integer_value(id)}, 1);
     return NULL;
 }
 
 static Status load_post_processor(Tokenizer *tokenizer, const json_t *object, int depth, const char *where) {
     if (!object || json_is_null(object)) return NULL;
-    const char *type = type_of(object);
+    const char *type = json_type_of(object);
     if (strcmp(type, "ByteLevel") == 0) return NULL; // offsets only
     if (strcmp(type, "Sequence") == 0 && depth < 8) {
         const json_t *item;
@@ -321,15 +325,14 @@ static Status load_post_processor(Tokenizer *tokenizer, const json_t *object, in
         status = load_pair_end(&before, object, "cls", where);
         if (!status) status = load_pair_end(&after, object, "sep", where);
     } else {
-        status = bad(where, status_hint(status_usage("the post-processor \"%s\" is not supported", type),
-                                        "supported are ByteLevel, TemplateProcessing, Roberta- and BertProcessing and "
-                                        "Sequence"));
+        status = file_refused(
+            where, status_hint(status_usage("the post-processor \"%s\" is not supported", type),
+                               "supported are ByteLevel, TemplateProcessing, Roberta- and BertProcessing and "
+                               "Sequence"));
     }
     // A later one of a sequence goes around what the earlier ones made.
-    for (size_t i = 0; i < tokenizer->before.count && !status; i++)
-        ids_add(&before, tokenizer->before.ids[i]);
-    for (size_t i = 0; i < after.count && !status; i++)
-        ids_add(&tokenizer->after, after.ids[i]);
+    token_ids_add(&before, tokenizer->before.ids, tokenizer->before.count);
+    token_ids_add(&tokenizer->after, after.ids, after.count);
     free(after.ids);
     if (status) {
         free(before.ids);
@@ -342,7 +345,7 @@ static Status load_post_processor(Tokenizer *tokenizer, const json_t *object, in
 
 static Status check_decoder(const json_t *object, int depth, const char *where) {
     if (!object || json_is_null(object)) return NULL;
-    const char *type = type_of(object);
+    const char *type = json_type_of(object);
     if (strcmp(type, "Sequence") == 0 && depth < 8) {
         const json_t *item;
         size_t index;
@@ -350,7 +353,8 @@ static Status check_decoder(const json_t *object, int depth, const char *where) 
         return NULL;
     }
     if (strcmp(type, "ByteLevel") == 0 || strcmp(type, "Fuse") == 0) return NULL;
-    return bad(where, status_hint(status_usage("the decoder \"%s\" is not supported", type), "supported is ByteLevel"));
+    return file_refused(
+        where, status_hint(status_usage("the decoder \"%s\" is not supported", type), "supported is ByteLevel"));
 }
 
 // --- the whole file -------------------------------------------------------------------------------------------------
@@ -374,7 +378,7 @@ static uint64_t hash_text(const char *text, size_t length) { // FNV-1a
 }
 
 static Status load_parts(Tokenizer *tokenizer, Vocab *spelled, const json_t *root, const char *where) {
-    if (!json_is_object(root)) return bad(where, status_usage("a tokenizer.json must hold an object"));
+    if (!json_is_object(root)) return file_refused(where, status_usage("a tokenizer.json must hold an object"));
     TRY(tokenizer_load_stages(tokenizer, json_object_get(root, "pre_tokenizer"), where));
     TRY(load_normalizer(tokenizer, json_object_get(root, "normalizer"), 0, where));
     TRY(load_model(tokenizer, spelled, json_object_get(root, "model"), where));
@@ -386,7 +390,7 @@ static Status load_parts(Tokenizer *tokenizer, Vocab *spelled, const json_t *roo
         uint32_t id = first ? tokenizer->before.ids[i] : tokenizer->after.ids[i - tokenizer->before.count];
         size_t length;
         if (!vocab_get(&tokenizer->bpe.vocab, id, &length))
-            return bad(where, status_usage("the post-processor uses id %u, which no token has", id));
+            return file_refused(where, status_usage("the post-processor uses id %u, which no token has", id));
     }
     if (json_has(root, "truncation")) log_warn("%s: its truncation is not applied", where);
     tokenizer->end_of_text = find_end_of_text(tokenizer);

@@ -177,7 +177,7 @@ static Status run_byte_chars(TokenizerState *state, int index, const uint8_t *be
     state->mapped.length = 0;
     for (; begin < end; begin++) {
         uint8_t bytes[4];
-        text_buffer_add(&state->mapped, (const char *)bytes, unicode_encode(vocab_byte_char(*begin), bytes));
+        text_buffer_add(&state->mapped, (const char *)bytes, utf8_put(vocab_byte_char(*begin), bytes));
     }
     return run_rewritten(state, index + 1, &state->mapped);
 }

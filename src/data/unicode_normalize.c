@@ -81,7 +81,7 @@ static Status normalize_part(UnicodeScratch *scratch, UnicodeForm form, const ui
     if (left < 0) return status_runtime("cannot normalise text: %s", utf8proc_errmsg(left));
     for (utf8proc_ssize_t i = 0; i < left; i++) {
         uint8_t bytes[4];
-        text_buffer_add(out, (const char *)bytes, unicode_encode((uint32_t)scratch->codes[i], bytes));
+        text_buffer_add(out, (const char *)bytes, utf8_put((uint32_t)scratch->codes[i], bytes));
     }
     return NULL;
 }
@@ -116,7 +116,7 @@ static bool find_unsettled(const uint8_t **begin, const uint8_t **end, const uin
     return true;
 }
 
-static Status compose(UnicodeScratch *scratch, const uint8_t *text, size_t length, TextBuffer *out, bool *changed) {
+static Status compose_nfc(UnicodeScratch *scratch, const uint8_t *text, size_t length, TextBuffer *out, bool *changed) {
     const uint8_t *done = text, *end = text + length, *begin, *stop;
     const uint8_t *at = text;
     while (find_unsettled(&begin, &stop, at, end)) {
@@ -147,7 +147,7 @@ Status unicode_normalize(UnicodeScratch *scratch, UnicodeForm form, const uint8_
     *changed = false;
     const uint8_t *first = utf8_skip_ascii(text, text + length);
     if (first == text + length) return NULL; // ASCII is in every form
-    if (form == UNICODE_NFC) return compose(scratch, text, length, out, changed);
+    if (form == UNICODE_NFC) return compose_nfc(scratch, text, length, out, changed);
     *changed = true;
     return normalize_all(scratch, form, text, text + length, out);
 }

@@ -11,11 +11,10 @@
 #include "train/checkpoint.h"
 #include "train/router_bias.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-static bool holds(const char *directory, const char *name) {
+static bool directory_holds(const char *directory, const char *name) {
     char *path = path_join(directory, name);
     bool found = file_exists(path);
     free(path);
@@ -28,29 +27,11 @@ static void say_damaged(void *context, const char *message) {
 }
 
 static Status best_checkpoint(const char *directory, char **source) {
-    int64_t *steps = NULL;
-    int count = 0;
-    double lowest = INFINITY;
-    TRY(checkpoint_steps(directory, &steps, &count));
-    for (int i = 0; i < count; i++) {
-        char *path = text_format("%s/step-%lld", directory, (long long)steps[i]), *file = path_join(path, "state.json");
-        json_t *root = NULL;
-        double loss = INFINITY;
-        Status status = json_read_file(&root, file);
-        if (!status) status = json_get_double(root, "val_loss", &loss, file);
-        status_free(status);
-        json_decref(root);
-        if (loss < lowest) {
-            lowest = loss;
-            free(*source);
-            *source = text_copy(path);
-        }
-        free(file);
-        free(path);
-    }
-    free(steps);
-    return *source ? checkpoint_verify(*source)
-                   : status_usage("no checkpoint below %s has a validation loss to be the best by", directory);
+    int64_t step;
+    TRY(checkpoint_best(directory, &step));
+    if (step < 0) return status_usage("no checkpoint below %s has a validation loss to be the best by", directory);
+    *source = text_format("%s/step-%lld", directory, (long long)step);
+    return checkpoint_verify(*source);
 }
 
 static Status run_checkpoint(const char *directory, const char *wanted, char **source) {
@@ -76,7 +57,7 @@ Status loaded_source(const char *path, const char *checkpoint, char **source) {
     Status status = NULL;
     if (file_is_directory(directory))
         status = run_checkpoint(directory, checkpoint, source);
-    else if (holds(path, "config.json"))
+    else if (directory_holds(path, "config.json"))
         *source = text_copy(path);
     else
         status = status_hint(status_usage("%s holds neither checkpoints nor a config.json", path),
@@ -90,7 +71,7 @@ Status loaded_source(const char *path, const char *checkpoint, char **source) {
 }
 
 static bool is_run(const char *directory) {
-    return holds(directory, "config.toml") && holds(directory, "model.json");
+    return directory_holds(directory, "config.toml") && directory_holds(directory, "model.json");
 }
 
 // The run directory that path is, or is a checkpoint of (RUN/checkpoints/step-N); malloc'd, NULL: none.
@@ -201,7 +182,7 @@ static Status open_all(Loaded *loaded, const LoadedRequest *request) {
     TRY(precision_parse(&layout.precision, request->precision ? request->precision : cuda ? "bf16" : "fp32"));
     TRY(model_create(&loaded->model, loaded->ops, &layout));
     // A checkpoint names its weights as an HF directory does.
-    loaded->checkpoint = holds(loaded->source, "manifest.json");
+    loaded->checkpoint = directory_holds(loaded->source, "manifest.json");
     char *weights = path_join(loaded->source, "model.safetensors");
     Status status = hf_load_weights(loaded->model, loaded->checkpoint ? weights : loaded->source);
     free(weights);

@@ -10,9 +10,9 @@
 
 // The defaults are those of LlamaConfig, Qwen3Config and Qwen3MoeConfig in transformers 5.
 typedef struct ArchRow {
-    const char *name, *type; // of "architectures" and "model_type"
-    int kv_heads;            // 0: as many as heads
-    int head_dim;            // 0: hidden / heads
+    bool qk_norm, experts;
+    int kv_heads; // 0: as many as heads
+    int head_dim; // 0: hidden / heads
     int max_positions;
     bool tied;
     double rope_theta;
@@ -22,27 +22,50 @@ typedef struct ArchRow {
     float aux_coef;
 } ArchRow;
 
-static const ArchRow arch_rows[] = {
-    [MODEL_LLAMA] = {"LlamaForCausalLM", "llama", .max_positions = 2048, .rope_theta = 10000.0, .norm_eps = 1e-6f,
+static const ArchRow arch_rows[MODEL_ARCH_COUNT] = {
+    [MODEL_LLAMA] = {.max_positions = 2048, .rope_theta = 10000.0, .norm_eps = 1e-6f, .init_std = 0.02f},
+    [MODEL_QWEN3] = {.qk_norm = true,
+                     .kv_heads = 32,
+                     .head_dim = 128,
+                     .max_positions = 32768,
+                     .rope_theta = 10000.0,
+                     .norm_eps = 1e-6f,
                      .init_std = 0.02f},
-    [MODEL_QWEN3] = {"Qwen3ForCausalLM", "qwen3", .kv_heads = 32, .head_dim = 128, .max_positions = 32768,
-                     .rope_theta = 10000.0, .norm_eps = 1e-6f, .init_std = 0.02f},
-    [MODEL_QWEN3_MOE] = {"Qwen3MoeForCausalLM", "qwen3_moe", .kv_heads = 4, .max_positions = 32768,
-                         .rope_theta = 10000.0, .norm_eps = 1e-6f, .init_std = 0.02f, .top_k = 8, .aux_coef = 0.001f},
+    [MODEL_QWEN3_MOE] = {.qk_norm = true,
+                         .experts = true,
+                         .kv_heads = 4,
+                         .max_positions = 32768,
+                         .rope_theta = 10000.0,
+                         .norm_eps = 1e-6f,
+                         .init_std = 0.02f,
+                         .top_k = 8,
+                         .aux_coef = 0.001f},
 };
-enum { ARCH_COUNT = sizeof arch_rows / sizeof arch_rows[0] };
+
+#define MODEL_ARCH_NAME(id, type, name) name,
+#define MODEL_ARCH_TYPE(id, type, name) type,
+static const char *const arch_names[] = {MODEL_ARCH_LIST(MODEL_ARCH_NAME)}; // of "architectures"
+static const char *const arch_types[] = {MODEL_ARCH_LIST(MODEL_ARCH_TYPE)}; // of "model_type"
 
 const char *model_arch_name(ModelArch arch) {
-    return arch_rows[arch].name;
+    return arch_names[arch];
 }
 
 const char *model_arch_type(ModelArch arch) {
-    return arch_rows[arch].type;
+    return arch_types[arch];
+}
+
+bool model_qk_norm(const ModelConfig *config) {
+    return arch_rows[config->arch].qk_norm;
+}
+
+bool model_has_experts(const ModelConfig *config) {
+    return arch_rows[config->arch].experts;
 }
 
 bool model_arch_parse(ModelArch *arch, const char *type) {
-    for (int i = 0; i < ARCH_COUNT; i++) {
-        if (strcmp(type, arch_rows[i].type) != 0) continue;
+    for (int i = 0; i < MODEL_ARCH_COUNT; i++) {
+        if (strcmp(type, arch_types[i]) != 0) continue;
         *arch = (ModelArch)i;
         return true;
     }
@@ -75,8 +98,13 @@ void model_config_derive(ModelConfig *config) {
 // ---- reading --------------------------------------------------------------------------------------------------------
 
 static Status unknown_arch(const char *name, const char *where) {
-    return status_hint(status_at(status_usage("architecture \"%s\" is not supported", name), where, 0, 0),
-                       "hearth trains LlamaForCausalLM, Qwen3ForCausalLM and Qwen3MoeForCausalLM");
+    TextBuffer known = {0};
+    for (int i = 0; i < MODEL_ARCH_COUNT; i++)
+        text_buffer_format(&known, "%s%s", i == 0 ? "" : i + 1 < MODEL_ARCH_COUNT ? ", " : " and ", arch_names[i]);
+    Status status = status_hint(status_at(status_usage("architecture \"%s\" is not supported", name), where, 0, 0),
+                                "hearth trains %s", known.data);
+    text_buffer_free(&known);
+    return status;
 }
 
 // "architectures" names the model's class, "model_type" the config's: either will do, both must agree.
@@ -92,12 +120,12 @@ static Status read_arch(ModelArch *arch, const json_t *root, const char *where) 
     if (!name && !type)
         return status_at(status_usage("neither \"architectures\" nor \"model_type\" is given"), where, 0, 0);
     int row = 0;
-    while (row < ARCH_COUNT && strcmp(name ? name : type, name ? arch_rows[row].name : arch_rows[row].type) != 0)
+    while (row < MODEL_ARCH_COUNT && strcmp(name ? name : type, name ? arch_names[row] : arch_types[row]) != 0)
         row++;
-    if (row == ARCH_COUNT) return unknown_arch(name ? name : type, where);
-    if (type && strcmp(type, arch_rows[row].type) != 0)
+    if (row == MODEL_ARCH_COUNT) return unknown_arch(name ? name : type, where);
+    if (type && strcmp(type, arch_types[row]) != 0)
         return status_at(status_usage("\"architectures\" names %s, and \"model_type\" is \"%s\", not \"%s\"", name,
-                                      type, arch_rows[row].type),
+                                      type, arch_types[row]),
                          where, 0, 0);
     *arch = (ModelArch)row;
     return NULL;
@@ -254,7 +282,7 @@ Status model_config_parse(ModelConfig *config, const json_t *root, const char *w
     if (json_is_integer(json_object_get(root, "eos_token_id")))
         TRY(json_get_int(root, "eos_token_id", &config->eos, where));
     TRY(read_rope(config, root, where));
-    if (config->arch == MODEL_QWEN3_MOE) TRY(read_moe(config, root, where));
+    if (model_has_experts(config)) TRY(read_moe(config, root, where));
     return model_config_check(config, where);
 }
 
@@ -264,7 +292,7 @@ Status model_config_check(const ModelConfig *config, const char *where) {
         status = status_usage("%d attention heads do not divide by %d KV heads", config->heads, config->kv_heads);
         if (config->kv_heads == arch_rows[config->arch].kv_heads)
             status = status_hint(status, "%d is what %s assumes when num_key_value_heads (kv_heads) is not given",
-                                 config->kv_heads, arch_rows[config->arch].name);
+                                 config->kv_heads, arch_names[config->arch]);
     } else if (config->head_dim % 2)
         status = status_usage("head_dim %d is odd; rotary embedding turns pairs", config->head_dim);
     else if (config->experts && config->top_k > config->experts)
@@ -302,17 +330,17 @@ static json_t *token_json(int64_t id) {
 json_t *model_config_json(const ModelConfig *config) {
     json_t *root = json_pack(
         "{s:[s], s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:f, s:f, s:b, s:s, s:b, s:f, s:o, s:o, s:o, s:f, s:s}",
-        "architectures", arch_rows[config->arch].name, "model_type", arch_rows[config->arch].type, "vocab_size",
-        config->vocab, "hidden_size", config->hidden, "num_hidden_layers", config->layers, "num_attention_heads",
-        config->heads, "num_key_value_heads", config->kv_heads, "head_dim", config->head_dim, "intermediate_size",
-        config->ffn, "max_position_embeddings", config->max_positions, "rms_norm_eps",
-        text_float_value(config->norm_eps), "initializer_range", text_float_value(config->init_std),
-        "tie_word_embeddings", config->tied, "hidden_act", "silu", "attention_bias", 0, "attention_dropout", 0.0,
-        "bos_token_id", token_json(config->bos), "eos_token_id", token_json(config->eos), "rope_parameters",
-        rope_json(config), "rope_theta", config->rope_theta, "torch_dtype", "float32");
+        "architectures", arch_names[config->arch], "model_type", arch_types[config->arch], "vocab_size", config->vocab,
+        "hidden_size", config->hidden, "num_hidden_layers", config->layers, "num_attention_heads", config->heads,
+        "num_key_value_heads", config->kv_heads, "head_dim", config->head_dim, "intermediate_size", config->ffn,
+        "max_position_embeddings", config->max_positions, "rms_norm_eps", text_float_value(config->norm_eps),
+        "initializer_range", text_float_value(config->init_std), "tie_word_embeddings", config->tied, "hidden_act",
+        "silu", "attention_bias", 0, "attention_dropout", 0.0, "bos_token_id", token_json(config->bos), "eos_token_id",
+        token_json(config->eos), "rope_parameters", rope_json(config), "rope_theta", config->rope_theta, "torch_dtype",
+        "float32");
     if (config->rope_type == ROPE_LLAMA3) json_object_set_new(root, "rope_scaling", rope_json(config));
     if (config->arch == MODEL_LLAMA) json_object_set_new(root, "mlp_bias", json_false());
-    if (config->arch == MODEL_QWEN3_MOE) {
+    if (model_has_experts(config)) {
         json_t *dense = json_array();
         for (int i = 0; i < config->layers; i++)
             if (!config->sparse[i] && (i + 1) % config->sparse_step == 0) json_array_append_new(dense, json_integer(i));

@@ -12,7 +12,17 @@
 
 enum { MODEL_LAYERS_MAX = 256 };
 
-typedef enum ModelArch { MODEL_LLAMA, MODEL_QWEN3, MODEL_QWEN3_MOE } ModelArch;
+// Id, model_type and name of each architecture; config.c has a row for each of what transformers assumes of it.
+#define MODEL_ARCH_LIST(X)                \
+    X(LLAMA, "llama", "LlamaForCausalLM") \
+    X(QWEN3, "qwen3", "Qwen3ForCausalLM") \
+    X(QWEN3_MOE, "qwen3_moe", "Qwen3MoeForCausalLM")
+
+#define MODEL_ARCH_ID(id, type, name) MODEL_##id,
+typedef enum ModelArch { MODEL_ARCH_LIST(MODEL_ARCH_ID) MODEL_ARCH_COUNT } ModelArch;
+#undef MODEL_ARCH_ID
+
+#define MODEL_ARCH_CHOICE(id, type, name) "|" type // MODEL_ARCH_LIST(MODEL_ARCH_CHOICE): "|llama|qwen3|..."
 typedef enum RopeType { ROPE_DEFAULT, ROPE_LLAMA3 } RopeType;
 
 typedef struct ModelConfig {
@@ -55,9 +65,8 @@ int model_preset_count(void);
 const char *model_preset_name(int index);
 
 // Derived sizes.
-static inline bool model_qk_norm(const ModelConfig *config) {
-    return config->arch != MODEL_LLAMA;
-}
+bool model_qk_norm(const ModelConfig *config);     // queries and keys are normed before they are rotated
+bool model_has_experts(const ModelConfig *config); // its layers may be sparse
 static inline int model_qkv_dim(const ModelConfig *config) {
     return (config->heads + 2 * config->kv_heads) * config->head_dim;
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "model/model.h"
+#include "model/safetensors.h"
 
 // Loads all weights of the model from a directory or one .safetensors file. A missing tensor, a tensor that the model
 // does not have, or a wrong shape is an error that names it.
@@ -12,3 +13,5 @@ Status hf_load_weights(Model *model, const char *path);
 // shard_bytes (0: 5 GB, as transformers does).
 Status hf_save(const Layout *layout, const ModelSnapshot *snapshot, const char *directory, DType dtype,
                int64_t shard_bytes);
+// The box of a tensor that a slice says, into the host copy of its parameter.
+Status hf_read_slice(const SafeTensor *tensor, const LayoutSlice *slice, float *host, const char *path);

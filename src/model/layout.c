@@ -17,6 +17,16 @@ void *layout_grow(void *items, int *count, size_t size) {
     return items;
 }
 
+int layout_norm_ranks(const Layout *layout) {
+    const Mesh *mesh = &layout->request.mesh;
+    if (!layout->zero && mesh->tp == 1) return 0;
+    return (layout->zero ? (int)mesh_data_ranks(mesh) : 1) * mesh->tp;
+}
+
+int layout_norm_parts(const Layout *layout) {
+    return layout->request.mesh.tp > 1 ? 2 * layout->param_count : layout->unit_count;
+}
+
 static void build_constants(Layout *layout) {
     const ModelConfig *c = &layout->request.config;
     int64_t T = layout->tokens, documents = layout->request.documents ? T : 0, sparse = 0;
@@ -33,6 +43,7 @@ static void build_constants(Layout *layout) {
         [CONST_ROUTER_BIAS] = {DTYPE_F32, sparse, c->experts},
         [CONST_EXPERT_TOTAL] = {DTYPE_I32, sparse, c->experts},
         [CONST_EXPERT_LOAD] = {DTYPE_F32, sparse, MOE_LOAD_STATS},
+        [CONST_NORMS] = {DTYPE_F32, layout_norm_ranks(layout), layout_norm_parts(layout)},
     };
     int64_t offset = 0;
     for (int i = 0; i < CONST_ID_COUNT; i++) {
@@ -97,8 +108,10 @@ Status layout_build(Layout *layout, const LayoutRequest *request) {
     const ModelConfig *config = &request->config;
     layout->dtype = request->precision == PRECISION_FP32 ? DTYPE_F32 : DTYPE_BF16;
     layout->tokens = (int64_t)request->micro_batch * request->seq / request->mesh.cp;
+    layout->local_tokens = layout->tokens / request->mesh.tp;
     layout->logits_rows = default_logits_rows(request, layout->tokens);
     layout->rows = layout_expert_rows(request);
+    layout->zero = mesh_data_ranks(&request->mesh) > 1 && !request->inference ? request->mesh.zero : 0;
     mesh_stage_layers(&request->mesh, config->layers, request->stage, &layout->first_layer, &layout->layer_count);
     layout_build_params(layout);
     layout_build_states(layout);
@@ -114,6 +127,7 @@ Status layout_build(Layout *layout, const LayoutRequest *request) {
 
 void layout_free(Layout *layout) {
     free(layout->params);
+    free(layout->units);
     free(layout->activations);
     free(layout->param_index);
     free(layout->act_index);

@@ -35,10 +35,10 @@ typedef enum Recompute {
 typedef struct LayoutRequest {
     ModelConfig config;
     Mesh mesh;
-    int stage;                      // pipeline stage of this rank
-    int tp_rank, ep_rank, etp_rank; // and its places along these axes
-    int virtual_stages;             // chunks of layers on a rank, of the interleaved schedule; 0: 1
-    int micro_batches;              // of a step, which bound what a pipeline has in flight; 0: as many as it can
+    int stage;                               // pipeline stage of this rank
+    int dp_rank, tp_rank, ep_rank, etp_rank; // and its places along these axes (dp: of dp * cp)
+    int virtual_stages;                      // chunks of layers on a rank, of the interleaved schedule; 0: 1
+    int micro_batches; // of a step, which bound what a pipeline has in flight; 0: as many as it can
     Precision precision;
     Recompute recompute;
     int micro_batch, seq;
@@ -64,6 +64,7 @@ typedef enum LayoutKind {
     LAYOUT_MOMENTS, // first all m, then all v
     LAYOUT_ACTIVATIONS,
     LAYOUT_TEMPORARIES,
+    LAYOUT_GATHERED,  // ZeRO 2 and 3: what is whole only for a while, gradients first
     LAYOUT_CONSTANTS, // inputs, rotary tables, scalars
     LAYOUT_WORKSPACE, // scratch of ops and libraries
     LAYOUT_KIND_COUNT,
@@ -101,6 +102,7 @@ typedef struct LayoutParam {
     int64_t offset; // in elements, in the shared order of parameters
     bool decay;     // matrices decay, vectors do not
     bool expert;
+    int unit;      // that it belongs to
     bool residual; // writes into the residual stream (o, down): may be initialised smaller
 } LayoutParam;
 
@@ -112,7 +114,20 @@ typedef struct LayoutSlice {
     int64_t row, rows, col, cols; // the box of it that this rank holds; rows 0: nothing (vector: one row)
     int64_t at, stride;           // elements: where the box starts in the LayoutParam, and from one row to the next
     int64_t count;                // rows * cols
+    int64_t first;                // where the whole tensor starts in the parameter of a rank that holds all of it
 } LayoutSlice;
+
+// A stretch of the parameter order that data-parallel ranks reduce, gather and share as one: the matrices of a layer
+// (those of its experts apart, which other ranks may share), the embedding, the LM head, and all vectors together. ZeRO
+// cuts every unit into as many equal pieces as there are ranks; each rank owns one, in the order of the ranks.
+typedef struct LayoutUnit {
+    int layer; // -1: of the whole model
+    bool expert, vectors;
+    int64_t offset, count; // elements in the shared order of parameters
+    int ranks, rank;       // how many share it, and which of them this one is
+    int64_t piece;         // elements of one rank's piece; the last ones may be padding
+    int64_t shard_offset;  // of this rank's piece in what is sharded
+} LayoutUnit;
 
 // ---- activations ----------------------------------------------------------------------------------------------------
 
@@ -161,6 +176,9 @@ typedef enum ActId {
     ACT_DROWS,          // [R, hidden]
     ACT_DROW_WEIGHT,    // [R] float
     ACT_DLOGITS,        // [T, experts] float: gradient of the router logits
+    ACT_WIDE,           // [T, hidden] tensor parallelism: a norm's result of all tokens, or a product's part of the sum
+    ACT_DWIDE,          // [T, hidden] the same of gradients
+    ACT_SPLIT_STATS,    // [tp * logits_rows, SPLIT_STATS] float: of a loss over a split vocabulary
     ACT_SCRATCH,        // bytes that are free while attention runs backward: a larger workspace at no cost; GPU only
     ACT_ID_COUNT,
 } ActId;
@@ -202,6 +220,7 @@ typedef enum ConstId {
     CONST_ROUTER_BIAS,  // [sparse layers, experts] float
     CONST_EXPERT_TOTAL, // [sparse layers, experts] int32: tokens of each expert in the step so far
     CONST_EXPERT_LOAD,  // [sparse layers, MOE_LOAD_STATS] float
+    CONST_NORMS,        // [data-parallel ranks, units] float: norms of the pieces of gradients; only under ZeRO
     CONST_ID_COUNT,
 } ConstId;
 
@@ -215,11 +234,19 @@ typedef struct Layout {
     LayoutRequest request;
     // local sizes
     int64_t tokens, rows, logits_rows; // of a micro-batch; expert rows; rows of an LM-head chunk
-    int first_layer, layer_count;      // of this pipeline stage
+    int64_t local_tokens; // this rank's share of the tokens where tensor-parallel ranks split them: norms, residual,
+                          // experts
+    int first_layer, layer_count; // of this pipeline stage
     DType dtype;
     LayoutParam *params;
     int param_count;
     int64_t element_count, decay_count; // in the shared order, alignment included; the first decay_count decay
+    LayoutUnit *units;                  // in the order of the parameters
+    int unit_count;
+    int zero;            // the request's stage, 0 where there is nobody to share with
+    int64_t shard_count; // elements of all pieces of this rank
+    int64_t layer_elements, edge_elements,
+        vector_elements; // of the largest layer's units, of embedding or head, of vectors
     LayoutActivation *activations;
     int activation_count;
     LayoutConst constants[CONST_ID_COUNT];
@@ -240,6 +267,21 @@ const LayoutActivation *layout_activation(const Layout *layout, ActId id, int la
 
 int layout_slice_count(const Layout *layout, const LayoutParam *param);
 LayoutSlice layout_slice(const Layout *layout, const LayoutParam *param, int index);
+// Of the ranks outside a parameter's unit that hold the same slice (norms, the router, KV heads that several
+// tensor-parallel ranks share, the tied embedding at both ends of a pipeline), one writes it: is it this one? So what a
+// rank writes are the owned elements of the slices for which this is true, and over all ranks that is every element of
+// every HF tensor once.
+bool layout_slice_owner(const Layout *layout, const LayoutParam *param, int index);
+
+// The elements [*first, *first + *count) of a parameter that this rank writes into checkpoints: its piece of the
+// parameter's unit, whatever the ZeRO stage. Over the ranks that share the unit they cover the parameter once.
+void layout_owned(const Layout *layout, const LayoutParam *param, int64_t *first, int64_t *count);
+
+// The gradient norm of several ranks is put together from norms of parts, each of which one rank counts: so many ranks
+// (0: there is nothing to put together), and so many parts on each. Without tensor parallelism a part is a unit, with
+// it there are two to a parameter, because of KV heads that several ranks hold.
+int layout_norm_ranks(const Layout *layout);
+int layout_norm_parts(const Layout *layout);
 
 // Sizes on a rank: rows of the fused qkv, rows of the embedding and of the LM head, and the capacity of the experts'
 // rows.

@@ -32,6 +32,8 @@ static bool rows_are_tokens(ActId id) {
     case ACT_DNORMED:
     case ACT_DATTN:
     case ACT_DQKV:
+    case ACT_WIDE:
+    case ACT_DWIDE:
     case ACT_DLOGITS: return true;
     default: return false;
     }
@@ -103,12 +105,13 @@ static bool runs_again(const LayoutRequest *request) {
 static void build_layer(Layout *layout, int i) {
     const ModelConfig *c = &layout->request.config;
     int tp = layout->request.mesh.tp, etp = layout->request.mesh.etp;
-    int64_t T = layout->tokens, R = layout->rows, heads = c->heads / tp, qkv = layout_qkv_dim(&layout->request);
+    int64_t T = layout->tokens, L = layout->local_tokens, R = layout->rows, heads = c->heads / tp,
+            qkv = layout_qkv_dim(&layout->request);
     int64_t qk = (qkv + heads * c->head_dim) / 2; // query and key heads
     DType dtype = layout->dtype;
-    if (runs_again(&layout->request)) keep_tensor(layout, ACT_RESIDUAL_IN, i, dtype, T, c->hidden);
-    add_layer_tensor(layout, ACT_ATTN_NORMED, i, dtype, T, c->hidden, false);
-    add_layer_tensor(layout, ACT_ATTN_RSTD, i, DTYPE_F32, T, 1, false);
+    if (runs_again(&layout->request)) keep_tensor(layout, ACT_RESIDUAL_IN, i, dtype, L, c->hidden);
+    add_layer_tensor(layout, ACT_ATTN_NORMED, i, dtype, L, c->hidden, false);
+    add_layer_tensor(layout, ACT_ATTN_RSTD, i, DTYPE_F32, L, 1, false);
     add_layer_tensor(layout, ACT_QKV, i, dtype, T, qkv, false);
     if (model_qk_norm(c)) {
         add_layer_tensor(layout, ACT_QK, i, dtype, T, qk, true);
@@ -117,19 +120,19 @@ static void build_layer(Layout *layout, int i) {
     add_layer_tensor(layout, ACT_ATTN_OUT, i, dtype, T, heads * c->head_dim, false);
     add_layer_tensor(layout, ACT_LSE, i, DTYPE_F32, layout->request.micro_batch * heads,
                      T / layout->request.micro_batch, false);
-    add_layer_tensor(layout, ACT_MLP_NORMED, i, dtype, T, c->hidden, false);
-    add_layer_tensor(layout, ACT_MLP_RSTD, i, DTYPE_F32, T, 1, false);
+    add_layer_tensor(layout, ACT_MLP_NORMED, i, dtype, L, c->hidden, false);
+    add_layer_tensor(layout, ACT_MLP_RSTD, i, DTYPE_F32, L, 1, false);
     if (!c->sparse[i]) {
         add_layer_tensor(layout, ACT_GATE_UP, i, dtype, T, 2 * (int64_t)c->ffn / tp, false);
         return;
     }
     add_layer_tensor(layout, ACT_GATE_UP, i, dtype, R, 2 * (int64_t)c->moe_ffn / etp, false);
-    add_layer_tensor(layout, ACT_PROBS, i, DTYPE_F32, T, c->experts, false);
-    add_layer_tensor(layout, ACT_ROUTER_LSE, i, DTYPE_F32, T, 1, false);
-    add_layer_tensor(layout, ACT_EXPERT, i, DTYPE_I32, T, c->top_k, false);
-    add_layer_tensor(layout, ACT_EXPERT_WEIGHT, i, DTYPE_F32, T, c->top_k, false);
+    add_layer_tensor(layout, ACT_PROBS, i, DTYPE_F32, L, c->experts, false);
+    add_layer_tensor(layout, ACT_ROUTER_LSE, i, DTYPE_F32, L, 1, false);
+    add_layer_tensor(layout, ACT_EXPERT, i, DTYPE_I32, L, c->top_k, false);
+    add_layer_tensor(layout, ACT_EXPERT_WEIGHT, i, DTYPE_F32, L, c->top_k, false);
     add_layer_tensor(layout, ACT_OFFSETS, i, DTYPE_I32, 1, c->experts / layout->request.mesh.ep + 1, false);
-    add_layer_tensor(layout, ACT_ROW_OF_SLOT, i, DTYPE_I32, T, c->top_k, false);
+    add_layer_tensor(layout, ACT_ROW_OF_SLOT, i, DTYPE_I32, L, c->top_k, false);
     add_layer_tensor(layout, ACT_SLOT_OF_ROW, i, DTYPE_I32, R, 1, false);
     add_layer_tensor(layout, ACT_ROW_WEIGHT, i, DTYPE_F32, R, 1, false);
     add_layer_tensor(layout, ACT_GATHERED, i, dtype, R, c->hidden, true);
@@ -138,7 +141,8 @@ static void build_layer(Layout *layout, int i) {
 static void build_temporaries(Layout *layout, bool dense, bool sparse) {
     const ModelConfig *c = &layout->request.config;
     int tp = layout->request.mesh.tp, etp = layout->request.mesh.etp;
-    int64_t T = layout->tokens, R = layout->rows, d = c->hidden, qkv = layout_qkv_dim(&layout->request);
+    int64_t T = layout->tokens, L = layout->local_tokens, R = layout->rows, d = c->hidden,
+            qkv = layout_qkv_dim(&layout->request);
     int64_t attention = (int64_t)c->heads / tp * c->head_dim;
     int64_t hidden = 0; // elements after SwiGLU, dense or of the experts
     if (dense) hidden = T * c->ffn / tp;
@@ -146,28 +150,34 @@ static void build_temporaries(Layout *layout, bool dense, bool sparse) {
     DType dtype = layout->dtype;
     bool again = runs_again(&layout->request);
 
-    if (!again) add_temporary(layout, ACT_RESIDUAL_IN, dtype, T, d, PHASE_ATTENTION, PHASE_MLP);
-    add_temporary(layout, ACT_RESIDUAL_MID, dtype, T, d, PHASE_ATTENTION, PHASE_MLP);
-    if (again) add_temporary(layout, ACT_RESIDUAL_MID, dtype, T, d, PHASE_MLP_BACKWARD, PHASE_MLP_BACKWARD);
+    if (!again) add_temporary(layout, ACT_RESIDUAL_IN, dtype, L, d, PHASE_ATTENTION, PHASE_MLP);
+    add_temporary(layout, ACT_RESIDUAL_MID, dtype, L, d, PHASE_ATTENTION, PHASE_MLP);
+    if (again) add_temporary(layout, ACT_RESIDUAL_MID, dtype, L, d, PHASE_MLP_BACKWARD, PHASE_MLP_BACKWARD);
     // The final norm, which reads one and writes the other, counts as the end of the last MLP: before the logits.
-    add_temporary(layout, ACT_RESIDUAL_FINAL, dtype, T, d, PHASE_MLP, PHASE_MLP);
-    add_temporary(layout, ACT_FINAL_NORMED, dtype, T, d, PHASE_MLP, PHASE_HEAD);
+    add_temporary(layout, ACT_RESIDUAL_FINAL, dtype, L, d, PHASE_MLP, PHASE_MLP);
+    add_temporary(layout, ACT_FINAL_NORMED, dtype, L, d, PHASE_MLP, PHASE_HEAD);
     add_temporary(layout, ACT_LOGITS, dtype, layout->logits_rows, layout_vocab_rows(&layout->request), PHASE_HEAD,
                   PHASE_HEAD);
-    add_temporary(layout, ACT_DRESIDUAL, dtype, T, d, PHASE_HEAD, PHASE_EMBEDDING_BACKWARD);
-    add_temporary(layout, ACT_DNORMED, dtype, T, d, PHASE_HEAD, PHASE_ATTENTION_BACKWARD);
+    add_temporary(layout, ACT_DRESIDUAL, dtype, L, d, PHASE_HEAD, PHASE_EMBEDDING_BACKWARD);
+    add_temporary(layout, ACT_DNORMED, dtype, L, d, PHASE_HEAD, PHASE_ATTENTION_BACKWARD);
     add_temporary(layout, ACT_DHIDDEN, dtype, hidden, 1, PHASE_MLP_BACKWARD, PHASE_MLP_BACKWARD);
     add_temporary(layout, ACT_DATTN, dtype, T, attention, PHASE_ATTENTION_BACKWARD, PHASE_ATTENTION_BACKWARD);
     add_temporary(layout, ACT_DQKV, dtype, T, qkv, PHASE_ATTENTION_BACKWARD, PHASE_ATTENTION_BACKWARD);
+    if (tp > 1) {
+        add_temporary(layout, ACT_WIDE, dtype, T, d, PHASE_ATTENTION, PHASE_EMBEDDING_BACKWARD);
+        add_temporary(layout, ACT_DWIDE, dtype, T, d, PHASE_HEAD, PHASE_EMBEDDING_BACKWARD);
+        add_temporary(layout, ACT_SPLIT_STATS, DTYPE_F32, tp * layout->logits_rows, SPLIT_STATS, PHASE_HEAD,
+                      PHASE_HEAD);
+    }
     if (!sparse) return;
-    add_temporary(layout, ACT_ROUTER_LOGITS, DTYPE_F32, T, c->experts, PHASE_MLP, PHASE_MLP);
+    add_temporary(layout, ACT_ROUTER_LOGITS, DTYPE_F32, L, c->experts, PHASE_MLP, PHASE_MLP);
     add_temporary(layout, ACT_HIDDEN, dtype, R, c->moe_ffn / etp, PHASE_MLP, PHASE_MLP);
     add_temporary(layout, ACT_EXPERT_OUT, dtype, R, d, PHASE_MLP, PHASE_MLP);
     add_temporary(layout, ACT_DROWS, dtype, R, d, PHASE_MLP_BACKWARD, PHASE_MLP_BACKWARD);
     add_temporary(layout, ACT_DROW_WEIGHT, DTYPE_F32, R, 1, PHASE_MLP_BACKWARD, PHASE_MLP_BACKWARD);
-    add_temporary(layout, ACT_DLOGITS, DTYPE_F32, T, c->experts, PHASE_MLP_BACKWARD, PHASE_MLP_BACKWARD);
+    add_temporary(layout, ACT_DLOGITS, DTYPE_F32, L, c->experts, PHASE_MLP_BACKWARD, PHASE_MLP_BACKWARD);
     if (again)
-        add_temporary(layout, ACT_ROUTER_LOGITS, DTYPE_F32, T, c->experts, PHASE_MLP_BACKWARD, PHASE_MLP_BACKWARD);
+        add_temporary(layout, ACT_ROUTER_LOGITS, DTYPE_F32, L, c->experts, PHASE_MLP_BACKWARD, PHASE_MLP_BACKWARD);
 }
 
 // Places temporaries so that those alive in a common phase do not overlap: largest first, each at the lowest free
@@ -269,7 +279,7 @@ void layout_build_activations(Layout *layout) {
     layout->act_index = xcalloc((size_t)(2 * (c->layers + 1)) * ACT_ID_COUNT, sizeof(int));
     for (int i = layout->first_layer; i < end; i++)
         build_layer(layout, i);
-    keep_tensor(layout, ACT_FINAL_RSTD, -1, DTYPE_F32, layout->tokens, 1);
+    keep_tensor(layout, ACT_FINAL_RSTD, -1, DTYPE_F32, layout->local_tokens, 1);
     keep_tensor(layout, ACT_LOSSES, -1, DTYPE_F32, layout->tokens, 1);
     if (sparse) {
         keep_tensor(layout, ACT_COUNTS, -1, DTYPE_I32, sparse, c->experts);

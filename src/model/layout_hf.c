@@ -80,7 +80,21 @@ static LayoutSlice expert_slice(const Layout *layout, const LayoutParam *param, 
     return row_slice(param, name, c->moe_ffn, r->etp_rank, half, index * half * cols);
 }
 
-LayoutSlice layout_slice(const Layout *layout, const LayoutParam *param, int index) {
+// Elements of the parameter that stand before the HF tensor where one rank holds all of it.
+static int64_t elements_before(const Layout *layout, const LayoutParam *param, int index) {
+    const LayoutRequest *r = &layout->request;
+    const ModelConfig *c = &r->config;
+    int64_t d = c->hidden, f = c->moe_ffn, q = model_attention_dim(c), kv = (int64_t)c->kv_heads * c->head_dim;
+    switch (param->id) {
+    case PARAM_QKV: return (index ? q + (index - 1) * kv : 0) * d;
+    case PARAM_GATE_UP: return index * (int64_t)c->ffn * d;
+    case PARAM_EXPERT_GATE_UP: return (2 * r->ep_rank * param->shape[0] + index) * f * d;
+    case PARAM_EXPERT_DOWN: return (r->ep_rank * param->shape[0] + index) * d * f;
+    default: return 0;
+    }
+}
+
+static LayoutSlice slice_of(const Layout *layout, const LayoutParam *param, int index) {
     const LayoutRequest *r = &layout->request;
     const ModelConfig *c = &r->config;
     int64_t rows = param->shape[0];
@@ -105,4 +119,26 @@ LayoutSlice layout_slice(const Layout *layout, const LayoutParam *param, int ind
     }
     assert(!"no such parameter");
     return (LayoutSlice){0};
+}
+
+LayoutSlice layout_slice(const Layout *layout, const LayoutParam *param, int index) {
+    LayoutSlice slice = slice_of(layout, param, index);
+    slice.first = elements_before(layout, param, index);
+    return slice;
+}
+
+bool layout_slice_owner(const Layout *layout, const LayoutParam *param, int index) {
+    const LayoutRequest *r = &layout->request;
+    int tp = r->mesh.tp, kv_heads = r->config.kv_heads;
+    switch (param->id) {
+    case PARAM_EMBEDDING: return r->stage == 0;
+    case PARAM_QKV: return index == 0 || kv_heads >= tp || r->tp_rank % (tp / kv_heads) == 0; // the first neighbour
+    case PARAM_ROUTER:
+    case PARAM_FINAL_NORM:
+    case PARAM_ATTN_NORM:
+    case PARAM_MLP_NORM:
+    case PARAM_Q_NORM:
+    case PARAM_K_NORM: return r->tp_rank == 0;
+    default: return true; // cut by tp, or experts, whose copies are all in their unit
+    }
 }

@@ -3,8 +3,9 @@
 
 #include <string.h>
 
-static const char *const kind_names[LAYOUT_KIND_COUNT] = {"weights",     "master weights", "gradients", "moments",
-                                                          "activations", "temporaries",    "constants", "workspace"};
+static const char *const kind_names[LAYOUT_KIND_COUNT] = {"weights",  "master weights", "gradients",
+                                                          "moments",  "activations",    "temporaries",
+                                                          "gathered", "constants",      "workspace"};
 static const char *const precision_names[] = {"fp32", "bf16", "bf16-pure"};
 static const char *const recompute_names[] = {"none", "selective", "full"};
 
@@ -102,6 +103,9 @@ const char *layout_act_name(ActId id) {
         [ACT_DROWS] = "row gradients",
         [ACT_DROW_WEIGHT] = "row weight gradients",
         [ACT_DLOGITS] = "router logit gradients",
+        [ACT_WIDE] = "all tokens",
+        [ACT_DWIDE] = "gradient of all tokens",
+        [ACT_SPLIT_STATS] = "statistics of a split vocabulary",
         [ACT_SCRATCH] = "scratch",
     };
     return names[id];
@@ -118,6 +122,7 @@ const char *layout_const_name(ConstId id) {
         [CONST_ROUTER_BIAS] = "router bias",
         [CONST_EXPERT_TOTAL] = "expert counts of the step",
         [CONST_EXPERT_LOAD] = "expert load",
+        [CONST_NORMS] = "norms of pieces",
     };
     return names[id];
 }

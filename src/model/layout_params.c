@@ -66,15 +66,76 @@ static void add_layer_matrices(Layout *layout, int layer) {
     }
 }
 
+static LayoutUnit *add_unit(Layout *layout, const LayoutParam *param) {
+    const Mesh *mesh = &layout->request.mesh;
+    layout->units = layout_grow(layout->units, &layout->unit_count, sizeof *layout->units);
+    LayoutUnit *unit = &layout->units[layout->unit_count - 1];
+    *unit = (LayoutUnit){.layer = param->decay ? param->layer : -1,
+                         .expert = param->expert,
+                         .vectors = !param->decay,
+                         .offset = layout->element_count,
+                         .ranks = (int)(param->expert ? mesh_expert_data_ranks(mesh) : mesh_data_ranks(mesh)),
+                         .rank = layout->request.dp_rank};
+    int ep_rank, etp_rank;
+    if (param->expert)
+        mesh_expert_place(mesh, layout->request.dp_rank, layout->request.tp_rank, &ep_rank, &etp_rank, &unit->rank);
+    return unit;
+}
+
+// A unit ends where all its ranks can have pieces of one size.
+static void close_unit(Layout *layout) {
+    if (!layout->unit_count) return;
+    LayoutUnit *unit = &layout->units[layout->unit_count - 1];
+    unit->count = layout->element_count - unit->offset;
+    if (layout->zero) unit->count = align_up(unit->count, (int64_t)unit->ranks * PARAM_ALIGN);
+    layout->element_count = unit->offset + unit->count;
+    unit->piece = (unit->count + unit->ranks - 1) / unit->ranks;
+    unit->shard_offset = layout->shard_count;
+    layout->shard_count += unit->piece;
+    if (unit->vectors)
+        layout->vector_elements = unit->count;
+    else
+        layout->decay_count = layout->element_count;
+}
+
+static bool same_unit(const LayoutParam *a, const LayoutParam *b) {
+    if (!a->decay || !b->decay) return a->decay == b->decay;
+    return a->layer == b->layer && a->expert == b->expert && a->layer >= 0; // embedding and head are units of their own
+}
+
 static void place_params(Layout *layout) {
     layout->param_index = xcalloc((size_t)(layout->request.config.layers + 1) * PARAM_ID_COUNT, sizeof(int));
     for (int i = 0; i < layout->param_count; i++) {
         LayoutParam *param = &layout->params[i];
+        if (i == 0 || !same_unit(&layout->params[i - 1], param)) {
+            close_unit(layout);
+            add_unit(layout, param);
+        }
+        param->unit = layout->unit_count - 1;
         param->offset = layout->element_count;
         layout->element_count += align_up(param->count, PARAM_ALIGN);
-        if (param->decay) layout->decay_count = layout->element_count;
         layout->param_index[(param->layer + 1) * PARAM_ID_COUNT + param->id] = i + 1;
     }
+    close_unit(layout);
+    for (int i = 0; i < layout->unit_count; i++) {
+        const LayoutUnit *unit = &layout->units[i];
+        int64_t elements = unit->count;
+        if (unit->vectors) continue;
+        if (unit->layer < 0 && elements > layout->edge_elements) layout->edge_elements = elements;
+        // A layer's experts stand behind its other matrices.
+        if (unit->layer >= 0 && i + 1 < layout->unit_count && layout->units[i + 1].layer == unit->layer)
+            elements += layout->units[i + 1].count;
+        if (unit->layer >= 0 && elements > layout->layer_elements) layout->layer_elements = elements;
+    }
+}
+
+void layout_owned(const Layout *layout, const LayoutParam *param, int64_t *first, int64_t *count) {
+    const LayoutUnit *unit = &layout->units[param->unit];
+    int64_t begin = unit->offset + unit->rank * unit->piece, end = begin + unit->piece;
+    int64_t from = param->offset > begin ? param->offset : begin;
+    int64_t to = param->offset + param->count < end ? param->offset + param->count : end;
+    *first = from - param->offset;
+    *count = to > from ? to - from : 0;
 }
 
 void layout_build_params(Layout *layout) {
@@ -99,43 +160,22 @@ void layout_build_params(Layout *layout) {
     place_params(layout);
 }
 
-// Elements that one rank keeps of state sharded over the data-parallel ranks: each tensor is cut evenly, rounded up.
-static int64_t sharded_elements(const Layout *layout) {
-    const Mesh *mesh = &layout->request.mesh;
-    int dense_ranks = (int)mesh_data_ranks(mesh), expert_ranks = (int)mesh_expert_data_ranks(mesh);
-    int64_t elements = 0;
-    for (int i = 0; i < layout->param_count; i++) {
-        const LayoutParam *param = &layout->params[i];
-        int ranks = param->expert ? expert_ranks : dense_ranks;
-        elements += align_up((param->count + ranks - 1) / ranks, PARAM_ALIGN);
-    }
-    return elements;
-}
-
-static int64_t largest_layer_elements(const Layout *layout) {
-    int64_t most = 0;
-    for (int layer = -1; layer < layout->request.config.layers; layer++) {
-        int64_t sum = 0;
-        for (int i = 0; i < layout->param_count; i++)
-            if (layout->params[i].layer == layer) sum += align_up(layout->params[i].count, PARAM_ALIGN);
-        if (sum > most) most = sum;
-    }
-    return most;
-}
-
 void layout_build_states(Layout *layout) {
     const LayoutRequest *request = &layout->request;
-    int zero = request->mesh.dp > 1 || request->mesh.cp > 1 ? request->mesh.zero : 0; // else nobody to share with
+    int zero = layout->zero;
+    int64_t whole = layout->element_count, shard = layout->shard_count, size = (int64_t)dtype_size(layout->dtype);
+    int64_t vectors = layout->vector_elements, edge = layout->edge_elements, layer = layout->layer_elements;
     if (request->inference) {
-        layout->bytes[LAYOUT_WEIGHTS] = layout->element_count * (int64_t)dtype_size(layout->dtype);
+        layout->bytes[LAYOUT_WEIGHTS] = whole * size;
         return;
     }
-    int64_t whole = layout->element_count, shard = sharded_elements(layout), size = (int64_t)dtype_size(layout->dtype);
     layout->bytes[LAYOUT_WEIGHTS] = (zero >= 3 ? shard : whole) * size;
     layout->bytes[LAYOUT_GRADIENTS] = (zero >= 2 ? shard : whole) * 4;
     layout->bytes[LAYOUT_MOMENTS] = (zero >= 1 ? shard : whole) * 8;
     layout->bytes[LAYOUT_MASTER] = request->precision == PRECISION_BF16 ? (zero >= 1 ? shard : whole) * 2 : 0;
-    // Sharded weights are gathered, and sharded gradients reduced, one layer at a time with the next one in flight.
-    if (zero >= 2) layout->bytes[LAYOUT_TEMPORARIES] += largest_layer_elements(layout) * 4;
-    if (zero >= 3) layout->bytes[LAYOUT_TEMPORARIES] += 2 * largest_layer_elements(layout) * size;
+    // Sharded gradients are reduced, and sharded weights gathered, one layer at a time with the next one in flight;
+    // embedding or head, and the vectors, have places of their own.
+    int64_t gathered = 2 * layer + edge + vectors;
+    if (zero >= 2) layout->bytes[LAYOUT_GATHERED] += align_up(gathered * 4, LAYOUT_ALIGN);
+    if (zero >= 3) layout->bytes[LAYOUT_GATHERED] += align_up(gathered * size, LAYOUT_ALIGN);
 }

@@ -3,12 +3,16 @@
 #include "base/rng.h"
 #include "base/text.h"
 #include "base/threads.h"
+#include "model/seam.h"
 #include "model/transformer.h"
 
 #include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+
+// From which ZeRO stage on each is sharded.
+enum { ZERO_MOMENTS = 1, ZERO_GRADIENTS = 2, ZERO_WEIGHTS = 3 };
 
 // ---- life -----------------------------------------------------------------------------------------------------------
 
@@ -28,13 +32,25 @@ static Tensor model_block(const Model *model, LayoutKind kind) {
 }
 
 Status model_create(Model **out, Ops *ops, const LayoutRequest *request) {
+    return model_create_ranks(out, ops, request, &(ModelRanks){0});
+}
+
+Status model_create_ranks(Model **out, Ops *ops, const LayoutRequest *request, const ModelRanks *ranks) {
     *out = NULL;
     const Mesh *mesh = &request->mesh;
-    if (mesh_ranks(mesh) * mesh->ep * mesh->etp != 1)
-        return status_usage("this build trains on one rank; the parallel degrees must be 1 (hearth plan accepts any)");
+    int dp = ranks->dp ? ranks->dp->size : 1;
+    if (mesh->pp * mesh->ep * mesh->cp * mesh->etp != 1)
+        return status_usage("training runs with data and tensor parallelism so far; the other degrees must be 1 "
+                            "(hearth plan accepts any)");
+    int tp = ranks->tp ? ranks->tp->size : 1;
+    if (mesh->dp != dp || mesh->tp != tp)
+        return status_usage("the mesh has %d x %d data- and tensor-parallel ranks, and this run has %d x %d", mesh->dp,
+                            mesh->tp, dp, tp);
     TRY(layout_check_kernels(request));
     Model *model = xcalloc(1, sizeof *model);
     model->ops = ops;
+    model->ranks = *ranks;
+    seam_micro_step_begin(model);
     Status status = layout_build(&model->layout, request);
     if (status) {
         free(model);
@@ -54,6 +70,7 @@ Status model_create(Model **out, Ops *ops, const LayoutRequest *request) {
     // and zeros in the gradients. Nothing writes it later.
     ops->zero(ops, model_block(model, LAYOUT_WEIGHTS));
     if (model->memory[LAYOUT_MASTER]) ops->zero(ops, model_block(model, LAYOUT_MASTER));
+    if (model->memory[LAYOUT_GATHERED]) ops->zero(ops, model_block(model, LAYOUT_GATHERED));
     model_zero_optimizer(model);
     upload_rope(model);
     *out = model;
@@ -62,8 +79,9 @@ Status model_create(Model **out, Ops *ops, const LayoutRequest *request) {
 
 void model_destroy(Model *model) {
     if (!model) return;
-    for (int i = 0; i < 2; i++)
-        if (model->recorded[i].graph) model->ops->graph_free(model->ops, model->recorded[i].graph);
+    for (int i = 0; i < 4; i++)
+        if (model->recorded[i / 2][i % 2].graph)
+            model->ops->graph_free(model->ops, model->recorded[i / 2][i % 2].graph);
     for (int kind = 0; kind < LAYOUT_KIND_COUNT; kind++)
         if (model->memory[kind]) model->ops->free(model->ops, model->memory[kind], (size_t)model->layout.bytes[kind]);
     layout_free(&model->layout);
@@ -79,15 +97,33 @@ void model_zero_optimizer(Model *model) {
 // ---- weights --------------------------------------------------------------------------------------------------------
 
 typedef struct FillContext {
-    float *out;
+    float *out; // of the parameter
+    const LayoutSlice *slice;
     uint64_t seed, stream;
     float deviation;
 } FillContext;
 
-static void fill_normal(void *context, int64_t begin, int64_t end, int worker) {
+// Rows of a slice. An element's value depends on the parameter and on its place in it on a rank that holds all of it.
+static void fill_rows(void *context, int64_t begin, int64_t end, int worker) {
     (void)worker;
-    FillContext *fill = context;
-    rng_fill_normal(fill->out + begin, end - begin, fill->seed, fill->stream, (uint64_t)begin, 0, fill->deviation);
+    const FillContext *fill = context;
+    const LayoutSlice *slice = fill->slice;
+    int64_t all_cols = slice->shape[1];
+    for (int64_t row = begin; row < end; row++)
+        rng_fill_normal(fill->out + slice->at + row * slice->stride, slice->cols, fill->seed, fill->stream,
+                        (uint64_t)(slice->first + (slice->row + row) * all_cols + slice->col), 0, fill->deviation);
+}
+
+static void fill_matrix(const Layout *layout, const LayoutParam *param, uint64_t seed, float deviation, float *host) {
+    memset(host, 0, (size_t)param->count * sizeof *host); // rows beyond the vocabulary
+    // The stream names the parameter by what it is, not by its place, so that it is the same in any split.
+    uint64_t stream = RNG_STREAM_PARAMETER + (uint64_t)(param->layer + 1) * PARAM_ID_COUNT + param->id;
+    for (int i = 0; i < layout_slice_count(layout, param); i++) {
+        LayoutSlice slice = layout_slice(layout, param, i);
+        int64_t chunk = (1 << 14) / (slice.cols > 0 ? slice.cols : 1);
+        FillContext fill = {host, &slice, seed, stream, deviation};
+        threads_for(slice.rows, chunk > 0 ? chunk : 1, fill_rows, &fill);
+    }
 }
 
 void model_init_weights(Model *model, uint64_t seed, bool scale_residual) {
@@ -99,21 +135,20 @@ void model_init_weights(Model *model, uint64_t seed, bool scale_residual) {
     float *host = xmalloc((size_t)most * sizeof(float));
     for (int i = 0; i < layout->param_count; i++) {
         const LayoutParam *param = &layout->params[i];
-        if (param->dims == 1) {
-            for (int64_t k = 0; k < param->count; k++)
-                host[k] = 1.0f;
-        } else {
-            // The stream names the parameter by what it is, not by its place, so that it is the same in any split.
-            uint64_t stream = RNG_STREAM_PARAMETER + (uint64_t)(param->layer + 1) * PARAM_ID_COUNT + param->id;
-            float deviation = config->init_std;
-            if (scale_residual && param->residual) deviation /= sqrtf(2.0f * (float)config->layers);
-            FillContext fill = {host, seed, stream, deviation};
-            threads_for(param->count, 1 << 14, fill_normal, &fill);
-        }
+        float deviation = config->init_std;
+        if (scale_residual && param->residual) deviation /= sqrtf(2.0f * (float)config->layers);
+        if (param->dims > 1) fill_matrix(layout, param, seed, deviation, host);
+        for (int64_t k = 0; param->dims == 1 && k < param->count; k++)
+            host[k] = 1.0f;
         model_write_param(model, param, MODEL_WEIGHTS, host);
     }
     free(host);
+    seam_new_weights(model);
     model_zero_optimizer(model);
+}
+
+void model_share_weights(Model *model) {
+    if (model->layout.zero >= ZERO_WEIGHTS) seam_new_weights(model);
 }
 
 static void widen(const Layout *layout, const void *weights, const int16_t *master, int64_t count, float *out) {
@@ -128,18 +163,34 @@ static void widen(const Layout *layout, const void *weights, const int16_t *mast
     }
 }
 
-static float *state_pointer(const Model *model, const LayoutParam *param, ModelState state) {
+// The part of a parameter that a sharded block has here: elements [first, first + count) of it, from element `at` of
+// the block on. Of one that is not sharded: all of it.
+typedef struct ParamPart {
+    int64_t first, count, at;
+} ParamPart;
+
+static ParamPart param_part(const Layout *layout, const LayoutParam *param, int stage) {
+    if (layout->zero < stage) return (ParamPart){0, param->count, param->offset};
+    const LayoutUnit *unit = &layout->units[param->unit];
+    ParamPart part;
+    layout_owned(layout, param, &part.first, &part.count);
+    part.at = unit->shard_offset + param->offset + part.first - unit->offset - unit->rank * unit->piece;
+    return part;
+}
+
+static float *state_pointer(const Model *model, int64_t at, ModelState state) {
     assert(state != MODEL_WEIGHTS);
-    if (state == MODEL_GRADIENTS) return (float *)model->memory[LAYOUT_GRADIENTS] + param->offset;
-    return (float *)model->memory[LAYOUT_MOMENTS] + (state == MODEL_V ? model->layout.element_count : 0) +
-           param->offset;
+    if (state == MODEL_GRADIENTS) return (float *)model->memory[LAYOUT_GRADIENTS] + at;
+    int64_t all = model->layout.zero >= ZERO_MOMENTS ? model->layout.shard_count : model->layout.element_count;
+    return (float *)model->memory[LAYOUT_MOMENTS] + (state == MODEL_V ? all : 0) + at;
 }
 
 void model_read_param(Model *model, const LayoutParam *param, ModelState state, float *host) {
     Ops *ops = model->ops;
     size_t count = (size_t)param->count, size = dtype_size(model->layout.dtype);
+    assert(model->layout.zero == 0);
     if (state != MODEL_WEIGHTS) {
-        ops->download(ops, host, state_pointer(model, param, state), count * sizeof(float));
+        ops->download(ops, host, state_pointer(model, param->offset, state), count * sizeof(float));
         return;
     }
     void *weights = xmalloc(count * size);
@@ -155,32 +206,49 @@ typedef struct NarrowContext {
     const float *in;
     bf16 *out;
     int16_t *low; // NULL: no master weights
+    bool to_even; // where no run has any: halves round as everywhere else
 } NarrowContext;
 
 static void narrow_weights(void *context, int64_t begin, int64_t end, int worker) {
     (void)worker;
     NarrowContext *narrow = context;
     for (int64_t i = begin; i < end; i++)
-        narrow->out[i] = narrow->low ? bf16_split(narrow->in[i], &narrow->low[i]) : bf16_from_f32(narrow->in[i]);
+        narrow->out[i] = narrow->low       ? bf16_split(narrow->in[i], &narrow->low[i])
+                         : narrow->to_even ? bf16_from_f32(narrow->in[i])
+                                           : bf16_split_weight(narrow->in[i]);
+}
+
+static void write_weights(Model *model, const LayoutParam *param, const float *host) {
+    Ops *ops = model->ops;
+    const Layout *layout = &model->layout;
+    ParamPart part = param_part(layout, param, ZERO_WEIGHTS), low = param_part(layout, param, ZERO_MOMENTS);
+    size_t size = dtype_size(layout->dtype);
+    char *weights = (char *)model->memory[LAYOUT_WEIGHTS] + (size_t)part.at * size;
+    if (layout->dtype == DTYPE_F32) {
+        ops->upload(ops, weights, host + part.first, (size_t)part.count * sizeof(float));
+        return;
+    }
+    size_t count = (size_t)param->count;
+    bool master = model->memory[LAYOUT_MASTER] != NULL;
+    NarrowContext narrow = {host, xmalloc(count * 2), master ? xmalloc(count * 2) : NULL,
+                            layout->request.precision == PRECISION_BF16_PURE};
+    threads_for(param->count, 1 << 16, narrow_weights, &narrow);
+    ops->upload(ops, weights, narrow.out + part.first, (size_t)part.count * 2);
+    if (master)
+        ops->upload(ops, (int16_t *)model->memory[LAYOUT_MASTER] + low.at, narrow.low + low.first,
+                    (size_t)low.count * 2);
+    free(narrow.out);
+    free(narrow.low);
 }
 
 void model_write_param(Model *model, const LayoutParam *param, ModelState state, const float *host) {
-    Ops *ops = model->ops;
-    size_t count = (size_t)param->count, size = dtype_size(model->layout.dtype);
-    char *weights = (char *)model->memory[LAYOUT_WEIGHTS] + (size_t)param->offset * size;
-    if (state != MODEL_WEIGHTS) {
-        ops->upload(ops, state_pointer(model, param, state), host, count * sizeof(float));
-    } else if (model->layout.dtype == DTYPE_F32) {
-        ops->upload(ops, weights, host, count * sizeof(float));
-    } else {
-        bool master = model->memory[LAYOUT_MASTER] != NULL;
-        NarrowContext narrow = {host, xmalloc(count * 2), master ? xmalloc(count * 2) : NULL};
-        threads_for(param->count, 1 << 16, narrow_weights, &narrow);
-        ops->upload(ops, weights, narrow.out, count * 2);
-        if (master) ops->upload(ops, (int16_t *)model->memory[LAYOUT_MASTER] + param->offset, narrow.low, count * 2);
-        free(narrow.out);
-        free(narrow.low);
+    if (state == MODEL_WEIGHTS) {
+        write_weights(model, param, host);
+        return;
     }
+    ParamPart part = param_part(&model->layout, param, state == MODEL_GRADIENTS ? ZERO_GRADIENTS : ZERO_MOMENTS);
+    model->ops->upload(model->ops, state_pointer(model, part.at, state), host + part.first,
+                       (size_t)part.count * sizeof(float));
 }
 
 Status model_snapshot(Model *model, ModelSnapshot *snapshot, bool with_moments) {
@@ -211,13 +279,16 @@ void model_snapshot_free(ModelSnapshot *snapshot) {
 void model_snapshot_read(const ModelSnapshot *snapshot, const Layout *layout, const LayoutParam *param,
                          ModelState state, int64_t first, int64_t count, float *out) {
     assert(state != MODEL_GRADIENTS && first + count <= param->count);
-    int64_t at = param->offset + first;
+    ParamPart part = param_part(layout, param, ZERO_WEIGHTS), own = param_part(layout, param, ZERO_MOMENTS);
+    assert(first >= own.first && first + count <= own.first + own.count);
+    int64_t at = own.at + first - own.first;
     if (state == MODEL_WEIGHTS) {
-        const char *weights = (const char *)snapshot->weights + (size_t)at * dtype_size(layout->dtype);
+        const char *weights =
+            (const char *)snapshot->weights + (size_t)(part.at + first - part.first) * dtype_size(layout->dtype);
         widen(layout, weights, snapshot->master ? (const int16_t *)snapshot->master + at : NULL, count, out);
     } else {
-        memcpy(out, snapshot->moments + (state == MODEL_V ? layout->element_count : 0) + at,
-               (size_t)count * sizeof(float));
+        int64_t all = layout->zero >= ZERO_MOMENTS ? layout->shard_count : layout->element_count;
+        memcpy(out, snapshot->moments + (state == MODEL_V ? all : 0) + at, (size_t)count * sizeof(float));
     }
 }
 
@@ -227,14 +298,16 @@ void model_step_begin(Model *model, int64_t valid, int micro_batches) {
     const ModelConfig *config = &model->layout.request.config;
     float scalars[MODEL_SCALARS] = {0};
     int sparse = model_sparse_layers(config);
+    int all = micro_batches * (model->ranks.dp ? model->ranks.dp->size : 1); // micro-batches of all ranks
     scalars[SCALAR_CE_SCALE] = valid > 0 ? (float)(1.0 / (double)valid) : 0.0f;
-    scalars[SCALAR_AUX_SCALE] = config->aux_coef / (float)micro_batches;
+    scalars[SCALAR_AUX_SCALE] = config->aux_coef / (float)all;
     if (sparse)
-        scalars[SCALAR_Z_COEF] =
-            (float)((double)model->z_loss_coef / ((double)model->layout.tokens * sparse * micro_batches));
+        scalars[SCALAR_Z_COEF] = (float)((double)model->z_loss_coef / ((double)model->layout.tokens * sparse * all));
     model->step_valid = valid;
     model->step_micro_batches = micro_batches;
+    model->aux_micro_batches = all;
     model->accumulate = false;
+    model->micro_batches_run = 0;
     model->ops->upload(model->ops, model_const(model, CONST_SCALARS).data, scalars, sizeof scalars);
 }
 
@@ -250,20 +323,26 @@ static void upload_inputs(Model *model, const int32_t *ids, const int32_t *targe
 }
 
 static void run_micro_step(Model *model) {
-    if (!model->accumulate) transformer_zero_added_gradients(model);
+    seam_micro_step_begin(model);
+    if (!model->accumulate || model->layout.zero >= 2) transformer_zero_added_gradients(model);
     transformer_forward(model);
     transformer_head(model, true);
     transformer_balance(model);
     transformer_backward(model);
+    seam_micro_step_end(model);
 }
 
 void model_micro_step(Model *model, const int32_t *ids, const int32_t *targets, const int32_t *doc_start) {
     Ops *ops = model->ops;
     upload_inputs(model, ids, targets, doc_start);
-    void **graph = &model->recorded[model->accumulate].graph;
-    if (*graph && !model->direct) {
+    model->last = ++model->micro_batches_run == model->step_micro_batches;
+    // A group whose operations cannot be recorded leaves the micro-steps that use it unrecorded.
+    bool direct = model->direct || (seam_in_micro_step(model) && !seam_in_graph(model));
+    bool talks = seam_in_micro_step(model);
+    void **graph = &model->recorded[model->accumulate][talks].graph;
+    if (*graph && !direct) {
         ops->graph_launch(ops, *graph);
-    } else if (model->direct || model->recorded[model->accumulate].runs++ != 1) {
+    } else if (direct || model->recorded[model->accumulate][talks].runs++ != 1) {
         // The first micro-step of its kind runs directly: libraries set themselves up and choose algorithms.
         run_micro_step(model);
     } else {
@@ -278,6 +357,7 @@ void model_micro_step(Model *model, const int32_t *ids, const int32_t *targets, 
 
 void model_eval_step(Model *model, const int32_t *ids, const int32_t *targets, const int32_t *doc_start) {
     upload_inputs(model, ids, targets, doc_start);
+    seam_micro_step_begin(model);
     transformer_forward(model);
     transformer_head(model, false);
     transformer_balance(model);
@@ -291,38 +371,83 @@ static Tensor parameter_range(const Model *model, LayoutKind kind, DType dtype, 
     return tensor_make(memory + (size_t)first * dtype_size(dtype), dtype, 1, count, layout_kind_name(kind));
 }
 
-void model_optimizer_step(Model *model, const OptimizerStep *step) {
-    Ops *ops = model->ops;
+// Stochastic rounding is keyed by the parameter and the element of it, so that it does not depend on any split.
+static void adamw_by_parameters(Model *model, AdamwArgs args, float weight_decay) {
     const Layout *layout = &model->layout;
-    Tensor norm = model_scalar(model, SCALAR_NORM), skip = model_scalar(model, SCALAR_SKIP);
-    model->pass = STEP_ONCE;
-    ops->norm_f32(ops, norm, model_gradients(model));
-    float sum_limit = (float)((double)step->loss_limit * (double)model->step_valid);
-    ops->guard(ops, skip, model_scalar(model, SCALAR_LOSS_SUM), norm, sum_limit, step->norm_limit);
+    for (int i = 0; i < layout->param_count; i++) {
+        const LayoutParam *param = &layout->params[i];
+        ParamPart part = param_part(layout, param, ZERO_MOMENTS), weight = param_part(layout, param, ZERO_WEIGHTS);
+        if (!part.count) continue;
+        const LayoutUnit *unit = &layout->units[param->unit];
+        int64_t start = param->offset + part.first - unit->offset; // in the unit
+        Tensor grad = layout->zero ? tensor_cols(model_piece(model, LAYOUT_GRADIENTS, unit, false),
+                                                 start - unit->rank * unit->piece, part.count)
+                                   : parameter_range(model, LAYOUT_GRADIENTS, DTYPE_F32, param->offset, part.count);
+        int64_t at = weight.at + part.first - weight.first,
+                all = layout->zero ? layout->shard_count : layout->element_count;
+        args.weight = parameter_range(model, LAYOUT_WEIGHTS, layout->dtype, at, part.count);
+        args.m = parameter_range(model, LAYOUT_MOMENTS, DTYPE_F32, part.at, part.count);
+        args.v = parameter_range(model, LAYOUT_MOMENTS, DTYPE_F32, all + part.at, part.count);
+        args.grad = grad;
+        args.weight_decay = param->decay ? weight_decay : 0;
+        args.first = ((uint64_t)(param->layer + 1) * PARAM_ID_COUNT + param->id) << 40 | (uint64_t)part.first;
+        model->ops->adamw(model->ops, &args);
+    }
+}
+
+static void adamw_by_units(Model *model, AdamwArgs args, float weight_decay) {
+    for (int i = 0; i < model->layout.unit_count; i++) {
+        const LayoutUnit *unit = &model->layout.units[i];
+        args.weight = model_piece(model, LAYOUT_WEIGHTS, unit, false);
+        args.master_low = model_piece(model, LAYOUT_MASTER, unit, false);
+        args.m = model_piece(model, LAYOUT_MOMENTS, unit, false);
+        args.v = model_piece(model, LAYOUT_MOMENTS, unit, true);
+        args.grad = model_piece(model, LAYOUT_GRADIENTS, unit, false);
+        args.weight_decay = unit->vectors ? 0 : weight_decay;
+        model->ops->adamw(model->ops, &args);
+    }
+}
+
+static void adamw_by_decay(Model *model, AdamwArgs args, float weight_decay) {
+    const Layout *layout = &model->layout;
     for (int range = 0; range < 2; range++) { // matrices decay, vectors do not
         int64_t first = range ? layout->decay_count : 0;
         int64_t count = (range ? layout->element_count : layout->decay_count) - first;
-        AdamwArgs args = {
-            .weight = parameter_range(model, LAYOUT_WEIGHTS, layout->dtype, first, count),
-            .master_low = parameter_range(model, LAYOUT_MASTER, DTYPE_U16, first, count),
-            .m = parameter_range(model, LAYOUT_MOMENTS, DTYPE_F32, first, count),
-            .v = parameter_range(model, LAYOUT_MOMENTS, DTYPE_F32, layout->element_count + first, count),
-            .grad = parameter_range(model, LAYOUT_GRADIENTS, DTYPE_F32, first, count),
-            .lr = step->lr,
-            .beta1 = step->beta1,
-            .beta2 = step->beta2,
-            .eps = step->eps,
-            .weight_decay = range ? 0.0f : step->weight_decay,
-            .bias1 = (float)(1.0 - pow((double)step->beta1, (double)step->step)),
-            .bias2 = (float)(1.0 - pow((double)step->beta2, (double)step->step)),
-            .max_norm = step->max_norm,
-            .norm = norm,
-            .skip = skip,
-            .seed = step->seed + (uint64_t)step->step,
-            .first = (uint64_t)first,
-        };
-        ops->adamw(ops, &args);
+        args.weight = parameter_range(model, LAYOUT_WEIGHTS, layout->dtype, first, count);
+        args.master_low = parameter_range(model, LAYOUT_MASTER, DTYPE_U16, first, count);
+        args.m = parameter_range(model, LAYOUT_MOMENTS, DTYPE_F32, first, count);
+        args.v = parameter_range(model, LAYOUT_MOMENTS, DTYPE_F32, layout->element_count + first, count);
+        args.grad = parameter_range(model, LAYOUT_GRADIENTS, DTYPE_F32, first, count);
+        args.weight_decay = range ? 0.0f : weight_decay;
+        model->ops->adamw(model->ops, &args);
     }
+}
+
+void model_optimizer_step(Model *model, const OptimizerStep *step) {
+    Ops *ops = model->ops;
+    Tensor norm = model_scalar(model, SCALAR_NORM), skip = model_scalar(model, SCALAR_SKIP);
+    model->pass = STEP_ONCE;
+    seam_step_sums(model);
+    seam_gradient_norm(model);
+    float sum_limit = (float)((double)step->loss_limit * (double)model->step_valid);
+    ops->guard(ops, skip, model_scalar(model, SCALAR_LOSS_SUM), norm, sum_limit, step->norm_limit);
+    AdamwArgs args = {.lr = step->lr,
+                      .beta1 = step->beta1,
+                      .beta2 = step->beta2,
+                      .eps = step->eps,
+                      .bias1 = (float)(1.0 - pow((double)step->beta1, (double)step->step)),
+                      .bias2 = (float)(1.0 - pow((double)step->beta2, (double)step->step)),
+                      .max_norm = step->max_norm,
+                      .norm = norm,
+                      .skip = skip,
+                      .seed = step->seed + (uint64_t)step->step};
+    if (model->layout.request.precision == PRECISION_BF16_PURE)
+        adamw_by_parameters(model, args, step->weight_decay);
+    else if (model->layout.zero)
+        adamw_by_units(model, args, step->weight_decay);
+    else
+        adamw_by_decay(model, args, step->weight_decay);
+    seam_new_weights(model);
 }
 
 enum { RESULT_SLOT = 0, LOAD_SLOT = 1 };
@@ -343,7 +468,7 @@ void model_result_wait(Model *model, StepResult *result) {
     memcpy(&skip, &scalars[SCALAR_SKIP], sizeof skip);
     *result = (StepResult){
         .loss = model->step_valid ? (double)scalars[SCALAR_LOSS_SUM] / (double)model->step_valid : 0,
-        .loss_aux = model->step_micro_batches ? (double)scalars[SCALAR_AUX_SUM] / model->step_micro_batches : 0,
+        .loss_aux = model->aux_micro_batches ? (double)scalars[SCALAR_AUX_SUM] / model->aux_micro_batches : 0,
         .grad_norm = scalars[SCALAR_NORM],
         .skipped = skip != 0,
     };
@@ -367,21 +492,56 @@ void model_update_router_bias(Model *model, float rate) {
 
 // ---- views ----------------------------------------------------------------------------------------------------------
 
-static Tensor param_view(const Model *model, LayoutKind kind, DType dtype, ParamId id, int layer) {
+int model_slot(const LayoutUnit *unit) {
+    return unit->vectors ? 3 : unit->layer < 0 ? 2 : unit->layer % 2;
+}
+
+// Elements before a unit in its slot of the gathered block, and before the slot.
+static int64_t gathered_at(const Layout *layout, const LayoutUnit *unit) {
+    int slot = model_slot(unit);
+    int64_t before =
+        slot < 2 ? slot * layout->layer_elements : 2 * layout->layer_elements + (slot == 3) * layout->edge_elements;
+    bool second = unit->layer >= 0 && unit > layout->units && unit[-1].layer == unit->layer && !unit[-1].vectors;
+    return before + (second ? unit[-1].count : 0);
+}
+
+Tensor model_unit(const Model *model, LayoutKind kind, const LayoutUnit *unit) {
+    const Layout *layout = &model->layout;
+    bool weights = kind == LAYOUT_WEIGHTS;
+    DType dtype = weights ? layout->dtype : DTYPE_F32;
+    if (layout->zero < (weights ? ZERO_WEIGHTS : ZERO_GRADIENTS))
+        return parameter_range(model, kind, dtype, unit->offset, unit->count);
+    int64_t elements = 2 * layout->layer_elements + layout->edge_elements + layout->vector_elements;
+    char *region = (char *)model->memory[LAYOUT_GATHERED] + (weights ? (elements * 4 + 255) / 256 * 256 : 0);
+    return tensor_make(region + (size_t)gathered_at(layout, unit) * dtype_size(dtype), dtype, 1, unit->count,
+                       layout_kind_name(kind));
+}
+
+Tensor model_piece(const Model *model, LayoutKind kind, const LayoutUnit *unit, bool second) {
+    const Layout *layout = &model->layout;
+    int stage = kind == LAYOUT_WEIGHTS ? ZERO_WEIGHTS : kind == LAYOUT_GRADIENTS ? ZERO_GRADIENTS : ZERO_MOMENTS;
+    DType dtype = kind == LAYOUT_WEIGHTS ? layout->dtype : kind == LAYOUT_MASTER ? DTYPE_U16 : DTYPE_F32;
+    bool sharded = layout->zero >= stage;
+    int64_t at = sharded ? unit->shard_offset : unit->offset + unit->rank * unit->piece;
+    if (second) at += sharded ? layout->shard_count : layout->element_count;
+    return parameter_range(model, kind, dtype, at, unit->piece);
+}
+
+static Tensor param_view(const Model *model, LayoutKind kind, ParamId id, int layer) {
     const LayoutParam *param = layout_param(&model->layout, id, layer);
-    char *memory = model->memory[kind];
-    if (!param || !memory) return TENSOR_NONE;
+    if (!param || !model->memory[kind]) return TENSOR_NONE;
+    const LayoutUnit *unit = &model->layout.units[param->unit];
+    Tensor view = tensor_cols(model_unit(model, kind, unit), param->offset - unit->offset, param->count);
     int64_t cols = param->shape[param->dims - 1];
-    return tensor_make(memory + (size_t)param->offset * dtype_size(dtype), dtype, param->count / cols, cols,
-                       layout_param_name(id));
+    return tensor_make(view.data, view.dtype, param->count / cols, cols, layout_param_name(id));
 }
 
 Tensor model_weight(const Model *model, ParamId id, int layer) {
-    return param_view(model, LAYOUT_WEIGHTS, model->layout.dtype, id, layer);
+    return param_view(model, LAYOUT_WEIGHTS, id, layer);
 }
 
 Tensor model_grad(const Model *model, ParamId id, int layer) {
-    return param_view(model, LAYOUT_GRADIENTS, DTYPE_F32, id, layer);
+    return param_view(model, LAYOUT_GRADIENTS, id, layer);
 }
 
 Tensor model_gradients(const Model *model) {
@@ -392,7 +552,8 @@ Tensor model_act(const Model *model, ActId id, int layer) {
     const LayoutActivation *act = layout_activation(&model->layout, id, layer, model->pass);
     if (!act || act->rows * act->cols == 0) return TENSOR_NONE;
     char *memory = model->memory[act->kept ? LAYOUT_ACTIVATIONS : LAYOUT_TEMPORARIES];
-    return tensor_make(memory + act->offset, act->dtype, act->per_token ? model->tokens : act->rows, act->cols,
+    return tensor_make(memory + act->offset, act->dtype,
+                       act->per_token ? act->rows * model->tokens / model->layout.tokens : act->rows, act->cols,
                        layout_act_name(id));
 }
 

@@ -8,33 +8,57 @@
 //   model_step_result(model, &result);
 #pragma once
 
+#include "dist/comm.h"
 #include "model/layout.h"
 #include "model/scalars.h"
 #include "ops/ops.h"
 
+// The groups of ranks that a model is part of; not owned. On one rank there are none.
+typedef struct ModelRanks {
+    Comm *dp;        // ranks that train on other data: dp * cp; NULL: one
+    Comm *expert_dp; // ranks that hold the same experts, in the order of LayoutUnit.rank; NULL: one
+    Comm *tp;        // ranks that share every layer; NULL: one
+    Comm *kv;        // of those, the ones that hold the same KV heads; NULL: none does
+    Comm *norms;     // ranks whose parts make the gradient norm (layout_norm_ranks); NULL: none
+} ModelRanks;
+
+enum { SEAM_SLOTS = 4 }; // two for layers, one for embedding or head, one for the vectors
+
 typedef struct Model {
     Ops *ops; // not owned
+    ModelRanks ranks;
+    // What ZeRO has under way, per slot of the gathered block: the unit whose weights are there, and tickets.
+    struct {
+        int weights;             // layer or edge parameter; -1: none
+        CommTicket gathering[2]; // its weights, those of its experts
+        int gradients;           // units being reduced: the first of them, -1: none
+        CommTicket reducing[2];
+    } slot[SEAM_SLOTS];
+    bool last; // micro-batch of the step
     Layout layout;
     void *memory[LAYOUT_KIND_COUNT];
     bool accumulate; // the micro-step adds to the gradients; false for the first one of a step, which overwrites them
     struct {
         void *graph;    // where the ops record
         int runs;       // up to the recording
-    } recorded[2];      // the micro-step that overwrites, the one that adds
+    } recorded[2][2];   // the micro-step that overwrites, the one that adds; without and with communication
     bool direct;        // run micro-steps op by op instead of replaying the graph (for a profile by category)
     int64_t step_valid; // valid targets of the step under way
-    int step_micro_batches;
-    StepPass pass;      // of the op that is called next
-    int64_t tokens;     // of a micro-batch; generation uses fewer than the layout has room for
-    int first_position; // of the first token, likewise
-    float z_loss_coef;  // router z-loss; 0: off
-    MoeBalance balance; // of the load-balancing loss
-    bool router_bias;   // aux-free balancing: choose experts by probability + bias
-    MoeForce force;     // benchmarks only
+    int step_micro_batches, micro_batches_run; // on this rank
+    int aux_micro_batches;                     // whose balancing losses SCALAR_AUX_SUM adds up
+    StepPass pass;                             // of the op that is called next
+    int64_t tokens;                            // of a micro-batch; generation uses fewer than the layout has room for
+    int first_position;                        // of the first token, likewise
+    float z_loss_coef;                         // router z-loss; 0: off
+    MoeBalance balance;                        // of the load-balancing loss
+    bool router_bias;                          // aux-free balancing: choose experts by probability + bias
+    MoeForce force;                            // benchmarks only
 } Model;
 
 // Allocates everything; nothing is allocated later. Weights are uninitialised.
 Status model_create(Model **model, Ops *ops, const LayoutRequest *request);
+// As one of several ranks; ranks is copied.
+Status model_create_ranks(Model **model, Ops *ops, const LayoutRequest *request, const ModelRanks *ranks);
 void model_destroy(Model *model);
 
 // ---- weights --------------------------------------------------------------------------------------------------------
@@ -60,6 +84,7 @@ void model_snapshot_read(const ModelSnapshot *snapshot, const Layout *layout, co
 void model_read_param(Model *model, const LayoutParam *param, ModelState state, float *host);
 void model_write_param(Model *model, const LayoutParam *param, ModelState state, const float *host);
 void model_zero_optimizer(Model *model); // gradients and moments
+void model_share_weights(Model *model);  // after weights were written: what ZeRO 3 keeps gathered. Collective
 
 // ---- training -------------------------------------------------------------------------------------------------------
 
@@ -106,5 +131,10 @@ Tensor model_act(const Model *model, ActId id, int layer); // in the model's cur
 Tensor model_const(const Model *model, ConstId id);
 Tensor model_scalar(const Model *model, int index); // [1, 1]; SCALAR_SKIP is int32
 Tensor model_gradients(const Model *model);         // all of them: [1, elements]
+// A unit as a whole: gradients or weights where they are complete, or in their slot while they are there.
+Tensor model_unit(const Model *model, LayoutKind kind, const LayoutUnit *unit);
+// This rank's piece of it: of LAYOUT_WEIGHTS, LAYOUT_GRADIENTS, LAYOUT_MASTER, or of LAYOUT_MOMENTS m (second: v).
+Tensor model_piece(const Model *model, LayoutKind kind, const LayoutUnit *unit, bool second);
+int model_slot(const LayoutUnit *unit); // of the gathered block
 // Lends attention the larger workspace that is free in its backward phase, where there is one, and takes it back.
 void model_lend_scratch(Model *model, bool lend);

@@ -1,5 +1,6 @@
 #include "model/safetensors.h"
 
+#include "base/io.h"
 #include "base/json.h"
 #include "base/text.h"
 
@@ -181,14 +182,17 @@ struct SafetensorsWriter {
     size_t expected, written; // data bytes
 };
 
-// One tensor a line would be nicer to read, but readers expect compact JSON padded with spaces to 8 bytes.
-static char *header_text(const SafeTensor *tensors, int count, size_t *data_bytes) {
+static int compare_place_names(const void *a, const void *b) {
+    return strcmp(((const SafetensorsPlace *)a)->name, ((const SafetensorsPlace *)b)->name);
+}
+
+void safetensors_form_make(SafetensorsForm *form, const SafeTensor *tensors, int count) {
+    *form = (SafetensorsForm){.places = xcalloc((size_t)count + 1, sizeof *form->places), .count = count};
     json_t *root = json_object();
     json_object_set_new(root, "__metadata__", json_pack("{s:s}", "format", "pt"));
-    size_t offset = 0;
     for (int i = 0; i < count; i++) {
         const SafeTensor *tensor = &tensors[i];
-        size_t bytes = dtype_size(tensor->dtype);
+        size_t bytes = dtype_size(tensor->dtype), offset = form->data_bytes;
         json_t *shape = json_array();
         for (int k = 0; k < tensor->dims; k++) {
             bytes *= (size_t)tensor->shape[k];
@@ -197,12 +201,39 @@ static char *header_text(const SafeTensor *tensors, int count, size_t *data_byte
         json_object_set_new(root, tensor->name,
                             json_pack("{s:s, s:o, s:[I, I]}", "dtype", dtype_name(tensor->dtype), "shape", shape,
                                       "data_offsets", (json_int_t)offset, (json_int_t)(offset + bytes)));
-        offset += bytes;
+        form->places[i] = (SafetensorsPlace){tensor->name, (int64_t)offset, bytes};
+        form->data_bytes += bytes;
     }
+    // One tensor a line would be nicer to read, but readers expect compact JSON padded with spaces to 8 bytes.
     char *text = json_dumps(root, JSON_COMPACT);
     json_decref(root);
-    *data_bytes = offset;
-    return text;
+    uint64_t length = (strlen(text) + 7) / 8 * 8;
+    TextBuffer header = {0};
+    text_buffer_add(&header, (const char *)&length, sizeof length);
+    text_buffer_format(&header, "%-*s", (int)length, text);
+    free(text);
+    form->header = header.data;
+    form->header_bytes = header.length;
+    for (int i = 0; i < count; i++)
+        form->places[i].offset += (int64_t)header.length;
+    qsort(form->places, (size_t)count, sizeof *form->places, compare_place_names);
+}
+
+void safetensors_form_free(SafetensorsForm *form) {
+    free(form->header);
+    free(form->places);
+    *form = (SafetensorsForm){0};
+}
+
+const SafetensorsPlace *safetensors_form_find(const SafetensorsForm *form, const char *name) {
+    SafetensorsPlace key = {.name = name};
+    return bsearch(&key, form->places, (size_t)form->count, sizeof *form->places, compare_place_names);
+}
+
+Status safetensors_form_start(const SafetensorsForm *form, int fd, const char *path) {
+    TRY(file_write_all(fd, form->header, form->header_bytes, path));
+    if (io_truncate(fd, (int64_t)(form->header_bytes + form->data_bytes)) == 0) return NULL;
+    return status_errno("cannot make %s as large as it will be", path);
 }
 
 Status safetensors_writer_open(SafetensorsWriter **out, const char *path, const SafeTensor *tensors, int count) {
@@ -210,7 +241,7 @@ Status safetensors_writer_open(SafetensorsWriter **out, const char *path, const 
     SafetensorsWriter *writer = xcalloc(1, sizeof *writer);
     writer->path = text_copy(path);
     writer->beside = text_format("%s.tmp-%d", path, (int)getpid());
-    writer->fd = open(writer->beside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    writer->fd = io_open(writer->beside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
     if (writer->fd < 0) {
         Status status = status_errno("cannot create %s", writer->beside);
         free(writer->path);
@@ -218,14 +249,11 @@ Status safetensors_writer_open(SafetensorsWriter **out, const char *path, const 
         free(writer);
         return status;
     }
-    char *text = header_text(tensors, count, &writer->expected);
-    uint64_t length = (strlen(text) + 7) / 8 * 8;
-    TextBuffer header = {0};
-    text_buffer_add(&header, (const char *)&length, sizeof length);
-    text_buffer_format(&header, "%-*s", (int)length, text);
-    free(text);
-    Status status = file_write_all(writer->fd, header.data, header.length, writer->beside);
-    text_buffer_free(&header);
+    SafetensorsForm form;
+    safetensors_form_make(&form, tensors, count);
+    writer->expected = form.data_bytes;
+    Status status = file_write_all(writer->fd, form.header, form.header_bytes, writer->beside);
+    safetensors_form_free(&form);
     if (status)
         safetensors_writer_abort(writer);
     else
@@ -249,24 +277,16 @@ Status safetensors_writer_close(SafetensorsWriter *writer) {
     if (writer->written != writer->expected)
         status = status_runtime("%s: %zu data bytes were written, %zu announced", writer->path, writer->written,
                                 writer->expected);
-    if (!status) status = file_sync_descriptor(writer->fd, writer->beside);
-    if (close(writer->fd) && !status) status = status_errno("cannot close %s", writer->beside);
-    if (!status && rename(writer->beside, writer->path))
-        status = status_errno("cannot rename %s to %s", writer->beside, writer->path);
-    if (status) {
-        unlink(writer->beside);
-    } else {
-        char *directory = path_directory(writer->path);
-        status = file_sync(directory);
-        free(directory);
-    }
+    if (status)
+        file_discard(writer->fd, writer->beside);
+    else
+        status = file_publish(writer->fd, writer->beside, writer->path);
     writer_free(writer);
     return status;
 }
 
 void safetensors_writer_abort(SafetensorsWriter *writer) {
     if (!writer) return;
-    close(writer->fd);
-    unlink(writer->beside);
+    file_discard(writer->fd, writer->beside);
     writer_free(writer);
 }

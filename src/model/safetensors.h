@@ -33,6 +33,27 @@ const SafeTensor *safetensors_find(const Safetensors *file, const char *name); /
 // Elements [first, first + count) as float, from F32, BF16 or F16; another type is an error that names the tensor.
 Status safetensors_read_f32(const SafeTensor *tensor, int64_t first, int64_t count, float *out, const char *path);
 
+// A file of known tensors before their values are there: its header, and where each tensor will be. Several processes
+// can fill one in: one creates it at its full size, then each writes its values to their places.
+typedef struct SafetensorsPlace {
+    const char *name; // the caller's
+    int64_t offset;   // in the file
+    size_t bytes;
+} SafetensorsPlace;
+
+typedef struct SafetensorsForm {
+    char *header; // with its length before it
+    size_t header_bytes, data_bytes;
+    SafetensorsPlace *places; // sorted by name
+    int count;
+} SafetensorsForm;
+
+void safetensors_form_make(SafetensorsForm *form, const SafeTensor *tensors, int count); // data in the order given
+void safetensors_form_free(SafetensorsForm *form);
+const SafetensorsPlace *safetensors_form_find(const SafetensorsForm *form, const char *name); // NULL when absent
+// Header and full size into a new file that is open for writing.
+Status safetensors_form_start(const SafetensorsForm *form, int fd, const char *path);
+
 // Writing: the list of tensors first, then their bytes in the same order, in any pieces. The file takes its name only
 // when it is complete and on disk.
 typedef struct SafetensorsWriter SafetensorsWriter;

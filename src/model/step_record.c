@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { REPEATED_CALLS = 8 };
+
 typedef struct Recorder {
     StepRecord *record;
     Model model;
@@ -32,8 +34,9 @@ static void note_call(void *context, const OpRecord *call) {
     Recorder *recorder = context;
     StepRecord *record = recorder->record;
     op_check_or_abort(call);
-    for (int i = recorder->group; i < record->count; i++) {
-        if (same_call(&record->calls[i], call, recorder->model.pass)) { // chunks of the LM head
+    int nearest = record->count - REPEATED_CALLS; // chunks of the LM head repeat a few calls
+    for (int i = nearest > recorder->group ? nearest : recorder->group; i < record->count; i++) {
+        if (same_call(&record->calls[i], call, recorder->model.pass)) {
             record->calls[i].times += recorder->times;
             return;
         }

@@ -12,6 +12,8 @@
 // No size stands here: a tensor brings its own, as the layout cut it for this rank.
 #include "model/transformer.h"
 
+#include "model/seam.h"
+
 // ---- a layer as its tensors -----------------------------------------------------------------------------------------
 
 // T: tokens of the micro-batch, R: expert rows. Where q_norm is absent there is no QK-norm, and so on.
@@ -101,7 +103,7 @@ static void attention_tensors(const Model *model, Layer *l) {
 // gate_up and the gradient of hidden are one buffer for all layers under full recompute: each gives it its own shape.
 static void dense_tensors(Layer *l) {
     int64_t ffn = l->w.down.cols;
-    l->gate_up = tensor_reshape(l->gate_up, l->mlp_normed.rows, 2 * ffn);
+    l->gate_up = tensor_reshape(l->gate_up, l->qkv.rows, 2 * ffn);
     l->hidden = tensor_cols(l->gate_up, ffn, ffn);
     if (tensor_present(l->dhidden)) l->dhidden = tensor_reshape(l->dhidden, l->gate_up.rows, ffn);
 }
@@ -180,6 +182,12 @@ static Layer layer_tensors(const Model *model, int layer) {
     return l;
 }
 
+// Whether weight gradients are added to. Under ZeRO 2 and 3 they are whole only for a while, and their pieces do the
+// adding.
+static bool adds(const Model *model) {
+    return model->accumulate && model->layout.zero < 2;
+}
+
 // ---- forward --------------------------------------------------------------------------------------------------------
 
 static void norm_forward(Model *model, Tensor normed, Tensor rstd, Tensor residual, Tensor weight) {
@@ -191,22 +199,23 @@ static void norm_forward(Model *model, Tensor normed, Tensor rstd, Tensor residu
 static void attention_forward(Model *model, const Layer *l) {
     Ops *ops = model->ops;
     norm_forward(model, l->attn_normed, l->attn_rstd, l->residual_in, l->w.attn_norm);
+    Tensor normed = seam_all_tokens(model, l->attn_normed);
     if (tensor_present(l->w.q_norm)) {
-        ops->linear_forward(ops, l->qkv, l->attn_normed, l->w.qkv, TENSOR_NONE);
+        ops->linear_forward(ops, l->qkv, normed, l->w.qkv, TENSOR_NONE);
         ops->qk_rope_forward(ops, l->qk, l->qk_rstd, tensor_cols(l->qkv, 0, l->qk.cols), &l->rope);
     } else {
-        ops->linear_rope_forward(ops, l->qkv, l->attn_normed, l->w.qkv, &l->rope);
+        ops->linear_rope_forward(ops, l->qkv, normed, l->w.qkv, &l->rope);
     }
     ops->attention_forward(ops, l->attn_out, l->lse, l->q, l->k, l->v, &l->attention);
-    ops->linear_forward(ops, l->residual_mid, l->attn_out, l->w.o, l->residual_in);
+    seam_project(model, l->residual_mid, l->attn_out, l->w.o, l->residual_in);
 }
 
 // residual_out = residual_mid + down(SwiGLU(gate_up(norm(residual_mid))))
 static void dense_forward(Model *model, const Layer *l) {
     Ops *ops = model->ops;
-    ops->linear_swiglu_forward(ops, l->gate_up, l->mlp_normed, l->w.gate_up);
+    ops->linear_swiglu_forward(ops, l->gate_up, seam_all_tokens(model, l->mlp_normed), l->w.gate_up);
     if (model->pass == STEP_RECOMPUTE) return; // this is what the backward pass reads
-    ops->linear_forward(ops, l->residual_out, l->hidden, l->w.down, l->residual_mid);
+    seam_project(model, l->residual_out, l->hidden, l->w.down, l->residual_mid);
 }
 
 // The same for each expert on the rows of its tokens. The combine weight goes into SwiGLU, so that the sum over a
@@ -233,12 +242,14 @@ static void mlp_forward(Model *model, const Layer *l) {
 
 void transformer_embed(Model *model) {
     model->pass = STEP_FORWARD;
-    model->ops->embedding_forward(model->ops, model_act(model, ACT_RESIDUAL_IN, model->layout.first_layer),
-                                  model_const(model, CONST_IDS), model_weight(model, PARAM_EMBEDDING, -1));
+    seam_edge_weights(model, PARAM_EMBEDDING);
+    seam_embed(model, model_act(model, ACT_RESIDUAL_IN, model->layout.first_layer), model_const(model, CONST_IDS),
+               model_weight(model, PARAM_EMBEDDING, -1));
 }
 
 void transformer_layer_forward(Model *model, int layer) {
     model->pass = STEP_FORWARD;
+    seam_layer_weights(model, layer);
     Layer l = layer_tensors(model, layer);
     attention_forward(model, &l);
     mlp_forward(model, &l);
@@ -284,11 +295,11 @@ static void final_norm(Model *model) {
 void transformer_zero_added_gradients(Model *model) {
     Ops *ops = model->ops;
     const Layout *layout = &model->layout;
-    Tensor all = model_gradients(model);
     model->pass = STEP_ONCE;
-    ops->zero(ops, tensor_cols(all, layout->decay_count, layout->element_count - layout->decay_count));
+    ops->zero(ops, model_unit(model, LAYOUT_GRADIENTS, &layout->units[layout->unit_count - 1])); // the vectors
     Tensor embedding = model_grad(model, PARAM_EMBEDDING, -1);
-    if (tensor_present(embedding) && head_param(model) != PARAM_EMBEDDING) ops->zero(ops, embedding);
+    bool overwritten = head_param(model) == PARAM_EMBEDDING || layout->zero >= 2; // by the head, or cleared at its seam
+    if (tensor_present(embedding) && !overwritten) ops->zero(ops, embedding);
 }
 
 // Rows of normed that one chunk of logits takes.
@@ -300,7 +311,10 @@ void transformer_head(Model *model, bool backward) {
     Ops *ops = model->ops;
     model->pass = STEP_FORWARD;
     final_norm(model);
-    Tensor normed = model_act(model, ACT_FINAL_NORMED, -1), dnormed = model_act(model, ACT_DNORMED, -1);
+    seam_edge_weights(model, head_param(model));
+    if (backward) seam_edge_gradients(model, head_param(model));
+    Tensor normed = seam_all_tokens(model, model_act(model, ACT_FINAL_NORMED, -1));
+    Tensor dnormed = seam_gradient_of_all_tokens(model, model_act(model, ACT_DNORMED, -1));
     Tensor logits = model_act(model, ACT_LOGITS, -1), losses = model_act(model, ACT_LOSSES, -1);
     Tensor head = model_weight(model, head_param(model), -1), dhead = model_grad(model, head_param(model), -1);
     Tensor targets = model_const(model, CONST_TARGETS);
@@ -310,13 +324,15 @@ void transformer_head(Model *model, bool backward) {
         rows = chunk_rows(normed, logits, first);
         Tensor in = tensor_rows(normed, first, rows), out = tensor_rows(logits, 0, rows);
         ops->linear_forward(ops, out, in, head, TENSOR_NONE);
-        ops->cross_entropy(ops, tensor_rows(losses, first, rows), out, tensor_rows(targets, first, rows), scale);
+        seam_cross_entropy(model, tensor_rows(losses, first, rows), out, tensor_rows(targets, first, rows), scale);
         if (!backward) continue;
         model->pass = STEP_BACKWARD;
         ops->linear_backward_input(ops, tensor_rows(dnormed, first, rows), out, head);
-        ops->linear_backward_weight(ops, dhead, out, in, model->accumulate || first > 0);
+        ops->linear_backward_weight(ops, dhead, out, in, adds(model) || first > 0);
         model->pass = STEP_FORWARD;
     }
+    if (backward && head_param(model) == PARAM_HEAD) seam_edge_done(model, PARAM_HEAD);
+    if (backward) seam_sum_tokens(model, model_act(model, ACT_DNORMED, -1), dnormed);
     ops->sum_f32(ops, model_scalar(model, SCALAR_LOSS_SUM), losses, true);
 }
 
@@ -336,6 +352,7 @@ void transformer_balance(Model *model) {
     model->pass = STEP_FORWARD;
     Tensor counts = model_act(model, ACT_COUNTS, -1);
     if (!tensor_present(counts)) return;
+    seam_balance_sums(model, counts, model_act(model, ACT_PROB_SUM, -1));
     ops->moe_balance(ops, model_scalar(model, SCALAR_AUX_SUM), model_act(model, ACT_DPROB, -1),
                      model_scalar(model, SCALAR_AUX_SCALE), counts, model_act(model, ACT_PROB_SUM, -1), model->balance,
                      model->tokens);
@@ -343,6 +360,7 @@ void transformer_balance(Model *model) {
 }
 
 static void head_logits(Model *model, Tensor logits, Tensor normed) {
+    seam_edge_weights(model, head_param(model));
     model->ops->linear_forward(model->ops, logits, normed, model_weight(model, head_param(model), -1), TENSOR_NONE);
 }
 
@@ -376,11 +394,12 @@ static void norm_backward(Model *model, const Layer *l, Tensor dweight, Tensor n
 
 static void dense_backward(Model *model, const Layer *l) {
     Ops *ops = model->ops;
-    ops->linear_backward_weight(ops, l->dw.down, l->dresidual, l->hidden, model->accumulate);
-    ops->linear_swiglu_backward(ops, l->gate_up, l->dhidden, l->gate_up, l->dresidual, l->w.down);
+    Tensor dout = seam_all_gradients(model, l->dresidual);
+    ops->linear_backward_weight(ops, l->dw.down, dout, l->hidden, adds(model));
+    ops->linear_swiglu_backward(ops, l->gate_up, l->dhidden, l->gate_up, dout, l->w.down);
     Tensor dgate_up = l->gate_up; // by now
-    ops->linear_backward_weight(ops, l->dw.gate_up, dgate_up, l->mlp_normed, model->accumulate);
-    ops->linear_backward_input(ops, l->dnormed, dgate_up, l->w.gate_up);
+    ops->linear_backward_weight(ops, l->dw.gate_up, dgate_up, seam_all_tokens(model, l->mlp_normed), adds(model));
+    seam_project_backward(model, l->dnormed, dgate_up, l->w.gate_up);
     norm_backward(model, l, l->dw.mlp_norm, l->mlp_normed, l->mlp_rstd, l->w.mlp_norm);
 }
 
@@ -397,26 +416,27 @@ static void moe_backward(Model *model, const Layer *l) {
     ops->swiglu_backward(ops, l->gate_up, l->dhidden, l->drow_weight, l->gate_up, l->dhidden, l->routing.row_weight,
                          l->row_count);
     Tensor dgate_up = l->gate_up, hidden = l->dhidden; // by now
-    ops->grouped_linear_backward_weight(ops, l->dw.expert_down, l->drows, hidden, offsets, model->accumulate);
+    ops->grouped_linear_backward_weight(ops, l->dw.expert_down, l->drows, hidden, offsets, adds(model));
     ops->grouped_linear_backward_input(ops, l->drows, dgate_up, l->w.expert_gate_up, offsets);
     ops->moe_sum(ops, l->dnormed, l->drows, TENSOR_NONE, &l->routing);
     ops->moe_route_backward(ops, l->dlogits, l->drow_weight, l->dprob, z_coef, &l->routing);
-    ops->moe_router_backward(ops, l->dnormed, l->dw.router, l->dlogits, l->mlp_normed, l->w.router, model->accumulate);
+    ops->moe_router_backward(ops, l->dnormed, l->dw.router, l->dlogits, l->mlp_normed, l->w.router, adds(model));
     norm_backward(model, l, l->dw.mlp_norm, l->mlp_normed, l->mlp_rstd, l->w.mlp_norm);
     if (recomputes(model, RECOMPUTE_SELECTIVE)) {
         model->pass = STEP_RECOMPUTE;
         ops->moe_gather(ops, l->gathered, l->mlp_normed, &l->routing);
         model->pass = STEP_BACKWARD;
     }
-    ops->grouped_linear_backward_weight(ops, l->dw.expert_gate_up, dgate_up, l->gathered, offsets, model->accumulate);
+    ops->grouped_linear_backward_weight(ops, l->dw.expert_gate_up, dgate_up, l->gathered, offsets, adds(model));
 }
 
 static void attention_backward(Model *model, const Layer *l) {
     Ops *ops = model->ops;
     bool qk_norm = tensor_present(l->w.q_norm);
     Tensor qk_in = tensor_cols(l->qkv, 0, l->qk.cols), dqk = tensor_cols(l->dqkv, 0, l->qk.cols);
-    ops->linear_backward_input(ops, l->dattn, l->dresidual, l->w.o);
-    ops->linear_backward_weight(ops, l->dw.o, l->dresidual, l->attn_out, model->accumulate);
+    Tensor dout = seam_all_gradients(model, l->dresidual);
+    ops->linear_backward_input(ops, l->dattn, dout, l->w.o);
+    ops->linear_backward_weight(ops, l->dw.o, dout, l->attn_out, adds(model));
     if (qk_norm && recomputes(model, RECOMPUTE_SELECTIVE)) {
         model->pass = STEP_RECOMPUTE;
         ops->qk_rope_forward(ops, l->qk, l->qk_rstd, qk_in, &l->rope);
@@ -428,13 +448,15 @@ static void attention_backward(Model *model, const Layer *l) {
     model_lend_scratch(model, false);
     if (qk_norm) // without it attention has taken the rotation back
         ops->qk_rope_backward(ops, dqk, l->dw.q_norm, l->dw.k_norm, qk_in, l->qk_rstd, &l->rope);
-    ops->linear_backward_weight(ops, l->dw.qkv, l->dqkv, l->attn_normed, model->accumulate);
-    ops->linear_backward_input(ops, l->dnormed, l->dqkv, l->w.qkv);
+    ops->linear_backward_weight(ops, l->dw.qkv, l->dqkv, seam_all_tokens(model, l->attn_normed), adds(model));
+    seam_project_backward(model, l->dnormed, l->dqkv, l->w.qkv);
     norm_backward(model, l, l->dw.attn_norm, l->attn_normed, l->attn_rstd, l->w.attn_norm);
 }
 
 void transformer_layer_backward(Model *model, int layer) {
     model->pass = STEP_BACKWARD;
+    seam_layer_weights(model, layer);
+    seam_layer_gradients(model, layer);
     Layer l = layer_tensors(model, layer);
     if (recomputes(model, RECOMPUTE_FULL)) {
         model->pass = STEP_RECOMPUTE;
@@ -447,12 +469,15 @@ void transformer_layer_backward(Model *model, int layer) {
     else
         dense_backward(model, &l);
     attention_backward(model, &l);
+    seam_layer_done(model, layer);
 }
 
 void transformer_embed_backward(Model *model) {
     model->pass = STEP_BACKWARD;
-    model->ops->embedding_backward(model->ops, model_grad(model, PARAM_EMBEDDING, -1),
-                                   model_act(model, ACT_DRESIDUAL, -1), model_const(model, CONST_IDS));
+    if (head_param(model) != PARAM_EMBEDDING) seam_edge_gradients(model, PARAM_EMBEDDING);
+    seam_embed_backward(model, model_grad(model, PARAM_EMBEDDING, -1), model_act(model, ACT_DRESIDUAL, -1),
+                        model_const(model, CONST_IDS));
+    seam_edge_done(model, PARAM_EMBEDDING);
 }
 
 void transformer_backward(Model *model) {

@@ -184,11 +184,12 @@ static const char *check_attention_cached(const OpRecord *r) {
 
 // ---- elements -------------------------------------------------------------------------------------------------------
 
-static const char *check_embedding(Tensor rows, Tensor ids, Tensor weight, DType weight_dtype) {
+static const char *check_embedding(Tensor rows, Tensor ids, Tensor weight, DType weight_dtype, int64_t first) {
     NEED(is_storage(rows.dtype));
     NEED(packed(rows, rows.dtype, ids.rows, weight.cols));
     NEED(packed(ids, DTYPE_I32, rows.rows, 1));
     NEED(packed(weight, weight_dtype, weight.rows, rows.cols));
+    NEED(first >= 0 && first + weight.rows <= INT32_MAX);
     return NULL;
 }
 
@@ -262,6 +263,29 @@ static const char *check_cross_entropy(const Tensor *t) {
     NEED(packed(losses, DTYPE_F32, logits.rows, 1) && packed(targets, DTYPE_I32, logits.rows, 1));
     NEED(!tensor_present(scale) || one(scale, DTYPE_F32));
     return NULL;
+}
+
+static const char *check_split_logits(const OpRecord *r, Tensor logits) {
+    int64_t first = r->integer[0], vocab = r->integer[1];
+    NEED(is_storage(logits.dtype) && vocab > 0);
+    NEED(first >= 0 && first + logits.cols <= INT32_MAX);
+    return NULL;
+}
+
+static const char *check_cross_entropy_stats(const OpRecord *r) {
+    Tensor stats = r->tensor[0], logits = r->tensor[1], targets = r->tensor[2];
+    NEED(packed(stats, DTYPE_F32, logits.rows, SPLIT_STATS));
+    NEED(packed(logits, logits.dtype, stats.rows, logits.cols) && packed(targets, DTYPE_I32, logits.rows, 1));
+    return check_split_logits(r, logits);
+}
+
+static const char *check_cross_entropy_apply(const OpRecord *r) {
+    Tensor losses = r->tensor[0], logits = r->tensor[1], targets = r->tensor[2], stats = r->tensor[3];
+    const char *broken = check_cross_entropy((Tensor[]){losses, logits, targets, r->tensor[4]});
+    if (broken) return broken;
+    NEED(packed(stats, DTYPE_F32, stats.rows, SPLIT_STATS));
+    NEED(stats.rows >= logits.rows && (logits.rows == 0 || stats.rows % logits.rows == 0));
+    return check_split_logits(r, logits);
 }
 
 // ---- experts --------------------------------------------------------------------------------------------------------
@@ -344,13 +368,17 @@ const char *op_check(const OpRecord *r) {
     const Tensor *t = r->tensor;
     switch (r->op) {
     case OP_ZERO: return flat(t[0], t[0].dtype) ? NULL : "flat(out)";
+    case OP_ADD:
+        return is_storage(t[0].dtype) && flat(t[0], t[0].dtype) && packed(t[1], t[0].dtype, t[0].rows, t[0].cols)
+                   ? NULL
+                   : "in like out";
     case OP_SUM_F32:
     case OP_NORM_F32: return one(t[0], DTYPE_F32) && flat(t[1], DTYPE_F32) ? NULL : "one(out) && flat(in)";
     case OP_LINEAR_FORWARD: return check_linear_forward(t);
     case OP_LINEAR_BACKWARD_INPUT: return check_linear_backward_input(t);
     case OP_LINEAR_BACKWARD_WEIGHT: return check_linear_backward_weight(t);
-    case OP_EMBEDDING_FORWARD: return check_embedding(t[0], t[1], t[2], t[0].dtype);
-    case OP_EMBEDDING_BACKWARD: return check_embedding(t[1], t[2], t[0], DTYPE_F32);
+    case OP_EMBEDDING_FORWARD: return check_embedding(t[0], t[1], t[2], t[0].dtype, r->integer[0]);
+    case OP_EMBEDDING_BACKWARD: return check_embedding(t[1], t[2], t[0], DTYPE_F32, r->integer[0]);
     case OP_ADD_RMSNORM_FORWARD: return check_norm_forward(t);
     case OP_ADD_RMSNORM_BACKWARD: return check_norm_backward(t);
     case OP_QK_ROPE_FORWARD: return check_qk_rope_forward(r);
@@ -367,6 +395,8 @@ const char *op_check(const OpRecord *r) {
     case OP_LINEAR_SWIGLU_FORWARD: return check_linear_swiglu_forward(t);
     case OP_LINEAR_SWIGLU_BACKWARD: return check_linear_swiglu_backward(t);
     case OP_CROSS_ENTROPY: return check_cross_entropy(t);
+    case OP_CROSS_ENTROPY_STATS: return check_cross_entropy_stats(r);
+    case OP_CROSS_ENTROPY_APPLY: return check_cross_entropy_apply(r);
     case OP_MOE_ROUTER_FORWARD: return check_router(t[0], t[1], t[2], t[2], t[2].dtype);
     case OP_MOE_ROUTER_BACKWARD:
         if (!packed(t[0], t[3].dtype, t[3].rows, t[3].cols)) return "din like in";

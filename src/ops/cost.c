@@ -63,6 +63,7 @@ OpCost op_cost(const OpRecord *r, double expert_rows, double added) {
     case OP_ATTENTION_FORWARD: return attention_cost(r, false);
     case OP_ATTENTION_BACKWARD: return attention_cost(r, true);
     case OP_ATTENTION_CACHED: return (OpCost){.bytes = bytes_of(t[2]) + bytes_of(t[3])};
+    // Of a part of the vocabulary too: the record does not say how many of the ids are in it.
     case OP_EMBEDDING_FORWARD: return (OpCost){.bytes = 2 * bytes_of(t[0])};
     case OP_EMBEDDING_BACKWARD: return (OpCost){.bytes = bytes_of(t[1]) + 8 * (double)tensor_count(t[1])};
     case OP_ADD_RMSNORM_FORWARD: return (OpCost){.bytes = (tensor_present(t[4]) ? 4 : 2) * bytes_of(t[0])};
@@ -74,6 +75,9 @@ OpCost op_cost(const OpRecord *r, double expert_rows, double added) {
     case OP_SWIGLU_PACKED_FORWARD: return (OpCost){.bytes = 1.5 * bytes_of(t[0])};
     case OP_SWIGLU_PACKED_BACKWARD: return (OpCost){.bytes = 5 * bytes_of(t[2])};
     case OP_CROSS_ENTROPY: return (OpCost){.bytes = (tensor_present(t[3]) ? 2 : 1) * bytes_of(t[1])};
+    case OP_CROSS_ENTROPY_STATS: return (OpCost){.bytes = bytes_of(t[1]) + bytes_of(t[0])};
+    case OP_CROSS_ENTROPY_APPLY:
+        return (OpCost){.bytes = (tensor_present(t[4]) ? 2 * bytes_of(t[1]) : 0) + bytes_of(t[3]) + bytes_of(t[0])};
     case OP_MOE_ROUTER_FORWARD: return (OpCost){.bytes = bytes_of(t[1]) + bytes_of(t[0])};
     case OP_MOE_ROUTER_BACKWARD: return (OpCost){.bytes = 4 * bytes_of(t[0]) + 3 * bytes_of(t[2])};
     case OP_MOE_ROUTE_FORWARD: return (OpCost){.bytes = 4 * bytes_of(r->routing.probs)};
@@ -82,6 +86,7 @@ OpCost op_cost(const OpRecord *r, double expert_rows, double added) {
         used = expert_rows >= 0 ? expert_rows : (double)t[0].rows;
         return (OpCost){.bytes = 2 * used * (double)t[0].cols * width};
     case OP_MOE_SUM: return (OpCost){.bytes = used * (double)t[0].cols * width + bytes_of(t[0]) + bytes_of(t[2])};
+    case OP_ADD: return (OpCost){.bytes = 3 * bytes_of(t[0])};
     case OP_SUM_F32:
     case OP_NORM_F32: return (OpCost){.bytes = bytes_of(t[1])};
     case OP_ZERO: return (OpCost){.bytes = bytes_of(t[0])};

@@ -25,6 +25,10 @@ bool ops_cuda_available(void) {
     return false;
 }
 
+int ops_cuda_count(void) {
+    return 0;
+}
+
 #endif
 
 // Where a GPU's algorithm choices are kept, so that every run after the first starts fast and takes the same ones

@@ -3,13 +3,11 @@
 // the call returns.
 //
 // Conventions
-//  - Tensors (ops/tensor.h) are views of the table's memory (from alloc). Outputs come first, then inputs, then
-//  numbers.
+//  - Tensors (ops/tensor.h) are views of the table's memory (from alloc). Arguments: outputs, inputs, numbers.
 //  - Activations and weights are DTYPE_F32 or DTYPE_BF16, the same in one call. Sums are taken in float (or better).
 //    Weight gradients, optimizer state, log-sum-exp, reciprocal deviations and everything of the MoE router are float.
-//  - Weights are [out, in], row-major, as PyTorch and HF store them. Rows of activations are tokens: row = batch * seq
-//  +
-//    position.
+//  - Weights are [out, in], row-major, as PyTorch and HF store them. Rows of activations are tokens: row =
+//    batch * seq + position.
 //  - Rows stand next to each other (stride = columns) unless the comment says "any stride".
 //  - Weight gradients are accumulated (+=), or overwritten where the op is told so (accumulate false): a step's first
 //    micro-batch. All other outputs are overwritten unless the comment says +=.
@@ -105,6 +103,15 @@ typedef enum MoeLoad {
     MOE_LOAD_STATS,
 } MoeLoad;
 
+// What a rank knows of a row of logits whose columns are split over ranks: the columns of cross_entropy_stats.
+typedef enum SplitStat {
+    SPLIT_MAX,    // largest logit of its columns; -infinity without any
+    SPLIT_SUM,    // of e^(logit - SPLIT_MAX) over them
+    SPLIT_TARGET, // logit of the target if it is one of them, else 0
+    SPLIT_HERE,   // 1 if it is, else 0
+    SPLIT_STATS,
+} SplitStat;
+
 // One contiguous range of parameters that share their decay: [1, count] each.
 typedef struct AdamwArgs {
     Tensor weight;     // bf16 or float
@@ -136,11 +143,11 @@ typedef enum OpCategory {
 
 const char *op_category_name(OpCategory category); // "gemm", as bench and metrics write it
 
-// Every op of the table below that computes: id, function, category.
-#define OPS_LIST(X)                                                                     \
-    X(UPLOAD, upload, CATEGORY_COPY)                                                    \
-    X(COPY, copy, CATEGORY_COPY)                                                        \
+// Every op of the table below that computes on tensors: id, function, category. Recording, the CUDA table and
+// ops_compare are made from this list; where one of its ops is missing, they do not compile.
+#define OPS_TENSOR_LIST(X)                                                              \
     X(ZERO, zero, CATEGORY_COPY)                                                        \
+    X(ADD, add, CATEGORY_ELEMENTWISE)                                                   \
     X(SUM_F32, sum_f32, CATEGORY_ELEMENTWISE)                                           \
     X(LINEAR_FORWARD, linear_forward, CATEGORY_GEMM)                                    \
     X(LINEAR_BACKWARD_INPUT, linear_backward_input, CATEGORY_GEMM)                      \
@@ -162,6 +169,8 @@ const char *op_category_name(OpCategory category); // "gemm", as bench and metri
     X(LINEAR_SWIGLU_FORWARD, linear_swiglu_forward, CATEGORY_GEMM)                      \
     X(LINEAR_SWIGLU_BACKWARD, linear_swiglu_backward, CATEGORY_GEMM)                    \
     X(CROSS_ENTROPY, cross_entropy, CATEGORY_ELEMENTWISE)                               \
+    X(CROSS_ENTROPY_STATS, cross_entropy_stats, CATEGORY_ELEMENTWISE)                   \
+    X(CROSS_ENTROPY_APPLY, cross_entropy_apply, CATEGORY_ELEMENTWISE)                   \
     X(MOE_ROUTER_FORWARD, moe_router_forward, CATEGORY_ROUTING)                         \
     X(MOE_ROUTER_BACKWARD, moe_router_backward, CATEGORY_ROUTING)                       \
     X(MOE_ROUTE_FORWARD, moe_route_forward, CATEGORY_ROUTING)                           \
@@ -178,6 +187,12 @@ const char *op_category_name(OpCategory category); // "gemm", as bench and metri
     X(NORM_F32, norm_f32, CATEGORY_OPTIMIZER)                                           \
     X(GUARD, guard, CATEGORY_OPTIMIZER)                                                 \
     X(ADAMW, adamw, CATEGORY_OPTIMIZER)
+
+// And those that move plain bytes, which are timed but not recorded.
+#define OPS_LIST(X)                  \
+    X(UPLOAD, upload, CATEGORY_COPY) \
+    X(COPY, copy, CATEGORY_COPY)     \
+    OPS_TENSOR_LIST(X)
 
 #define OPS_LIST_ID(id, function, category) OP_##id,
 typedef enum OpId { OPS_LIST(OPS_LIST_ID) OP_COUNT } OpId;
@@ -230,6 +245,7 @@ struct Ops {
     void (*profile_stop)(Ops *ops, double milliseconds[OP_COUNT]);
 
     // -- sums --
+    void (*add)(Ops *ops, Tensor out, Tensor in); // out += in, elementwise; float or bf16, summed in float
     void (*sum_f32)(Ops *ops, Tensor out, Tensor in, bool accumulate); // out [1, 1] (+)= sum of in
 
     // -- linear: out = in . weight^T + add. add (may be absent) is the residual that the product joins: [rows, out],
@@ -238,14 +254,15 @@ struct Ops {
     void (*linear_backward_input)(Ops *ops, Tensor din, Tensor dout, Tensor weight);
     void (*linear_backward_weight)(Ops *ops, Tensor dweight, Tensor dout, Tensor in, bool accumulate); // in: any stride
 
-    // -- embedding. ids [tokens, 1] int32; outside of the weight's rows they are a bug of the caller. --
-    void (*embedding_forward)(Ops *ops, Tensor out, Tensor ids, Tensor weight);
-    void (*embedding_backward)(Ops *ops, Tensor dweight, Tensor dout, Tensor ids);
+    // -- embedding. ids [tokens, 1] int32. weight holds the rows of ids [first, first + its rows): all of them, or a
+    //    rank's share of the vocabulary. An id outside gives a row of zeros (the ranks' sum is the embedding) and is
+    //    left out of dweight. --
+    void (*embedding_forward)(Ops *ops, Tensor out, Tensor ids, Tensor weight, int64_t first);
+    void (*embedding_backward)(Ops *ops, Tensor dweight, Tensor dout, Tensor ids, int64_t first);
 
-    // -- residual add + RMSNorm (the add for branches that no product of this rank ends): sum = residual + branch; out
-    // =
-    //    sum * rstd * weight. branch absent: sum is residual itself and is not written (absent). sum may be residual.
-    //    rstd [rows, 1]. --
+    // -- residual add + RMSNorm (the add for branches that no product of this rank ends): sum = residual + branch;
+    //    out = sum * rstd * weight. branch absent: sum is residual itself and is not written (absent). sum may be
+    //    residual. rstd [rows, 1]. --
     void (*add_rmsnorm_forward)(Ops *ops, Tensor out, Tensor sum, Tensor rstd, Tensor residual, Tensor branch,
                                 Tensor weight, float eps);
     // dsum += gradient through the norm; dweight +=. out: of the forward pass, which the following linear layer needs
@@ -298,11 +315,19 @@ struct Ops {
     void (*linear_swiglu_backward)(Ops *ops, Tensor dgate_up, Tensor scratch, Tensor gate_hidden, Tensor dnext,
                                    Tensor weight);
 
-    // -- cross entropy over rows of logits, in place: logits become scale * d(loss)/d(logits). losses [rows, 1] = -log
-    // p
-    //    of the target; a target (int32) < 0 is ignored: loss 0, gradient 0. scale [1, 1] absent: logits stay as they
-    //    are (evaluation). --
+    // -- cross entropy over rows of logits, in place: logits become scale * d(loss)/d(logits). losses [rows, 1] =
+    //    -log p of the target; a target (int32) < 0 is ignored: loss 0, gradient 0. scale [1, 1] absent: logits stay as
+    //    they are (evaluation). --
     void (*cross_entropy)(Ops *ops, Tensor losses, Tensor logits, Tensor targets, Tensor scale);
+
+    // -- the same over a vocabulary that is split over ranks: column c of logits is id first + c, and padding where
+    // that
+    //    is vocab or more. First every rank's own part: stats [rows, SPLIT_STATS] float. --
+    void (*cross_entropy_stats)(Ops *ops, Tensor stats, Tensor logits, Tensor targets, int64_t first, int64_t vocab);
+    // Then, with the stats of all ranks one below the other ([ranks * rows, SPLIT_STATS], in the order of the ranks on
+    // each of them), what cross_entropy does: the losses are the same bits on all ranks; gradients of padding are 0.
+    void (*cross_entropy_apply)(Ops *ops, Tensor losses, Tensor logits, Tensor targets, Tensor stats, Tensor scale,
+                                int64_t first, int64_t vocab);
 
     // -- MoE --
     void (*moe_router_forward)(Ops *ops, Tensor logits, Tensor in, Tensor weight);
@@ -377,6 +402,7 @@ void ops_cpu_allocated(Ops *ops, int64_t *current, int64_t *peak); // bytes aske
 Status ops_cuda_create(Ops **ops, int device, const char *tune_cache);
 void ops_cuda_destroy(Ops *ops);
 bool ops_cuda_available(void); // built with CUDA and a GPU is there
+int ops_cuda_count(void);      // GPUs that are there
 
 // "cpu", "cuda", "cuda:1" or "auto" (cuda when available).
 Status ops_create(Ops **ops, const char *device);

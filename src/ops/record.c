@@ -25,6 +25,10 @@ static void record_zero(Ops *ops, Tensor out) {
     TELL(ops, OP_ZERO, {out});
 }
 
+static void record_add(Ops *ops, Tensor out, Tensor in) {
+    TELL(ops, OP_ADD, {out, in});
+}
+
 static void record_sum_f32(Ops *ops, Tensor out, Tensor in, bool accumulate) {
     TELL(ops, OP_SUM_F32, {out, in}, accumulate);
 }
@@ -41,12 +45,17 @@ static void record_linear_backward_weight(Ops *ops, Tensor dweight, Tensor dout,
     TELL(ops, OP_LINEAR_BACKWARD_WEIGHT, {dweight, dout, in}, accumulate);
 }
 
-static void record_embedding_forward(Ops *ops, Tensor out, Tensor ids, Tensor weight) {
-    TELL(ops, OP_EMBEDDING_FORWARD, {out, ids, weight});
+static int id_number(int64_t id) { // ids are int32, and so is the size of a vocabulary
+    assert(id >= INT32_MIN && id <= INT32_MAX);
+    return (int)id;
 }
 
-static void record_embedding_backward(Ops *ops, Tensor dweight, Tensor dout, Tensor ids) {
-    TELL(ops, OP_EMBEDDING_BACKWARD, {dweight, dout, ids});
+static void record_embedding_forward(Ops *ops, Tensor out, Tensor ids, Tensor weight, int64_t first) {
+    TELL(ops, OP_EMBEDDING_FORWARD, {out, ids, weight}, .integer = {id_number(first)});
+}
+
+static void record_embedding_backward(Ops *ops, Tensor dweight, Tensor dout, Tensor ids, int64_t first) {
+    TELL(ops, OP_EMBEDDING_BACKWARD, {dweight, dout, ids}, .integer = {id_number(first)});
 }
 
 static void record_add_rmsnorm_forward(Ops *ops, Tensor out, Tensor sum, Tensor rstd, Tensor residual, Tensor branch,
@@ -116,6 +125,17 @@ static void record_linear_swiglu_backward(Ops *ops, Tensor dgate_up, Tensor scra
 
 static void record_cross_entropy(Ops *ops, Tensor losses, Tensor logits, Tensor targets, Tensor scale) {
     TELL(ops, OP_CROSS_ENTROPY, {losses, logits, targets, scale});
+}
+
+static void record_cross_entropy_stats(Ops *ops, Tensor stats, Tensor logits, Tensor targets, int64_t first,
+                                       int64_t vocab) {
+    TELL(ops, OP_CROSS_ENTROPY_STATS, {stats, logits, targets}, .integer = {id_number(first), id_number(vocab)});
+}
+
+static void record_cross_entropy_apply(Ops *ops, Tensor losses, Tensor logits, Tensor targets, Tensor stats,
+                                       Tensor scale, int64_t first, int64_t vocab) {
+    TELL(ops, OP_CROSS_ENTROPY_APPLY, {losses, logits, targets, stats, scale},
+         .integer = {id_number(first), id_number(vocab)});
 }
 
 static void record_moe_router_forward(Ops *ops, Tensor logits, Tensor in, Tensor weight) {
@@ -192,12 +212,13 @@ void op_run(const Ops *table, Ops *ops, const OpRecord *r) {
     const Tensor *t = r->tensor;
     switch (r->op) {
     case OP_ZERO: table->zero(ops, t[0]); return;
+    case OP_ADD: table->add(ops, t[0], t[1]); return;
     case OP_SUM_F32: table->sum_f32(ops, t[0], t[1], r->flag); return;
     case OP_LINEAR_FORWARD: table->linear_forward(ops, t[0], t[1], t[2], t[3]); return;
     case OP_LINEAR_BACKWARD_INPUT: table->linear_backward_input(ops, t[0], t[1], t[2]); return;
     case OP_LINEAR_BACKWARD_WEIGHT: table->linear_backward_weight(ops, t[0], t[1], t[2], r->flag); return;
-    case OP_EMBEDDING_FORWARD: table->embedding_forward(ops, t[0], t[1], t[2]); return;
-    case OP_EMBEDDING_BACKWARD: table->embedding_backward(ops, t[0], t[1], t[2]); return;
+    case OP_EMBEDDING_FORWARD: table->embedding_forward(ops, t[0], t[1], t[2], r->integer[0]); return;
+    case OP_EMBEDDING_BACKWARD: table->embedding_backward(ops, t[0], t[1], t[2], r->integer[0]); return;
     case OP_ADD_RMSNORM_FORWARD:
         table->add_rmsnorm_forward(ops, t[0], t[1], t[2], t[3], t[4], t[5], r->number[0]);
         return;
@@ -220,6 +241,12 @@ void op_run(const Ops *table, Ops *ops, const OpRecord *r) {
     case OP_LINEAR_SWIGLU_FORWARD: table->linear_swiglu_forward(ops, t[0], t[1], t[2]); return;
     case OP_LINEAR_SWIGLU_BACKWARD: table->linear_swiglu_backward(ops, t[0], t[1], t[2], t[3], t[4]); return;
     case OP_CROSS_ENTROPY: table->cross_entropy(ops, t[0], t[1], t[2], t[3]); return;
+    case OP_CROSS_ENTROPY_STATS:
+        table->cross_entropy_stats(ops, t[0], t[1], t[2], r->integer[0], r->integer[1]);
+        return;
+    case OP_CROSS_ENTROPY_APPLY:
+        table->cross_entropy_apply(ops, t[0], t[1], t[2], t[3], t[4], r->integer[0], r->integer[1]);
+        return;
     case OP_MOE_ROUTER_FORWARD: table->moe_router_forward(ops, t[0], t[1], t[2]); return;
     case OP_MOE_ROUTER_BACKWARD: table->moe_router_backward(ops, t[0], t[1], t[2], t[3], t[4], r->flag); return;
     case OP_MOE_ROUTE_FORWARD: table->moe_route_forward(ops, &r->routing); return;
@@ -250,44 +277,9 @@ void op_run(const Ops *table, Ops *ops, const OpRecord *r) {
 // ---- observers ------------------------------------------------------------------------------------------------------
 
 static void install_recording(Ops *ops) {
-    ops->zero = record_zero;
-    ops->sum_f32 = record_sum_f32;
-    ops->linear_forward = record_linear_forward;
-    ops->linear_backward_input = record_linear_backward_input;
-    ops->linear_backward_weight = record_linear_backward_weight;
-    ops->embedding_forward = record_embedding_forward;
-    ops->embedding_backward = record_embedding_backward;
-    ops->add_rmsnorm_forward = record_add_rmsnorm_forward;
-    ops->add_rmsnorm_backward = record_add_rmsnorm_backward;
-    ops->qk_rope_forward = record_qk_rope_forward;
-    ops->qk_rope_backward = record_qk_rope_backward;
-    ops->linear_rope_forward = record_linear_rope_forward;
-    ops->attention_forward = record_attention_forward;
-    ops->attention_backward = record_attention_backward;
-    ops->attention_cached = record_attention_cached;
-    ops->swiglu_forward = record_swiglu_forward;
-    ops->swiglu_backward = record_swiglu_backward;
-    ops->swiglu_packed_forward = record_swiglu_packed_forward;
-    ops->swiglu_packed_backward = record_swiglu_packed_backward;
-    ops->linear_swiglu_forward = record_linear_swiglu_forward;
-    ops->linear_swiglu_backward = record_linear_swiglu_backward;
-    ops->cross_entropy = record_cross_entropy;
-    ops->moe_router_forward = record_moe_router_forward;
-    ops->moe_router_backward = record_moe_router_backward;
-    ops->moe_route_forward = record_moe_route_forward;
-    ops->moe_route_backward = record_moe_route_backward;
-    ops->moe_balance = record_moe_balance;
-    ops->moe_add_counts = record_moe_add_counts;
-    ops->moe_load_stats = record_moe_load_stats;
-    ops->moe_bias_update = record_moe_bias_update;
-    ops->moe_gather = record_moe_gather;
-    ops->moe_sum = record_moe_sum;
-    ops->grouped_linear_forward = record_grouped_linear_forward;
-    ops->grouped_linear_backward_input = record_grouped_linear_backward_input;
-    ops->grouped_linear_backward_weight = record_grouped_linear_backward_weight;
-    ops->norm_f32 = record_norm_f32;
-    ops->guard = record_guard;
-    ops->adamw = record_adamw;
+#define OPS_LIST_INSTALL(id, function, category) ops->function = record_##function;
+    OPS_TENSOR_LIST(OPS_LIST_INSTALL)
+#undef OPS_LIST_INSTALL
 }
 
 static void add_observer(Ops *ops, OpsObserverCall *call, void *context) {

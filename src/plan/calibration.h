@@ -7,6 +7,11 @@ typedef struct PlanOutcome {
     double predicted, measured;
 } PlanOutcome;
 
+// What a run turned out to take, beside PlanPrediction.
+typedef struct PlanMeasured {
+    double memory, step_seconds, tokens_per_second; // bytes, of the median step; 0: not known
+} PlanMeasured;
+
 // In per cent of the measured value: +10 means that the prediction was 10 % too high.
 double plan_error_percent(PlanOutcome outcome);
 

@@ -16,7 +16,6 @@ typedef struct Pricing {
     double compute_factor, memory_factor; // of the software
     double expert_rows;                   // in use on the busiest rank
     double added;                         // of weight gradients: the share of micro-batches that add
-    double optimizer_share;               // of the parameters that this rank updates, after ZeRO
 } Pricing;
 
 // ---- one line -------------------------------------------------------------------------------------------------------
@@ -193,9 +192,7 @@ static void price_elements(Pricing *p, const StepCall *c, OpCost cost) {
         break;
     }
     }
-    bool optimizer = c->pass == STEP_ONCE;
-    add_pass_over(p, name, optimizer ? CATEGORY_OPTIMIZER : op_category(r->op), c,
-                  optimizer ? bytes * p->optimizer_share : bytes);
+    add_pass_over(p, name, c->pass == STEP_ONCE ? CATEGORY_OPTIMIZER : op_category(r->op), c, bytes);
 }
 
 // ---- a stage --------------------------------------------------------------------------------------------------------
@@ -208,18 +205,6 @@ static void price_call(Pricing *p, const StepCall *c) {
     case CATEGORY_ATTENTION: price_attention(p, c, cost); break;
     default: price_elements(p, c, cost); break;
     }
-}
-
-static double optimizer_share(const Layout *layout) {
-    const Mesh *mesh = &layout->request.mesh;
-    if (!mesh->zero) return 1;
-    double all = 0, own = 0;
-    for (int i = 0; i < layout->param_count; i++) {
-        const LayoutParam *param = &layout->params[i];
-        all += (double)param->count;
-        own += (double)param->count / (double)(param->expert ? mesh_expert_data_ranks(mesh) : mesh_data_ranks(mesh));
-    }
-    return own / all;
 }
 
 // Rows that the experts of this rank work on: every token's choices, spread unevenly, and half a tile of padding each.
@@ -243,8 +228,7 @@ void stage_cost(StageCost *cost, const PlanMachine *machine, const PlanRun *run,
                        .compute_factor = machine->software.compute_factor * eager,
                        .memory_factor = machine->software.memory_factor * eager,
                        .expert_rows = expert_rows(layout, imbalance),
-                       .added = 1 - 1.0 / run->grad_accum,
-                       .optimizer_share = optimizer_share(layout)};
+                       .added = 1 - 1.0 / run->grad_accum};
     StepRecord record;
     step_record_make(&record, layout);
     for (int i = 0; i < record.count; i++)

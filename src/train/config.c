@@ -62,6 +62,9 @@ static Status unknown_key(const char *section, const char *key) {
         else if (strcmp(config_keys[i].key, key) == 0)
             elsewhere = i;
     }
+    for (int i = 0; i < config_refusal_count; i++)
+        if (strcmp(config_refusals[i].section, section) == 0 && strcmp(config_refusals[i].key, key) == 0)
+            return status_hint(status_usage("[%s] has no key \"%s\"", section, key), "%s", config_refusals[i].hint);
     Status status = status_usage("unknown key \"%s\" in [%s]", key, section);
     const char *nearest = text_nearest(key, known, count);
     if (elsewhere >= 0) return status_hint(status, "%s is a key of [%s]", key, config_keys[elsewhere].section);
@@ -82,7 +85,7 @@ static Status unknown_section(const char *name) {
 
 // ---- values --------------------------------------------------------------------------------------------------------
 
-static bool number_of(const TomlValue *value, double *number) {
+static bool toml_number(const TomlValue *value, double *number) {
     if (value->type == TOML_INTEGER)
         *number = (double)value->integer;
     else if (value->type == TOML_FLOAT)
@@ -121,7 +124,7 @@ static Status take_int(const ConfigKey *row, const TomlValue *value, int64_t *ou
         if (!text_to_count(value->text, &number))
             return status_usage("%s.%s takes a count such as 1_000_000 or \"500M\", not \"%s\"", row->section, row->key,
                                 value->text);
-    } else if (!number_of(value, &number)) {
+    } else if (!toml_number(value, &number)) {
         return wrong_type(row, "an integer", value);
     }
     return take_integer(row, value, number, out);
@@ -144,7 +147,7 @@ static Status take_tokens(const ConfigKey *row, const TomlValue *value, ConfigTo
         if (!text_to_count(value->text, &number))
             return status_usage("%s.%s takes a number, \"6B\" or \"20x\" (tokens per parameter), not \"%s\"",
                                 row->section, row->key, value->text);
-    } else if (!number_of(value, &number)) {
+    } else if (!toml_number(value, &number)) {
         return wrong_type(row, "a number or a string such as \"6B\"", value);
     }
     return take_integer(row, value, number, &out->count);
@@ -193,7 +196,7 @@ static Status take_list(Config *config, const ConfigKey *row, const TomlValue *v
     ConfigNumbers *out = (ConfigNumbers *)((char *)config + row->offset);
     out->items = arena_alloc(&config->arena, (count + 1) * sizeof *out->items);
     for (size_t i = 0; i < count; i++) {
-        if (!number_of(items[i], &out->items[i])) return wrong_type(row, wanted, items[i]);
+        if (!toml_number(items[i], &out->items[i])) return wrong_type(row, wanted, items[i]);
         TRY(check_range(row, out->items[i]));
     }
     out->count = (int)count;
@@ -216,7 +219,7 @@ static Status key_take(Config *config, int index, const TomlValue *value) {
         *(bool *)field = value->boolean;
         return NULL;
     case CONFIG_DOUBLE:
-        if (!number_of(value, field)) return wrong_type(row, "a number", value);
+        if (!toml_number(value, field)) return wrong_type(row, "a number", value);
         return check_range(row, *(double *)field);
     }
     return NULL;

@@ -159,6 +159,12 @@ typedef struct ConfigSection {
     const char *name, *aliases, *help;
 } ConfigSection;
 
+typedef struct ConfigRefusal { // a key of other systems that has no counterpart here, and what to do instead
+    const char *section, *key, *hint;
+} ConfigRefusal;
+
+extern const ConfigRefusal config_refusals[];
+extern const int config_refusal_count;
 extern const ConfigKey config_keys[];
 extern const int config_key_count;
 extern const ConfigSection config_sections[];

@@ -5,6 +5,12 @@
 
 #include <math.h>
 
+const ConfigRefusal config_refusals[] = {
+    {"data", "num_workers",
+     "hearth reads data with one thread, ahead of the training; data.prefetch says how many micro-batches ahead"},
+};
+const int config_refusal_count = sizeof config_refusals / sizeof config_refusals[0];
+
 #define AT(field) offsetof(Config, field)
 #define BIG       CONFIG_UNBOUNDED
 
@@ -31,7 +37,7 @@ const ConfigKey config_keys[] = {
      "an HF config.json, or a directory that holds one: the shape only"},
     {"model", "init", "init_from hf_dir", CONFIG_TEXT, AT(model.init), "", 0, 0, "", NULL,
      "an HF directory: shape and weights to start from"},
-    {"model", "arch", "model_type", CONFIG_CHOICE, AT(model.arch), "", 0, 0, "", "|llama|qwen3|qwen3_moe",
+    {"model", "arch", "model_type", CONFIG_CHOICE, AT(model.arch), "", 0, 0, "", MODEL_ARCH_LIST(MODEL_ARCH_CHOICE),
      "architecture, when the sizes are written out"},
     {"model", "hidden", "hidden_size dim", CONFIG_INT, AT(model.hidden), "0", 0, 1 << 20, "", NULL,
      "width of the residual stream; 0 here and below: as the preset or config.json says"},
@@ -92,7 +98,7 @@ const ConfigKey config_keys[] = {
      "a token attends only within its document, and no loss is taken across document ends"},
     {"data", "verify", "", CONFIG_BOOL, AT(data.verify), "false", 0, 0, "", NULL,
      "check all shards' checksums and token ranges before the first step"},
-    {"data", "prefetch", "num_workers", CONFIG_INT, AT(data.prefetch), "4", 1, 64, "micro-batches", NULL,
+    {"data", "prefetch", "", CONFIG_INT, AT(data.prefetch), "4", 1, 64, "micro-batches", NULL,
      "how far the loader's thread works ahead"},
     {"data", "seed", "", CONFIG_INT, AT(data.seed), "-1", -1, BIG, "", NULL,
      "seed of the order of samples (-1: train.seed)"},

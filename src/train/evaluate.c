@@ -4,10 +4,22 @@
 #include "base/clock.h"
 #include "base/text.h"
 
-#include <math.h>
 #include <stdlib.h>
 
-Status evaluate_samples(Model *model, const Samples *samples, uint64_t windows, MetricsEval *eval) {
+static void sum_over_ranks(const Comm *dp, double *sum, int64_t *targets) {
+    World *world = dp->world;
+    double mine[2] = {*sum, (double)*targets}, *all = xmalloc(2 * (size_t)world->size * sizeof *all);
+    world_gather_doubles(world, mine, 2, all);
+    *sum = 0;
+    *targets = 0;
+    for (int i = 0; i < dp->size; i++) {
+        *sum += all[2 * dp->ranks[i]];
+        *targets += (int64_t)all[2 * dp->ranks[i] + 1];
+    }
+    free(all);
+}
+
+Status evaluate_samples(Model *model, const Samples *samples, uint64_t windows, Evaluation *evaluation) {
     uint64_t micro = (uint64_t)model->layout.request.micro_batch;
     size_t seq = (size_t)model->layout.request.seq, tokens = (size_t)micro * seq;
     bool full = windows == 0 || windows >= samples->windows;
@@ -15,7 +27,12 @@ Status evaluate_samples(Model *model, const Samples *samples, uint64_t windows, 
     double start = clock_seconds(), sum = 0;
     int64_t targets = 0;
     int32_t *ids = xcalloc(3 * tokens, sizeof *ids), *wanted = ids + tokens, *doc_start = wanted + tokens;
-    for (uint64_t first = 0; first < windows; first += micro) {
+    // Ranks take turns; every one runs as many forward passes, since their weights may be shared.
+    const Comm *dp = model->ranks.dp;
+    uint64_t rank = dp ? (uint64_t)dp->rank : 0, ranks = dp ? (uint64_t)dp->size : 1;
+    uint64_t turns = (windows + micro * ranks - 1) / (micro * ranks);
+    for (uint64_t turn = 0; turn < turns; turn++) {
+        uint64_t first = (turn * ranks + rank) * micro;
         int64_t valid = 0;
         for (uint64_t row = 0; row < micro; row++) {
             size_t at = (size_t)row * seq;
@@ -34,17 +51,14 @@ Status evaluate_samples(Model *model, const Samples *samples, uint64_t windows, 
         targets += valid;
     }
     free(ids);
+    if (dp) sum_over_ranks(dp, &sum, &targets);
     double text_bytes = 0, all_tokens = 0;
     for (size_t i = 0; i < samples->mix.count; i++) {
         text_bytes += (double)samples->mix.datasets[i].text_bytes;
         all_tokens += (double)samples->mix.datasets[i].token_count;
     }
-    double loss = targets ? sum / (double)targets : NAN;
-    *eval = (MetricsEval){.full = full,
-                          .loss = loss,
-                          .perplexity = exp(loss),
-                          .bits_per_byte = text_bytes > 0 ? loss / M_LN2 * all_tokens / text_bytes : 0,
-                          .targets = targets,
-                          .seconds = clock_seconds() - start};
+    *evaluation = plan_evaluation(sum, targets, all_tokens, text_bytes);
+    evaluation->full = full;
+    evaluation->seconds = clock_seconds() - start;
     return model->ops->sync(model->ops);
 }

@@ -3,8 +3,7 @@
 
 #include "data/loader_samples.h"
 #include "model/model.h"
-#include "watch/metrics.h"
+#include "plan/evaluation.h"
 
-// Over the first `windows` windows (0: all), in the samples' own fixed order. step and tokens of the result are left at
-// 0.
-Status evaluate_samples(Model *model, const Samples *samples, uint64_t windows, MetricsEval *eval);
+// Over the first `windows` windows (0: all), in the samples' own fixed order.
+Status evaluate_samples(Model *model, const Samples *samples, uint64_t windows, Evaluation *evaluation);

@@ -1,7 +1,7 @@
 // What a run measured of itself, to stand beside what was predicted of it.
 #pragma once
 
-#include "watch/plan_text.h"
+#include "plan/calibration.h"
 
 #include <stdbool.h>
 #include <stddef.h>

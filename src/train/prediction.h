@@ -9,7 +9,6 @@
 
 #include "plan/calibration.h"
 #include "plan/plan.h"
-#include "watch/plan_text.h"
 
 Status prediction_hardware(Hardware *hardware, const char *user_file, bool with_machine);
 char *prediction_machine_path(void); // malloc'd; NULL when there is no home

@@ -1,3 +1,4 @@
+// The search for the micro-batch, and the short run that follows it.
 #include "train/preflight.h"
 
 #include "base/clock.h"
@@ -17,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TRIES_MAX = 8, WARM_STEPS = 3, PATIENCE_LEAST = 120 /* seconds of one try */ };
+enum { WARM_STEPS = 3, PATIENCE_LEAST = 120 /* seconds of one try */ };
 
 // ---- the search -----------------------------------------------------------------------------------------------------
 
@@ -88,121 +89,170 @@ static double try_seconds(Ops *ops, const LayoutRequest *request) {
     return seconds;
 }
 
+// Memory of the try, and whether there is room for it.
+static Status predict_try_memory(Ops *ops, const LayoutRequest *request, PreflightTry *attempt, bool *fits) {
+    Layout layout;
+    TRY(layout_build(&layout, request));
+    attempt->memory_bytes = (double)layout.total_bytes;
+    attempt->memory_fraction = attempt->memory_bytes / (double)ops->memory_total(ops);
+    *fits = layout.total_bytes + fit_reserve(request->device) <= ops->memory_free(ops);
+    layout_free(&layout);
+    return NULL;
+}
+
+static Status too_slow_here(double expected) {
+    return status_hint(status_runtime("this device is too slow to try the model on"),
+                       "preflight on the GPU that will train it, or be patient: --seconds %.0f", ceil(expected));
+}
+
+// The error of a try that did not run for want of speed or memory. An allocation that other programs' memory leaves no
+// room for is an answer, not an end.
+static Status run_try(Ops *ops, const LayoutRequest *request, bool fits, double patience, PreflightTry *attempt) {
+    if (attempt->memory_fraction > PREFLIGHT_MEMORY_MAX) {
+        attempt->verdict = PREFLIGHT_TOO_LARGE;
+        return NULL;
+    }
+    if (!fits) {
+        attempt->verdict = PREFLIGHT_NOT_FREE;
+        return NULL;
+    }
+    attempt->expected_seconds = try_seconds(ops, request);
+    if (attempt->expected_seconds > patience) {
+        attempt->verdict = PREFLIGHT_TOO_SLOW;
+        return too_slow_here(attempt->expected_seconds);
+    }
+    Status status = time_try(ops, request, attempt);
+    attempt->verdict = status ? PREFLIGHT_FAILED : PREFLIGHT_RAN;
+    return status;
+}
+
 // *failure: the first error of a try, for when none of them runs.
-static Status search(Ops *ops, const LayoutRequest *base, double patience, PreflightTry *tries, int count,
-                     Status *failure) {
-    double total = (double)ops->memory_total(ops);
-    printf("\n  micro_batch  grad_accum  memory (predicted)          tok/s\n");
-    for (int i = 0; i < count; i++) {
-        PreflightTry *attempt = &tries[i];
+static Status try_candidates(Ops *ops, const LayoutRequest *base, double patience, const PreflightListener *listener,
+                             PreflightSearch *search, Status *failure) {
+    if (listener->search_starts) listener->search_starts(listener->context, search);
+    for (int i = 0; i < search->count; i++) {
+        PreflightTry *attempt = &search->tries[i];
         LayoutRequest request = *base;
         request.micro_batch = (int)attempt->micro_batch;
-        Layout layout;
-        TRY(layout_build(&layout, &request));
-        double bytes = (double)layout.total_bytes;
-        bool fits = layout.total_bytes + fit_reserve(request.device) <= ops->memory_free(ops);
-        layout_free(&layout);
-        char memory[32];
-        attempt->memory_fraction = bytes / total;
-        printf("  %11lld  %10lld  %10s  %5.1f %%  ", (long long)attempt->micro_batch, (long long)attempt->grad_accum,
-               text_gib(memory, bytes), 100 * attempt->memory_fraction);
-        fflush(stdout);
-        if (attempt->memory_fraction > PREFLIGHT_MEMORY_MAX) {
-            printf("  over %.0f %% of the device: not tried\n", 100 * PREFLIGHT_MEMORY_MAX);
-            continue;
-        }
-        if (!fits) {
-            printf("  more than is free: not tried\n");
-            continue;
-        }
-        double expected = try_seconds(ops, &request);
-        if (expected > patience) {
-            char duration[32];
-            printf("  about %s to measure: not tried\n", text_duration(duration, expected));
-            if (!*failure)
-                *failure = status_hint(status_runtime("this device is too slow to try the model on"),
-                                       "preflight on the GPU that will train it, or be patient: --seconds %.0f",
-                                       ceil(expected));
-            continue;
-        }
-        Status status = time_try(ops, &request, attempt);
-        if (status) { // an allocation that other programs' memory leaves no room for is an answer, not an end
-            printf("  %s\n", status_message(status));
-            if (*failure)
-                status_free(status);
-            else
-                *failure = status;
-            continue;
-        }
-        printf("%15.0f\n", attempt->tokens_per_second);
+        bool fits;
+        TRY(predict_try_memory(ops, &request, attempt, &fits));
+        if (listener->try_starts) listener->try_starts(listener->context, attempt);
+        Status status = run_try(ops, &request, fits, patience, attempt);
+        attempt->message = status ? status_message(status) : NULL;
+        if (listener->try_ends) listener->try_ends(listener->context, attempt);
+        attempt->message = NULL;
+        if (*failure)
+            status_free(status);
+        else
+            *failure = status;
     }
     return NULL;
 }
 
+static Status nothing_ran(const Config *config, const LayoutRequest *request, Ops *ops) {
+    // Where memory is the reason, say what would fit.
+    TRY(fit_require(config, request, (FitMemory){ops->memory_free(ops), ops->memory_total(ops)}));
+    return status_hint(
+        status_runtime("no micro-batch ran below %.0f %% of this device's memory", 100 * PREFLIGHT_MEMORY_MAX),
+        "try recompute.mode = \"full\" or a shorter seq");
+}
+
+static Status search_on(Ops *ops, const Config *config, const ModelConfig *model, const PreflightOptions *options,
+                        PreflightSearch *search) {
+    LayoutRequest request;
+    TRY(setup_layout(config, model, ops->kind, &request));
+    int64_t micro_batch = config->train.micro_batch, grad_accum = batch_plan(config, 1).grad_accum;
+    *search = (PreflightSearch){.model = setup_model_name(config),
+                                .device = device_kind_name(ops->kind),
+                                .seq = request.seq,
+                                .sequences = micro_batch * grad_accum};
+    search->count = preflight_candidates(micro_batch, grad_accum, search->tries, PREFLIGHT_TRIES_MAX);
+    double patience = options->seconds > PATIENCE_LEAST ? options->seconds : PATIENCE_LEAST;
+    Status failure = NULL;
+    Status status = try_candidates(ops, &request, patience, &options->listener, search, &failure);
+    if (status) {
+        status_free(failure);
+        return status;
+    }
+    search->best = preflight_choose(search->tries, search->count);
+    search->fastest = fastest_try(search->tries, search->count);
+    if (search->best < 0) return failure ? failure : nothing_ran(config, &request, ops);
+    status_free(failure);
+    if (options->listener.search_ends) options->listener.search_ends(options->listener.context, search);
+    return NULL;
+}
+
+// The search needs the model's shape only; the data is opened by the short run.
+static Status search_micro_batch(const Config *config, const PreflightOptions *options, PreflightSearch *search) {
+    Samples train, val;
+    ModelConfig model;
+    Ops *ops;
+    TRY(setup_data(config, &train, &val));
+    int64_t vocab = (int64_t)train.mix.datasets[0].vocab_size;
+    samples_close(&train);
+    samples_close(&val);
+    TRY(setup_model(config, vocab, &model));
+    if (!options->search) return NULL;
+    TRY(ops_create(&ops, config->train.device));
+    Status status = search_on(ops, config, &model, options, search);
+    ops_destroy(ops);
+    return status;
+}
+
 // ---- the short run --------------------------------------------------------------------------------------------------
 
-typedef struct ShortRun {
-    double seconds_per_step; // median, warm-up left out
-    double first_loss, last_loss, data_wait, memory_bytes;
-    int64_t steps, tokens;
-} ShortRun;
-
-static Status short_run(const Config *config, const PreflightOptions *options, ShortRun *run, Prediction *prediction,
-                        bool *predicted) {
-    Trainer trainer;
-    TRY(trainer_open(&trainer, config));
-    Status status = prediction_make(prediction, &trainer.model->layout.request, (int)trainer.batch.grad_accum,
-                                    trainer.ops->device, (double)trainer.ops->memory_total(trainer.ops), 1);
-    *predicted = !status;
+static void predict_short_run(const Trainer *trainer, Prediction *prediction, PreflightResult *result) {
+    Status status = prediction_make(prediction, &trainer->model->layout.request, (int)trainer->batch.grad_accum,
+                                    trainer->ops->device, (double)trainer->ops->memory_total(trainer->ops), 1);
+    result->predicted = !status;
     if (status) log_warn("no prediction: %s", status_message(status));
     status_free(status);
-    status = NULL;
-    *run = (ShortRun){0};
+    if (!result->predicted) return;
+    result->memory.predicted = prediction->plan.memory.total;
+    result->step.predicted = prediction->plan.step.seconds;
+    result->tokens_per_second.predicted = prediction->plan.step.tokens_per_second;
+}
+
+static void remember_short_run(const Prediction *prediction, const PreflightResult *result) {
+    if (!result->predicted || result->steps - WARM_STEPS < OUTCOME_STEPS_LEAST) return;
+    PlanMeasured measured = {result->memory.measured, result->step.measured, result->tokens_per_second.measured};
+    Status status = prediction_remember(prediction, &measured);
+    if (status) log_warn("the outcome was not added to the history: %s", status_message(status));
+    status_free(status);
+}
+
+static Status short_run(const Config *config, const PreflightOptions *options, PreflightResult *result) {
+    Trainer trainer;
+    TRY(trainer_open(&trainer, config));
+    Prediction *prediction = xcalloc(1, sizeof *prediction);
+    predict_short_run(&trainer, prediction, result);
+    Status status = NULL;
     double *seconds = NULL, start = clock_seconds(), waited = 0;
     do { // at least one step, however little is asked for
         MetricsStep metrics;
         bool stopped;
         status = trainer_step(&trainer, &metrics, NULL, &stopped);
         if (status) break;
-        if (run->steps == 0) run->first_loss = metrics.loss;
-        run->last_loss = metrics.loss;
-        run->memory_bytes = metrics.memory_bytes;
+        if (result->steps == 0) result->first_loss = metrics.loss;
+        result->last_loss = metrics.loss;
+        result->memory.measured = metrics.memory_bytes;
         waited += metrics.data_wait;
-        seconds = xrealloc(seconds, (size_t)(run->steps + 1) * sizeof *seconds);
-        seconds[run->steps++] = metrics.seconds;
-        run->tokens = metrics.tokens;
-    } while (run->tokens < options->tokens && clock_seconds() - start < options->seconds);
+        seconds = xrealloc(seconds, (size_t)(result->steps + 1) * sizeof *seconds);
+        seconds[result->steps++] = metrics.seconds;
+        result->tokens = metrics.tokens;
+    } while (result->tokens < options->tokens && clock_seconds() - start < options->seconds);
     if (!status) {
-        int64_t skipped = run->steps > 2 * WARM_STEPS ? WARM_STEPS : 0;
-        run->seconds_per_step = double_median(seconds + skipped, (size_t)(run->steps - skipped));
-        run->data_wait = waited / (double)run->steps;
+        int64_t skipped = result->steps > 2 * WARM_STEPS ? WARM_STEPS : 0;
+        result->step.measured = double_median(seconds + skipped, (size_t)(result->steps - skipped));
+        result->tokens_per_second.measured =
+            (double)(trainer.batch.micro_tokens * trainer.batch.grad_accum) / result->step.measured;
+        result->data_wait = waited / (double)result->steps;
+        remember_short_run(prediction, result);
     }
     free(seconds);
+    free(prediction);
     trainer_close(&trainer);
     return status;
-}
-
-static void print_row(const char *what, const char *unit, double predicted, double measured) {
-    printf("  %-18s %12.4g  %12.4g %-6s %+7.1f %%\n", what, predicted, measured, unit,
-           100 * (predicted / measured - 1));
-}
-
-static void print_outcome(const ShortRun *run, const Prediction *prediction, bool predicted, int64_t step_tokens) {
-    printf("\n%lld steps, %lld tokens: loss %.3f -> %.3f, data wait %.1f %%\n", (long long)run->steps,
-           (long long)run->tokens, run->first_loss, run->last_loss, 100 * run->data_wait);
-    double rate = (double)step_tokens / run->seconds_per_step;
-    if (!predicted) {
-        printf("measured: %.0f tok/s, %.2f GiB\n", rate, run->memory_bytes / 0x1p30);
-        return;
-    }
-    printf("\n                        predicted      measured          error\n");
-    print_row("memory", "GiB", prediction->plan.memory.total / 0x1p30, run->memory_bytes / 0x1p30);
-    print_row("step", "s", prediction->plan.step.seconds, run->seconds_per_step);
-    print_row("throughput", "tok/s", prediction->plan.step.tokens_per_second, rate);
-    if (run->steps - WARM_STEPS < OUTCOME_STEPS_LEAST) return;
-    Status status = prediction_remember(prediction, &(PlanMeasured){run->memory_bytes, run->seconds_per_step, rate});
-    if (status) log_warn("the outcome was not added to the history: %s", status_message(status));
-    status_free(status);
 }
 
 // The config with the winning lines put in: every key is written out, so the file says all that the run will do.
@@ -214,68 +264,22 @@ static Status save_config(const Config *config, const char *path) {
     return status;
 }
 
-Status preflight_run(const Config *config, const PreflightOptions *options) {
-    ModelConfig model;
-    LayoutRequest request;
-    PreflightTry tries[TRIES_MAX];
-    BatchPlan batch = batch_plan(config, 1);
-    int64_t micro_batch = config->train.micro_batch, grad_accum = batch.grad_accum;
+Status preflight_run(const Config *config, const PreflightOptions *options, PreflightResult *result) {
+    *result = (PreflightResult){.search = {.best = -1, .fastest = -1}};
     if (options->save && file_exists(options->save)) // before anything takes time
         return status_hint(status_usage("%s exists already", options->save), "write to another file");
-    TRY(trainer_check_single_rank(config)); // else every try would time a part of the model
-    // The search needs the model's shape only; the data is opened by the short run.
-    Samples train, val;
-    TRY(setup_data(config, &train, &val));
-    int64_t vocab = (int64_t)train.mix.datasets[0].vocab_size;
-    samples_close(&train);
-    samples_close(&val);
-    TRY(setup_model(config, vocab, &model));
-    Ops *ops;
-    TRY(ops_create(&ops, config->train.device));
-    Status failure = NULL, status = setup_layout(config, &model, ops->kind, &request);
-    int count = 0, best = -1;
-    if (!status && options->search) {
-        count = preflight_candidates(micro_batch, grad_accum, tries, TRIES_MAX);
-        printf("%s, seq %d, %lld sequences a step, on %s", setup_model_name(config), request.seq,
-               (long long)(micro_batch * grad_accum), device_kind_name(ops->kind));
-        double patience = options->seconds > PATIENCE_LEAST ? options->seconds : PATIENCE_LEAST;
-        status = search(ops, &request, patience, tries, count, &failure);
-        best = status ? -1 : preflight_choose(tries, count);
-    }
-    if (!status && options->search && best < 0 && !failure) // where memory is the reason, say what would fit
-        status = fit_require(config, &request, (FitMemory){ops->memory_free(ops), ops->memory_total(ops)});
-    ops_destroy(ops);
-    if (!status && best < 0 && failure) return failure;
-    status_free(failure);
-    if (status) return status;
-    if (options->search && best < 0)
-        return status_hint(
-            status_runtime("no micro-batch ran below %.0f %% of this device's memory", 100 * PREFLIGHT_MEMORY_MAX),
-            "try recompute.mode = \"full\" or a shorter seq");
+    Mesh mesh;
+    TRY(ranks_mesh(config, 1, &mesh)); // else every try would time a part of the model
+    TRY(search_micro_batch(config, options, &result->search));
     Config chosen = *config; // shares the strings of `config`, which outlives it
-    if (best >= 0) {
-        micro_batch = tries[best].micro_batch;
-        grad_accum = tries[best].grad_accum;
-        int fastest = fastest_try(tries, count);
-        if (fastest != best)
-            printf("\n%lld is fastest; of those within 1 %% of it, the one nearest to %.0f %% of the memory is taken\n",
-                   (long long)tries[fastest].micro_batch, 100 * PREFLIGHT_MEMORY_WANTED);
-        printf("\nbest: put this into the config\n\n[train]\nmicro_batch = %lld\ngrad_accum = %lld\n",
-               (long long)micro_batch, (long long)grad_accum);
-        chosen.train.micro_batch = micro_batch;
-        chosen.train.grad_accum = grad_accum;
+    if (result->search.best >= 0) {
+        const PreflightTry *best = &result->search.tries[result->search.best];
+        chosen.train.micro_batch = best->micro_batch;
+        chosen.train.grad_accum = best->grad_accum;
         chosen.train.batch_tokens = 0;
     }
     chosen.train.batch_warmup_tokens = 0; // the full batch from the first step: that is what must fit
-    ShortRun run;
-    Prediction prediction;
-    bool predicted = false;
-    status = short_run(&chosen, options, &run, &prediction, &predicted);
-    if (!status) print_outcome(&run, &prediction, predicted, micro_batch * grad_accum * request.seq);
+    TRY(short_run(&chosen, options, result));
     chosen.train.batch_warmup_tokens = config->train.batch_warmup_tokens;
-    if (!status && options->save) {
-        status = save_config(&chosen, options->save);
-        if (!status) printf("\nwritten to %s\n", options->save);
-    }
-    return status;
+    return options->save ? save_config(&chosen, options->save) : NULL;
 }

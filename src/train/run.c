@@ -11,6 +11,7 @@
 #include "train/prediction.h"
 #include "train/setup.h"
 #include "train/trainer.h"
+#include "watch/plan_text.h"
 #include "watch/progress.h"
 
 #include <errno.h>
@@ -21,12 +22,14 @@
 
 typedef struct Run {
     const Config *config;
+    World *world; // NULL: one process
+    bool first;   // rank 0: it alone writes and shows what there is once for all ranks
     char *directory, *checkpoints;
     Trainer trainer;
     Metrics *metrics;
     Progress progress;
     CheckpointWriter *writer;
-    int64_t saved_step;                 // last one handed to the writer
+    int64_t saved_step;                 // of the last checkpoint that is on disk or on its way; -1 when it failed
     Status save_failure;                // of the newest checkpoint, when it could not be written
     bool metrics_failed;                // said once
     double speed_tokens, speed_seconds; // after the warm-up steps
@@ -62,14 +65,24 @@ static void poll_writer(Run *run, bool wait) {
     log_warn("checkpoint failed: %s\ntraining goes on", status_text(status)); // heard with watch.terminal = "off" too
     status_free(run->save_failure);
     run->save_failure = status;
+    run->saved_step = -1;
 }
 
-static Status save(Run *run) {
+static Status save_checkpoint(Run *run) {
     if (run->saved_step == run->trainer.step) return NULL;
-    poll_writer(run, false);
+    poll_writer(run, true); // checkpoint_save would wait as well, and the outcome of this one must not be lost
     TRY(checkpoint_save(run->writer, run->trainer.model, run->trainer.step, trainer_state(&run->trainer)));
     run->saved_step = run->trainer.step;
     if (!run->config->checkpoint.async) poll_writer(run, true);
+    return NULL;
+}
+
+// Waits for the checkpoint that the run is left with; one that could not be written is tried once more.
+static Status wait_for_last(Run *run) {
+    poll_writer(run, true);
+    if (!run->save_failure) return NULL;
+    TRY(save_checkpoint(run));
+    poll_writer(run, true);
     return NULL;
 }
 
@@ -84,13 +97,15 @@ static Status too_many_skips(Run *run) {
     for (int i = 0; i < count; i++)
         if (steps[i] < accepted) good = steps[i];
     free(steps);
-    TRY(checkpoint_set_aside(run->checkpoints, good));
+    if (run->first) TRY(checkpoint_set_aside(run->checkpoints, good));
     Status status =
         status_runtime("%lld steps in a row were skipped: their loss or gradient norm was not finite or too large",
                        (long long)trainer->guard.skipped_in_row);
     if (good < 0)
         return status_hint(status,
-                           "there is no checkpoint from before; lower optimizer.lr or lengthen schedule.warmup_steps");
+                           "there is no checkpoint from before that (those in %s are set aside as damaged-step-N); "
+                           "start another run with a lower optimizer.lr or longer schedule.warmup_steps",
+                           run->checkpoints);
     return status_hint(
         status,
         "last good checkpoint: %s/step-%lld (later ones are set aside as damaged-step-N); lower optimizer.lr and "
@@ -109,27 +124,26 @@ static void note_metrics(Run *run, Status status) {
     status_free(status);
 }
 
-static Status validate(Run *run, bool full) {
+static Status take_validation_loss(Run *run, bool full) {
     Trainer *trainer = &run->trainer;
-    MetricsEval eval;
+    Evaluation evaluation;
     if (!trainer->val.windows) return NULL;
-    TRY(evaluate_samples(trainer->model, &trainer->val, full ? 0 : (uint64_t)run->config->eval.windows, &eval));
-    eval.step = trainer->step;
-    eval.tokens = trainer->tokens;
+    TRY(evaluate_samples(trainer->model, &trainer->val, full ? 0 : (uint64_t)run->config->eval.windows, &evaluation));
     if (!full) {
-        trainer->val_loss = eval.loss;
+        trainer->val_loss = evaluation.loss;
         trainer->val_step = trainer->step;
     }
-    progress_eval(&run->progress, &eval);
-    note_metrics(run, metrics_eval(run->metrics, &eval));
+    if (!run->first) return NULL;
+    progress_evaluation(&run->progress, trainer->step, &evaluation);
+    note_metrics(run, metrics_evaluation(run->metrics, trainer->step, trainer->tokens, &evaluation));
     return NULL;
 }
 
-static bool due(int64_t every, int64_t step) {
+static bool step_is_due(int64_t every, int64_t step) {
     return every > 0 && step % every == 0;
 }
 
-static bool finished(const Run *run) {
+static bool reached_end(const Run *run) {
     const Trainer *trainer = &run->trainer;
     if (trainer->total_steps && trainer->step >= trainer->total_steps) return true;
     double hours = run->config->train.hours;
@@ -139,7 +153,7 @@ static bool finished(const Run *run) {
 static Status after_step(Run *run, const MetricsStep *metrics) {
     const Config *config = run->config;
     Trainer *trainer = &run->trainer;
-    note_metrics(run, metrics_step(run->metrics, metrics));
+    if (run->first) note_metrics(run, metrics_step(run->metrics, metrics));
     progress_step(&run->progress, metrics);
     if (metrics->step - run->progress.first_step > config->watch.warmup_steps) {
         run->speed_tokens += metrics->tokens_per_second * metrics->seconds;
@@ -149,33 +163,56 @@ static Status after_step(Run *run, const MetricsStep *metrics) {
             outcome_note(&run->outcome, metrics->seconds, metrics->memory_bytes);
     }
     if (trainer->guard.skipped_in_row >= trainer->guard.max_skips) return too_many_skips(run);
-    if (due(config->eval.every, trainer->step)) TRY(validate(run, false));
+    if (step_is_due(config->eval.every, trainer->step)) TRY(take_validation_loss(run, false));
     bool doubtful = trainer->guard.skipped_in_row > 0; // the weights may be what is wrong
-    if (due(config->checkpoint.every, trainer->step) && !doubtful) TRY(save(run));
+    if (step_is_due(config->checkpoint.every, trainer->step) && !doubtful) TRY(save_checkpoint(run));
     poll_writer(run, false);
     return NULL;
 }
 
-static Status loop(Run *run) {
-    bool stopped = false;
-    if (run->config->eval.at_start && run->trainer.step == 0) TRY(validate(run, false));
-    while (!finished(run) && !stop_signal && !stopped) {
+typedef struct Verdict {
+    bool ended; // all steps or hours are done
+    int signal; // that any rank got; 0: none
+} Verdict;
+
+// All ranks stop at the same step: for a signal that one of them got, or by the clock of rank 0.
+static Verdict run_verdict(const Run *run) {
+    Verdict verdict = {reached_end(run), (int)stop_signal};
+    const World *world = run->world;
+    if (!world || world->size == 1) return verdict;
+    double mine[2] = {verdict.ended, verdict.signal}, *all = xmalloc(2 * (size_t)world->size * sizeof *all);
+    world_gather_doubles(run->world, mine, 2, all);
+    verdict.ended = all[0] != 0;
+    for (int i = 0; i < world->size; i++)
+        if (all[2 * i + 1] != 0) verdict.signal = (int)all[2 * i + 1];
+    free(all);
+    return verdict;
+}
+
+static Status train_until_end(Run *run) {
+    bool stopped = false, alone = !run->world || run->world->size == 1;
+    if (run->config->eval.at_start && run->trainer.step == 0) TRY(take_validation_loss(run, false));
+    Verdict verdict = run_verdict(run);
+    while (!verdict.ended && !verdict.signal) {
         MetricsStep metrics;
-        TRY(trainer_step(&run->trainer, &metrics, &stop_signal, &stopped));
+        if (run->world) world_set_step(run->world, run->trainer.step + 1);
+        // Between micro-batches one process can stop alone; of several, none may leave the others waiting.
+        TRY(trainer_step(&run->trainer, &metrics, alone ? &stop_signal : NULL, &stopped));
         if (!stopped) TRY(after_step(run, &metrics));
+        verdict = run_verdict(run);
     }
-    if (stop_signal && !finished(run)) {
-        run->stopped_by = (int)stop_signal;
-        TRY(save(run));
-        poll_writer(run, true);
-        progress_say(&run->progress, "stopped by signal %d after step %lld", (int)stop_signal,
+    if (verdict.signal && !verdict.ended) {
+        run->stopped_by = verdict.signal;
+        TRY(save_checkpoint(run));
+        TRY(wait_for_last(run));
+        progress_say(&run->progress, "stopped by signal %d after step %lld", verdict.signal,
                      (long long)run->trainer.step);
         progress_say(&run->progress, "resume with: %s train --resume --run %s", program_invocation_name,
                      run->directory);
     } else {
-        if (run->config->checkpoint.at_end) TRY(save(run));
-        if (run->config->eval.at_end) TRY(validate(run, true));
-        poll_writer(run, true);
+        if (run->config->checkpoint.at_end) TRY(save_checkpoint(run));
+        if (run->config->eval.at_end) TRY(take_validation_loss(run, true));
+        TRY(wait_for_last(run));
     }
     Status status = run->save_failure;
     run->save_failure = NULL;
@@ -204,7 +241,7 @@ static void show_banner(const Run *run) {
         .micro_batch = config->train.micro_batch,
         .seq = config->train.seq,
         .grad_accum = trainer->batch.grad_accum,
-        .ranks = 1,
+        .ranks = ranks_size(&trainer->ranks),
         .batch_tokens = batch_tokens,
         .asked_batch_tokens = trainer->batch.asked_tokens,
         .batch_warmup_tokens = trainer->batch.warmup_tokens,
@@ -288,19 +325,40 @@ static void warn_changes(const Run *run, const char *checkpoint) {
     free(path);
 }
 
+// cosine and wsd end with the last step, so another length is another rate from here on.
+static void warn_learning_rate(const Trainer *trainer) {
+    const Schedule *before = &trainer->schedule_before, *now = &trainer->schedule;
+    int64_t next = trainer->step + 1;
+    double was = schedule_lr(before, next), is = schedule_lr(now, next);
+    if (before->total_steps == now->total_steps || before->kind != now->kind || fabs(is - was) <= 1e-9 * was) return;
+    log_warn("the run is %lld steps long now and was %lld, and the %s schedule ends with its last step: the learning "
+             "rate of step %lld is %.4g, where it was to be %.4g\nto train on at the old rate: --set "
+             "schedule.kind=constant --set optimizer.lr=%.4g --set optimizer.lr_rescale=none; schedule.kind = "
+             "\"wsd\" is made for runs that are made longer before they decay",
+             (long long)now->total_steps, (long long)before->total_steps, trainer->config->schedule.kind,
+             (long long)next, is, was, was);
+}
+
 // Puts the trainer where the newest good checkpoint left off. A run that has none yet starts over in its directory.
-static Status resume(Run *run, const char *checkpoint) {
+static Status resume_training(Run *run, const char *checkpoint) {
+    if (!checkpoint && !run->first) return NULL;
     if (!checkpoint) {
-        log_warn("%s holds no checkpoint yet: starting from the first step", run->directory);
+        char *moved;
+        TRY(run_directory_restart(run->directory, &moved));
+        log_warn("%s holds no checkpoint yet: starting again with the first step%s%s", run->directory,
+                 moved ? "; the metrics of the steps before are kept as " : "", moved ? path_name(moved) : "");
+        free(moved);
         return NULL;
     }
     bool same_config, same_data;
     TRY(trainer_restore(&run->trainer, checkpoint, &same_config, &same_data));
+    run->saved_step = run->trainer.step;
+    if (!run->first) return NULL;
     if (!same_config) warn_changes(run, checkpoint);
+    warn_learning_rate(&run->trainer);
     if (!same_data)
         log_warn("the training data has changed since %s: the run goes on at the same place of the new data",
                  checkpoint);
-    run->saved_step = run->trainer.step;
     return checkpoint_set_aside(run->checkpoints, run->trainer.step);
 }
 
@@ -312,19 +370,24 @@ static Status lock_directory(Run *run) {
     return status_hint(status, "wait for that run to end, or stop it with Ctrl-C or SIGTERM");
 }
 
+// Everything that there is once for all ranks is made by the first; what it fails in ends the others too.
 static Status run_open(Run *run, const RunOptions *options, const char *checkpoint) {
     const Config *config = run->config;
-    if (!options->resume) TRY(run_directory_choose(config, options, &run->directory));
-    TRY(trainer_open(&run->trainer, config));
-    if (!options->resume) {
+    if (!options->resume && run->first) TRY(run_directory_choose(config, options, &run->directory));
+    ranks_broadcast_text(run->world, &run->directory);
+    TRY(trainer_open_ranks(&run->trainer, config, run->world));
+    if (!options->resume && run->first) {
         TRY(run_directory_create(run->directory, &run->trainer));
         TRY(lock_directory(run));
     }
+    if (run->world) world_barrier(run->world); // the directory is there
     run->checkpoints = path_join(run->directory, "checkpoints");
     CheckpointPolicy policy = {config->checkpoint.keep_last, config->checkpoint.keep_every,
                                config->checkpoint.keep_best, config->checkpoint.async};
-    TRY(checkpoint_writer_open(&run->writer, run->checkpoints, &run->trainer.model->layout, &policy));
-    if (options->resume) TRY(resume(run, checkpoint));
+    TRY(checkpoint_writer_open(&run->writer, run->checkpoints, &run->trainer.model->layout, &policy,
+                               ranks_rank(&run->trainer.ranks), ranks_size(&run->trainer.ranks)));
+    if (options->resume) TRY(resume_training(run, checkpoint));
+    if (!run->first) return NULL;
     char *path = path_join(run->directory, "metrics.jsonl");
     Status status = metrics_open(&run->metrics, path, run->trainer.step);
     free(path);
@@ -346,15 +409,30 @@ static bool has_ended(const Run *run) {
     return evaluated;
 }
 
-static Status run_config(Config *config, const char *directory, char **checkpoint, const RunOptions *options) {
+// All ranks must be told the same; files that differ from host to host would show up much later.
+static Status agree_on_config(World *world, const Config *config) {
+    if (!world || world->size == 1) return NULL;
+    TextBuffer text = {0};
+    config_write(config, &text);
+    Status status = world_agree(world, "configuration", text.data, text.length);
+    text_buffer_free(&text);
+    return status;
+}
+
+static Status run_config(Config *config, const Run *run, char **checkpoint, const RunOptions *options) {
+    const char *directory = run->directory;
     char *own = directory ? path_join(directory, "config.toml") : NULL, *folder = NULL;
     Status status = config_read(config, options->config ? options->config : own, options->sets, options->set_count);
     free(own);
-    if (status || !directory) return status;
+    TRY(status);
+    status = agree_on_config(run->world, config);
     int64_t step;
-    folder = path_join(directory, "checkpoints");
-    status = checkpoint_find(folder, checkpoint, &step, say_damaged, NULL);
-    free(folder);
+    if (!status && directory && run->first) {
+        folder = path_join(directory, "checkpoints");
+        status = checkpoint_find(folder, checkpoint, &step, say_damaged, NULL);
+        free(folder);
+    }
+    if (!status) ranks_broadcast_text(run->world, checkpoint);
     if (!status && *checkpoint) { // the shape comes from the checkpoint: the preset or HF directory may be gone
         char *shape = path_join(*checkpoint, "config.json");
         config->model.config = arena_copy(&config->arena, shape, strlen(shape));
@@ -390,15 +468,38 @@ static Status find_directory(const RunOptions *options, char **directory) {
     return status;
 }
 
+static void open_progress(Run *run) {
+    const Config *config = run->config;
+    run->progress = (Progress){.mode = run->first ? progress_mode(config->watch.terminal) : PROGRESS_OFF,
+                               .print_every = config->watch.print_every,
+                               .first_step = run->trainer.step,
+                               .total_steps = run->trainer.total_steps,
+                               .hours = config->train.hours};
+    if (run->progress.mode != PROGRESS_OFF) show_banner(run);
+    progress_begin(&run->progress);
+}
+
+static Status run_steps_or_say_ended(Run *run, bool resumed) {
+    int ended = resumed && run->first && has_ended(run);
+    if (run->world) world_broadcast(run->world, &ended, sizeof ended, 0);
+    if (!ended) return train_until_end(run);
+    progress_say(&run->progress, "this run has ended: all of its %lld steps are done",
+                 (long long)run->trainer.total_steps);
+    progress_say(&run->progress, "train it further with a larger train.steps or train.tokens: --set train.steps=N");
+    return NULL;
+}
+
 Status run_train(const RunOptions *options, int *stopped_by) {
     *stopped_by = 0;
     Config config;
-    Run run = {.config = &config, .saved_step = -1, .lock = -1};
+    World *world = options->world;
+    Run run = {.config = &config, .world = world, .first = !world || world->rank == 0, .saved_step = -1, .lock = -1};
     char *checkpoint = NULL;
-    TRY(find_directory(options, &run.directory));
+    if (run.first) TRY(find_directory(options, &run.directory));
     // Before a checkpoint is chosen: a run that is still going would write newer ones and remove this one.
     Status status = run.directory ? lock_directory(&run) : NULL;
-    if (!status) status = run_config(&config, run.directory, &checkpoint, options);
+    if (!status) ranks_broadcast_text(world, &run.directory);
+    if (!status) status = run_config(&config, &run, &checkpoint, options);
     if (status) {
         file_unlock(&run.lock);
         free(run.directory);
@@ -407,27 +508,15 @@ Status run_train(const RunOptions *options, int *stopped_by) {
     bool opened = false;
     TRY_GOTO(run_open(&run, options, checkpoint), done);
     opened = true;
-    run.progress = (Progress){.mode = progress_mode(config.watch.terminal),
-                              .print_every = config.watch.print_every,
-                              .first_step = run.trainer.step,
-                              .total_steps = run.trainer.total_steps,
-                              .hours = config.train.hours};
-    if (run.progress.mode != PROGRESS_OFF) show_banner(&run);
-    progress_begin(&run.progress);
+    open_progress(&run);
     catch_signals();
-    if (options->resume && has_ended(&run)) {
-        progress_say(&run.progress, "this run has ended: all of its %lld steps are done",
-                     (long long)run.trainer.total_steps);
-        progress_say(&run.progress, "train it further with a larger train.steps or train.tokens: --set train.steps=N");
-    } else {
-        status = loop(&run);
-        *stopped_by = run.stopped_by;
-    }
+    status = run_steps_or_say_ended(&run, options->resume);
+    *stopped_by = run.stopped_by;
 done:
     checkpoint_writer_close(run.writer);
     metrics_close(run.metrics);
-    if (opened) show_summary(&run);
-    if (opened && !status) close_prediction(&run);
+    if (opened && run.first) show_summary(&run);
+    if (opened && run.first && !status) close_prediction(&run);
     outcome_free(&run.outcome);
     trainer_close(&run.trainer);
     file_unlock(&run.lock);

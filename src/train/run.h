@@ -2,6 +2,7 @@
 #pragma once
 
 #include "base/status.h"
+#include "dist/world.h"
 #include "train/config.h"
 
 #include <stdbool.h>
@@ -12,6 +13,7 @@ typedef struct RunOptions {
     int set_count;
     const char *directory; // run directory; NULL: train.runs / train.name
     bool resume;
+    World *world; // whose ranks run it together; NULL: this process alone
 } RunOptions;
 
 // *stopped_by: the signal that ended it before its end, after a checkpoint; 0: none.
@@ -28,6 +30,10 @@ Status run_directory_find(const Config *config, char **path);
 // Makes the directory with config.toml, environment.json, plan.json, model.json and the tokenizer; removes it on
 // failure.
 Status run_directory_create(const char *path, const Trainer *trainer);
+// Before a --resume that found no checkpoint starts again with the first step. A run all of whose checkpoints were set
+// aside is refused: they may be all that is left of it. Otherwise the lines of the earlier try move from metrics.jsonl
+// to the first free metrics-before-N.jsonl; *moved (malloc'd) is its path, NULL when there were none.
+Status run_directory_restart(const char *path, char **moved);
 // Writes config.toml anew, so that the next --resume goes on with the settings of this one. keep_shape: model.preset,
 // config and init stay as the file has them, because the shape came from a checkpoint.
 Status run_directory_update(const char *path, const Trainer *trainer, bool keep_shape);

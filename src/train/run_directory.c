@@ -1,11 +1,14 @@
 // The run directory: its name, and the files that say what the run is.
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/io.h"
 #include "base/json.h"
+#include "train/checkpoint.h"
 #include "train/prediction.h"
 #include "train/run.h"
 #include "train/setup.h"
 #include "train/trainer.h"
+#include "watch/plan_text.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -14,15 +17,15 @@
 #include <time.h>
 #include <unistd.h>
 
-static char *base_name(const Config *config) {
+static char *run_base_name(const Config *config) {
     if (config->train.name[0]) return text_copy(config->train.name);
     const char *file = config->file ? path_name(config->file) : "run";
     size_t length = strlen(file);
     return text_copy_n(file, text_ends_with(file, ".toml") ? length - 5 : length);
 }
 
-static char *dated_name(const Config *config) {
-    char *base = base_name(config);
+static char *run_dated_name(const Config *config) {
+    char *base = run_base_name(config);
     if (config->train.name[0]) return base;
     char date[32];
     time_t now = time(NULL);
@@ -43,7 +46,7 @@ Status run_directory_choose(const Config *config, const RunOptions *options, cha
     if (options->directory) {
         *path = text_copy(options->directory);
     } else {
-        char *name = dated_name(config);
+        char *name = run_dated_name(config);
         *path = path_join(config->train.runs, name);
         for (int i = 2; !config->train.name[0] && file_exists(*path); i++) { // the second run of a day
             free(*path);
@@ -64,7 +67,7 @@ typedef struct RunName {
     int64_t number;
 } RunName;
 
-static bool parse_name(const char *name, const char *base, bool dated, RunName *out) {
+static bool run_name_parse(const char *name, const char *base, bool dated, RunName *out) {
     static const char pattern[] = "dddd-dd-dd-";
     *out = (RunName){.number = 1};
     if (strcmp(name, base) == 0) return true;
@@ -80,7 +83,7 @@ static bool parse_name(const char *name, const char *base, bool dated, RunName *
     return digits && text_to_int64(rest + 1, &out->number);
 }
 
-static bool is_newer(const RunName *name, const RunName *than) {
+static bool run_name_newer(const RunName *name, const RunName *than) {
     int order = strcmp(name->date, than->date);
     return order ? order > 0 : name->number > than->number;
 }
@@ -89,7 +92,7 @@ Status run_directory_find(const Config *config, char **path) {
     char **names = NULL;
     size_t count = 0;
     *path = NULL;
-    char *base = base_name(config);
+    char *base = run_base_name(config);
     if (file_is_directory(config->train.runs)) {
         Status status = dir_list(&names, &count, config->train.runs);
         if (status) {
@@ -99,7 +102,7 @@ Status run_directory_find(const Config *config, char **path) {
     }
     RunName newest = {.number = -1}, name;
     for (size_t i = 0; i < count; i++) {
-        if (!parse_name(names[i], base, !config->train.name[0], &name) || !is_newer(&name, &newest)) continue;
+        if (!run_name_parse(names[i], base, !config->train.name[0], &name) || !run_name_newer(&name, &newest)) continue;
         char *candidate = path_join(config->train.runs, names[i]), *file = path_join(candidate, "config.toml");
         if (file_exists(file)) {
             free(*path);
@@ -114,6 +117,74 @@ Status run_directory_find(const Config *config, char **path) {
                           : status_hint(status_usage("no run of \"%s\" to resume below %s", base, config->train.runs),
                                         "--run DIR names one");
     free(base);
+    return status;
+}
+
+// ---- starting again ------------------------------------------------------------------------------------------------
+
+// "damaged-step-5, damaged-step-10"; *newest: without its prefix, "step-10".
+static Status list_set_aside(const char *path, TextBuffer *names, char **newest) {
+    char *folder = path_join(path, "checkpoints"), **entries = NULL;
+    size_t count = 0;
+    int64_t last = -1;
+    Status status = file_is_directory(folder) ? dir_list(&entries, &count, folder) : NULL;
+    for (size_t i = 0; i < count; i++) {
+        int64_t step;
+        if (!text_starts_with(entries[i], CHECKPOINT_SET_ASIDE)) continue;
+        text_buffer_format(names, "%s%s", names->length ? ", " : "", entries[i]);
+        const char *name = entries[i] + strlen(CHECKPOINT_SET_ASIDE);
+        if (!text_to_int64(name + strlen("step-"), &step) || step <= last) continue;
+        last = step;
+        free(*newest);
+        *newest = text_copy(name);
+    }
+    if (entries) names_free(entries, count);
+    free(folder);
+    return status;
+}
+
+static Status refuse_set_aside(const char *path, const char *names, const char *newest, int64_t last_step) {
+    Status status = status_runtime("every checkpoint of %s was set aside: checkpoints/ holds only %s; metrics.jsonl "
+                                   "reaches step %lld, and is left as it is",
+                                   path, names, (long long)last_step);
+    if (!newest) return status;
+    return status_hint(
+        status,
+        "to go on from one of them all the same, take the prefix off its name (mv %s/checkpoints/" CHECKPOINT_SET_ASIDE
+        "%s %s/checkpoints/%s): --resume checks it first; to start again, give "
+        "another --run DIR",
+        path, newest, path, newest);
+}
+
+static Status move_metrics(const char *path, char **moved) {
+    char *metrics = path_join(path, "metrics.jsonl"), *beside = NULL;
+    Status status = NULL;
+    if (metrics_last_step(metrics) > 0) {
+        for (int i = 1; !beside || file_exists(beside); i++) {
+            free(beside);
+            beside = text_format("%s/metrics-before-%d.jsonl", path, i);
+        }
+        if (io_rename(metrics, beside) != 0) status = status_errno("cannot rename %s to %s", metrics, beside);
+        if (!status) status = file_sync(path);
+    }
+    free(metrics);
+    if (!status)
+        *moved = beside;
+    else
+        free(beside);
+    return status;
+}
+
+Status run_directory_restart(const char *path, char **moved) {
+    TextBuffer names = {0};
+    char *newest = NULL, *metrics = path_join(path, "metrics.jsonl");
+    *moved = NULL;
+    Status status = list_set_aside(path, &names, &newest);
+    if (!status && names.length) status = refuse_set_aside(path, names.data, newest, metrics_last_step(metrics));
+    if (!status) status = move_metrics(path, moved);
+    text_buffer_free(&names);
+    free(newest);
+    free(metrics);
     return status;
 }
 
@@ -216,7 +287,7 @@ static Status write_config(const char *directory, const Config *resolved) {
     return status;
 }
 
-static Status write_all(const char *path, const Trainer *trainer) {
+static Status write_run_files(const char *path, const Trainer *trainer) {
     TRY(dir_remove(path));
     TRY(dir_make(path));
     TRY(write_config(path, &trainer->resolved));
@@ -230,7 +301,7 @@ static Status write_all(const char *path, const Trainer *trainer) {
 // Under another name first: a run directory that can be seen can be resumed.
 Status run_directory_create(const char *path, const Trainer *trainer) {
     char *beside = text_format("%s.creating-%ld", path, (long)getpid()); // two runs may start at the same moment
-    Status status = write_all(beside, trainer);
+    Status status = write_run_files(beside, trainer);
     if (!status && rename(beside, path) != 0)
         status =
             errno == EEXIST || errno == ENOTEMPTY ? exists_already(path) : status_errno("cannot rename %s", beside);

@@ -7,6 +7,30 @@
 #include <math.h>
 #include <string.h>
 
+static const char *const kind_names[] = {
+    [SCHEDULE_CONSTANT] = "constant", [SCHEDULE_COSINE] = "cosine", [SCHEDULE_WSD] = "wsd"};
+
+static ScheduleKind kind_of_name(const char *name) {
+    if (strcmp(name, kind_names[SCHEDULE_COSINE]) == 0) return SCHEDULE_COSINE;
+    return strcmp(name, kind_names[SCHEDULE_WSD]) == 0 ? SCHEDULE_WSD : SCHEDULE_CONSTANT;
+}
+
+json_t *schedule_json(const Schedule *schedule) {
+    return json_pack("{s:s,s:f,s:f,s:I,s:I,s:I}", "kind", kind_names[schedule->kind], "lr", schedule->lr, "min_lr",
+                     schedule->min_lr, "warmup_steps", (json_int_t)schedule->warmup_steps, "decay_steps",
+                     (json_int_t)schedule->decay_steps, "total_steps", (json_int_t)schedule->total_steps);
+}
+
+void schedule_read(Schedule *schedule, const json_t *root) {
+    const char *kind;
+    json_int_t warmup, decay, total;
+    double lr, min_lr;
+    if (!root || json_unpack((json_t *)root, "{s:s,s:F,s:F,s:I,s:I,s:I}", "kind", &kind, "lr", &lr, "min_lr", &min_lr,
+                             "warmup_steps", &warmup, "decay_steps", &decay, "total_steps", &total) != 0)
+        return;
+    *schedule = (Schedule){kind_of_name(kind), lr, min_lr, warmup, decay, total};
+}
+
 double schedule_lr(const Schedule *schedule, int64_t step) {
     if (step < schedule->warmup_steps) return schedule->lr * (double)step / (double)schedule->warmup_steps;
     switch (schedule->kind) {
@@ -103,9 +127,7 @@ double run_peak_lr(const Config *config, const BatchPlan *plan) {
 
 Status schedule_make(Schedule *schedule, const Config *config, const BatchPlan *plan, int64_t total_steps) {
     const char *kind = config->schedule.kind;
-    *schedule = (Schedule){.kind = strcmp(kind, "cosine") == 0 ? SCHEDULE_COSINE
-                                   : strcmp(kind, "wsd") == 0  ? SCHEDULE_WSD
-                                                               : SCHEDULE_CONSTANT,
+    *schedule = (Schedule){.kind = kind_of_name(kind),
                            .lr = run_peak_lr(config, plan),
                            .warmup_steps = config->schedule.warmup_steps,
                            .total_steps = total_steps};

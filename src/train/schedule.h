@@ -1,6 +1,7 @@
 // Learning rate over the steps, and the batch over the tokens.
 #pragma once
 
+#include "base/json.h"
 #include "base/status.h"
 #include "train/config.h"
 
@@ -15,6 +16,10 @@ typedef struct Schedule {
 } Schedule;
 
 double schedule_lr(const Schedule *schedule, int64_t step); // step counts from 1
+
+json_t *schedule_json(const Schedule *schedule); // for state.json
+// *schedule stays as it is where root does not hold one.
+void schedule_read(Schedule *schedule, const json_t *root);
 
 // How many micro-batches make a step. With a warm-up of W tokens to accumulation N, tokens [k W/N, (k+1) W/N) train
 // with k + 1 micro-batches, and the rest with N.

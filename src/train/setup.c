@@ -10,7 +10,7 @@
 
 // ---- model ---------------------------------------------------------------------------------------------------------
 
-static Status base_shape(const Config *config, ModelConfig *model) {
+static Status model_base_shape(const Config *config, ModelConfig *model) {
     if (config->model.preset[0]) return config_blame(config, "model.preset", model_preset(model, config->model.preset));
     if (config->model.config[0])
         return config_blame(config, "model.config", model_config_read(model, config->model.config));
@@ -19,7 +19,7 @@ static Status base_shape(const Config *config, ModelConfig *model) {
     if (config->model.arch[0]) model_arch_parse(&arch, config->model.arch); // the config's table knows the same names
     model_config_defaults(model, arch);
     // HF's tenth of it is for all layers together; here each layer has its own, and experts would collapse.
-    if (arch == MODEL_QWEN3_MOE) model->aux_coef = 0.01f;
+    if (model_has_experts(model)) model->aux_coef = 0.01f;
     const char *missing = !config->model.hidden   ? "hidden"
                           : !config->model.layers ? "layers"
                           : !config->model.heads  ? "heads"
@@ -39,7 +39,7 @@ static void overlay_int(int *field, int64_t value) {
     if (value) *field = (int)value;
 }
 
-static void overlay(const Config *config, ModelConfig *model) {
+static void overlay_sizes(const Config *config, ModelConfig *model) {
     const char *tied = config->model.tie_embeddings;
     if (config->model.arch[0]) model_arch_parse(&model->arch, config->model.arch);
     overlay_int(&model->hidden, config->model.hidden);
@@ -60,7 +60,7 @@ static void overlay(const Config *config, ModelConfig *model) {
     if (tied[0]) model->tied = strcmp(tied, "true") == 0;
 }
 
-static void fill_gaps(const Config *config, int64_t fallback_vocab, ModelConfig *model) {
+static void fill_shape_gaps(const Config *config, int64_t fallback_vocab, ModelConfig *model) {
     model_config_derive(model);
     if (!model->vocab) model->vocab = (int)fallback_vocab;
     // No layer has it, but a config.json must state it, and a checkpoint is read back by its config.json.
@@ -72,7 +72,7 @@ static void fill_gaps(const Config *config, int64_t fallback_vocab, ModelConfig 
 // A preset or config.json says which layers are sparse, be it none. Sizes written out, or another architecture, mean
 // all of a mixture of experts and none of the others; layers added are like the last one.
 static void set_sparse_layers(const Config *config, ModelArch arch_before, int layers_before, ModelConfig *model) {
-    bool moe = model->arch == MODEL_QWEN3_MOE, all = written_out(config) || model->arch != arch_before;
+    bool moe = model_has_experts(model), all = written_out(config) || model->arch != arch_before;
     for (int i = all ? 0 : layers_before; i < model->layers; i++)
         model->sparse[i] = all ? moe : model->sparse[layers_before - 1];
     if (!moe) model->experts = model->top_k = model->moe_ffn = 0;
@@ -97,12 +97,12 @@ static Status check_widths(const Config *config, const ModelConfig *model) {
 }
 
 Status setup_model(const Config *config, int64_t fallback_vocab, ModelConfig *model) {
-    TRY(base_shape(config, model));
+    TRY(model_base_shape(config, model));
     ModelArch arch_before = model->arch;
     int layers_before = model->layers;
-    overlay(config, model);
+    overlay_sizes(config, model);
     set_sparse_layers(config, arch_before, layers_before, model);
-    fill_gaps(config, fallback_vocab, model);
+    fill_shape_gaps(config, fallback_vocab, model);
     const char *key = config->model.init[0]     ? "model.init"
                       : config->model.config[0] ? "model.config"
                       : config->model.preset[0] ? "model.preset"

@@ -28,26 +28,6 @@ static Status check_length(const Trainer *trainer) {
                                     "set train.steps, train.tokens (\"6B\", \"20x\") or train.hours"));
 }
 
-Status trainer_check_single_rank(const Config *config) {
-    const struct {
-        const char *key;
-        int64_t degree;
-    } degrees[] = {{"parallelism.data", config->parallelism.data},
-                   {"parallelism.tensor", config->parallelism.tensor},
-                   {"parallelism.pipeline", config->parallelism.pipeline},
-                   {"parallelism.expert", config->parallelism.expert},
-                   {"parallelism.expert_tensor", config->parallelism.expert_tensor},
-                   {"parallelism.context", config->parallelism.context}};
-    for (size_t i = 0; i < sizeof degrees / sizeof *degrees; i++)
-        if (degrees[i].degree > 1)
-            return config_blame(config, degrees[i].key,
-                                status_hint(status_usage("%s = %lld: training runs on one device so far; several can "
-                                                         "only be planned",
-                                                         degrees[i].key, (long long)degrees[i].degree),
-                                            "set it to 1 to train here, or see what it would do: hearth plan"));
-    return NULL;
-}
-
 static Status open_data(Trainer *trainer) {
     const Config *config = trainer->config;
     TRY(setup_data(config, &trainer->train, &trainer->val));
@@ -66,13 +46,21 @@ static Status check_router(const Config *config, const ModelConfig *model) {
 static Status open_model(Trainer *trainer) {
     const Config *config = trainer->config;
     LayoutRequest request;
-    TRY(config_blame(config, "train.device", ops_create(&trainer->ops, config->train.device)));
-    DeviceKind device = trainer->ops->kind;
-    TRY(setup_layout(config, &trainer->model_config, device, &request));
+    Ranks *ranks = &trainer->ranks;
+    char *device = ranks_device(ranks->world, config->train.device);
+    Status status = config_blame(config, "train.device", ops_create(&trainer->ops, device));
+    free(device);
+    TRY(status);
+    TRY(setup_layout(config, &trainer->model_config, trainer->ops->kind, &request));
+    request.mesh = ranks->mesh;
+    ranks->dp_rank = request.dp_rank = ranks_rank(ranks) / ranks->mesh.tp;
+    ranks->tp_rank = request.tp_rank = ranks_rank(ranks) % ranks->mesh.tp;
     TRY(check_router(config, &trainer->model_config));
+    TRY(ranks_open(ranks, trainer->ops, &request));
     FitMemory memory = {trainer->ops->memory_free(trainer->ops), trainer->ops->memory_total(trainer->ops)};
     TRY(fit_require(config, &request, memory));
-    TRY(config_blame(config, "train.micro_batch", model_create(&trainer->model, trainer->ops, &request)));
+    TRY(config_blame(config, "train.micro_batch",
+                     model_create_ranks(&trainer->model, trainer->ops, &request, &ranks->groups)));
     trainer->model->z_loss_coef = (float)config->model.z_coef;
     trainer->model->balance = strcmp(config->model.balance, "layers") == 0 ? BALANCE_LAYERS : BALANCE_TOGETHER;
     trainer->model->router_bias = config->model.router_bias_rate > 0;
@@ -87,7 +75,7 @@ static Status open_model(Trainer *trainer) {
 
 // What the planner expects of a step here. A device that the catalogue does not know has no prediction, and no harm is
 // done.
-static void predict(Trainer *trainer) {
+static void predict_step(Trainer *trainer) {
     Ops *ops = trainer->ops;
     Prediction *prediction = xcalloc(1, sizeof *prediction);
     Status status = prediction_make(prediction, &trainer->model->layout.request, (int)trainer->batch.grad_accum,
@@ -105,12 +93,12 @@ static void predict(Trainer *trainer) {
 static Status open_all(Trainer *trainer) {
     const Config *config = trainer->config;
     const ModelConfig *model = &trainer->model_config;
-    TRY(trainer_check_single_rank(config));
+    TRY(ranks_mesh(config, ranks_size(&trainer->ranks), &trainer->ranks.mesh));
     TRY(open_data(trainer));
     TRY(config_copy(&trainer->resolved, config));
     setup_resolve(&trainer->resolved, model);
     trainer->parameters = model_parameters(model);
-    trainer->batch = batch_plan(config, 1);
+    trainer->batch = batch_plan(config, trainer->ranks.mesh.dp);
     trainer->total_steps = run_steps(config, &trainer->batch, trainer->parameters.total);
     TRY(check_length(trainer));
     TRY(schedule_make(&trainer->schedule, config, &trainer->batch, trainer->total_steps));
@@ -120,14 +108,19 @@ static Status open_all(Trainer *trainer) {
     trainer->flops_per_token =
         plan_flops_per_token((double)trainer->parameters.matmul_active, model->layers, model->heads, model->head_dim,
                              (double)config->train.seq, PLAN_ATTENTION_FULL);
-    trainer->peak_flops = config->watch.peak_tflops * 1e12; // 0: predict() asks the catalogue
+    trainer->peak_flops = config->watch.peak_tflops * 1e12; // 0: predict_step() asks the catalogue
     TRY(open_model(trainer));
-    predict(trainer);
+    predict_step(trainer);
     return NULL;
 }
 
 Status trainer_open(Trainer *trainer, const Config *config) {
-    *trainer = (Trainer){.config = config, .val_loss = NAN, .val_step = -1, .started = clock_seconds()};
+    return trainer_open_ranks(trainer, config, NULL);
+}
+
+Status trainer_open_ranks(Trainer *trainer, const Config *config, World *world) {
+    *trainer =
+        (Trainer){.config = config, .ranks.world = world, .val_loss = NAN, .val_step = -1, .started = clock_seconds()};
     threads_set((int)config->train.threads);
     Status status = open_all(trainer);
     if (status) trainer_close(trainer);
@@ -137,6 +130,7 @@ Status trainer_open(Trainer *trainer, const Config *config) {
 void trainer_close(Trainer *trainer) {
     loader_stop(trainer->loader);
     model_destroy(trainer->model);
+    ranks_close(&trainer->ranks);
     if (trainer->ops) ops_destroy(trainer->ops);
     samples_close(&trainer->train);
     samples_close(&trainer->val);
@@ -196,7 +190,8 @@ static void take_expert_load(Trainer *trainer, MetricsStep *metrics) {
 // No device does more than its peak. Where the figures say so the peak is wrong, and a share of it says nothing.
 static double step_mfu(Trainer *trainer, double tokens_per_second) {
     if (trainer->peak_flops <= 0) return 0;
-    double mfu = plan_mfu(trainer->flops_per_token, tokens_per_second, trainer->peak_flops, 1);
+    double mfu =
+        plan_mfu(trainer->flops_per_token, tokens_per_second, trainer->peak_flops, ranks_size(&trainer->ranks));
     if (mfu <= 1) return mfu;
     log_warn("no MFU from here on: %.4g TFLOP/s were reached, which is above the peak of %.4g; correct "
              "watch.peak_tflops, or set it to 0 for the hardware catalogue's",
@@ -232,15 +227,15 @@ Status trainer_step(Trainer *trainer, MetricsStep *metrics, const volatile sig_a
     Model *model = trainer->model;
     *metrics = (MetricsStep){0};
     *stopped = false;
-    int micro_batch = (int)config->train.micro_batch;
+    int micro_batch = (int)config->train.micro_batch, ranks = trainer->ranks.mesh.dp;
     if (!trainer->loader)
-        TRY(loader_start(&trainer->loader, &trainer->train, micro_batch, 0, 1, (int)config->data.prefetch,
-                         trainer->sample));
+        TRY(loader_start(&trainer->loader, &trainer->train, micro_batch, trainer->ranks.dp_rank, ranks,
+                         (int)config->data.prefetch, trainer->sample));
     double start = clock_seconds(), waited = 0;
     bool profiled;
     split_start(trainer, trainer->step + 1, &profiled);
     int64_t accum = batch_accum(&trainer->batch, trainer->tokens);
-    uint64_t samples = (uint64_t)accum * (uint64_t)micro_batch;
+    uint64_t samples = (uint64_t)accum * (uint64_t)micro_batch * (uint64_t)ranks;
     // The scale of every micro-batch's loss is known before the first one runs, so the sum is the token-weighted mean.
     model_step_begin(model, samples_targets(&trainer->train, trainer->sample, samples), (int)accum);
     for (int64_t i = 0; i < accum; i++) {
@@ -306,17 +301,14 @@ static void settings_hash(char hash[24], const Trainer *trainer) {
 }
 
 json_t *trainer_state(const Trainer *trainer) {
-    const Schedule *schedule = &trainer->schedule;
     char hash[24], data[24];
     settings_hash(hash, trainer);
     data_hash(data, &trainer->train);
-    json_t *root = json_pack(
-        "{s:I,s:I,s:I,s:I,s:I,s:s,s:s,s:o,s:{s:s,s:f,s:f,s:I,s:I,s:I}}", "step", (json_int_t)trainer->step, "tokens",
-        (json_int_t)trainer->tokens, "applied", (json_int_t)trainer->applied, "sample", (json_int_t)trainer->sample,
-        "seed", (json_int_t)trainer->config->train.seed, "settings_hash", hash, "data_hash", data, "guard",
-        guard_json(&trainer->guard), "schedule", "kind", trainer->config->schedule.kind, "lr", schedule->lr, "min_lr",
-        schedule->min_lr, "warmup_steps", (json_int_t)schedule->warmup_steps, "decay_steps",
-        (json_int_t)schedule->decay_steps, "total_steps", (json_int_t)schedule->total_steps);
+    json_t *root = json_pack("{s:I,s:I,s:I,s:I,s:I,s:s,s:s,s:o,s:o}", "step", (json_int_t)trainer->step, "tokens",
+                             (json_int_t)trainer->tokens, "applied", (json_int_t)trainer->applied, "sample",
+                             (json_int_t)trainer->sample, "seed", (json_int_t)trainer->config->train.seed,
+                             "settings_hash", hash, "data_hash", data, "guard", guard_json(&trainer->guard), "schedule",
+                             schedule_json(&trainer->schedule));
     bool fresh = trainer->val_step == trainer->step && isfinite(trainer->val_loss);
     if (trainer->model->router_bias) json_object_set_new(root, "router_bias", router_bias_json(trainer->model));
     json_object_set_new(root, "val_loss", fresh ? json_real(trainer->val_loss) : json_null());
@@ -344,6 +336,8 @@ static Status restore_position(Trainer *trainer, const json_t *state, const char
     trainer->total_steps =
         run_steps_from(trainer->config, &trainer->batch, trainer->parameters.total, trainer->step, trainer->tokens);
     TRY(schedule_make(&trainer->schedule, trainer->config, &trainer->batch, trainer->total_steps));
+    trainer->schedule_before = trainer->schedule;
+    schedule_read(&trainer->schedule_before, json_object_get(state, "schedule"));
     return guard_restore(&trainer->guard, json_object_get(state, "guard"), where);
 }
 

@@ -5,6 +5,7 @@
 #include "model/model.h"
 #include "train/config.h"
 #include "train/guard.h"
+#include "train/ranks.h"
 #include "train/schedule.h"
 #include "watch/metrics.h"
 
@@ -18,12 +19,14 @@ typedef struct Trainer {
     ModelConfig model_config;
     ModelParameters parameters;
     Ops *ops;
+    Ranks ranks;
     Model *model;
     Samples train, val; // val.windows 0: there is none
     char *tokenizer;    // path, "bytes" or NULL
     Loader *loader;
     BatchPlan batch;
     Schedule schedule;
+    Schedule schedule_before; // of the checkpoint that the run was restored from
     Guard guard;
     int64_t total_steps;                // 0: only hours stop it
     double flops_per_token, peak_flops; // peak 0: not known
@@ -42,8 +45,9 @@ typedef struct Trainer {
 // Checks everything, opens the data, allocates the model and gives it its first weights. Nothing is left after an
 // error.
 Status trainer_open(Trainer *trainer, const Config *config);
+// As one of the ranks of a world; NULL: alone.
+Status trainer_open_ranks(Trainer *trainer, const Config *config, World *world);
 void trainer_close(Trainer *trainer);
-Status trainer_check_single_rank(const Config *config); // no parallelism degree above 1
 
 // One optimizer step. When *stop turns nonzero, the micro-batch under way is finished, the rest of the step is dropped,
 // and *stopped is set: weights and position are those before the step. stop may be NULL.

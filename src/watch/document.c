@@ -83,7 +83,7 @@ typedef struct Cells {
     int count;
 } Cells;
 
-static Cells split(const char *text) {
+static Cells cells_split(const char *text) {
     Cells cells = {0};
     while (cells.count < COLUMNS_MAX) {
         size_t length = strcspn(text, "\t");
@@ -102,7 +102,7 @@ static size_t columns_wide(const char *text, size_t length) { // characters, not
     return count;
 }
 
-static void pad(TextBuffer *out, size_t count) {
+static void add_blanks(TextBuffer *out, size_t count) {
     while (count-- > 0)
         text_buffer_add(out, " ", 1);
 }
@@ -113,7 +113,7 @@ static void section_text(const Section *section, TextBuffer *out) {
     size_t width[COLUMNS_MAX] = {0}, columns = strlen(section->align);
     for (int i = 0; i < section->count; i++) {
         if (section->lines[i].kind > LINE_ROW) continue;
-        Cells cells = split(section->lines[i].text);
+        Cells cells = cells_split(section->lines[i].text);
         for (int c = 0; c < cells.count && (size_t)c < columns; c++) {
             size_t wide = columns_wide(cells.start[c], cells.length[c]);
             if (wide > width[c]) width[c] = wide;
@@ -127,16 +127,16 @@ static void section_text(const Section *section, TextBuffer *out) {
             text_buffer_format(out, "  %s\n", line->text);
             continue;
         }
-        Cells cells = split(line->text);
+        Cells cells = cells_split(line->text);
         while (cells.count > 1 && cells.length[cells.count - 1] == 0)
             cells.count--; // no blanks at the end of a line
         for (int c = 0; c < cells.count && (size_t)c < columns; c++) {
             size_t gap = width[c] - columns_wide(cells.start[c], cells.length[c]);
             bool last = c == cells.count - 1;
-            pad(out, 2);
-            if (section->align[c] == 'r') pad(out, gap);
+            add_blanks(out, 2);
+            if (section->align[c] == 'r') add_blanks(out, gap);
             text_buffer_add(out, cells.start[c], cells.length[c]);
-            if (section->align[c] != 'r' && !last) pad(out, gap);
+            if (section->align[c] != 'r' && !last) add_blanks(out, gap);
         }
         text_buffer_add(out, "\n", 1);
     }
@@ -150,7 +150,7 @@ void document_text(const Document *document, TextBuffer *out) {
 
 // ---- HTML -----------------------------------------------------------------------------------------------------------
 
-static void escaped(TextBuffer *out, const char *text, size_t length) {
+static void add_html_text(TextBuffer *out, const char *text, size_t length) {
     for (size_t i = 0; i < length; i++) {
         const char *entity = text[i] == '<' ? "&lt;" : text[i] == '>' ? "&gt;" : text[i] == '&' ? "&amp;" : NULL;
         if (entity)
@@ -162,11 +162,11 @@ static void escaped(TextBuffer *out, const char *text, size_t length) {
 
 static void row_html(const Section *section, const Line *line, TextBuffer *out) {
     const char *tag = line->kind == LINE_HEADER ? "th" : "td";
-    Cells cells = split(line->text);
+    Cells cells = cells_split(line->text);
     text_buffer_format(out, "<tr>");
     for (int c = 0; c < cells.count && section->align[c]; c++) {
         text_buffer_format(out, "<%s class=\"%c\">", tag, section->align[c]);
-        escaped(out, cells.start[c], cells.length[c]);
+        add_html_text(out, cells.start[c], cells.length[c]);
         text_buffer_format(out, "</%s>", tag);
     }
     text_buffer_format(out, "</tr>\n");
@@ -174,7 +174,7 @@ static void row_html(const Section *section, const Line *line, TextBuffer *out) 
 
 static void section_html(const Section *section, TextBuffer *out) {
     text_buffer_format(out, "<section><h2>");
-    escaped(out, section->title, strlen(section->title));
+    add_html_text(out, section->title, strlen(section->title));
     text_buffer_format(out, "</h2>\n");
     bool table = false;
     for (int i = 0; i < section->count; i++) {
@@ -188,7 +188,7 @@ static void section_html(const Section *section, TextBuffer *out) {
             text_buffer_add(out, line->text, strlen(line->text));
         } else {
             text_buffer_format(out, "<p>");
-            escaped(out, line->text, strlen(line->text));
+            add_html_text(out, line->text, strlen(line->text));
             text_buffer_format(out, "</p>\n");
         }
     }
@@ -197,7 +197,7 @@ static void section_html(const Section *section, TextBuffer *out) {
 
 void document_html(const Document *document, TextBuffer *out) {
     text_buffer_format(out, "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n<title>");
-    escaped(out, document->title, strlen(document->title));
+    add_html_text(out, document->title, strlen(document->title));
     text_buffer_format(
         out,
         "</title>\n<style>\n"
@@ -208,7 +208,7 @@ void document_html(const Document *document, TextBuffer *out) {
         "td,th{padding:.15rem .9rem .15rem 0;border-bottom:1px solid #ddd;text-align:left}\n"
         ".r{text-align:right}td.r{white-space:nowrap}p{margin:.3rem 0;color:#444}svg{max-width:100%%;height:auto}\n"
         "</style></head><body>\n<h1>");
-    escaped(out, document->title, strlen(document->title));
+    add_html_text(out, document->title, strlen(document->title));
     text_buffer_format(out, "</h1>\n");
     for (int i = 0; i < document->count; i++)
         section_html(&document->sections[i], out);

@@ -2,6 +2,7 @@
 #include "watch/metrics.h"
 
 #include "base/file.h"
+#include "base/io.h"
 #include "base/json.h"
 #include "base/text.h"
 
@@ -15,6 +16,8 @@
 struct Metrics {
     char *path;
     int fd;
+    int64_t size; // of the whole lines
+    bool torn;    // the file ends with a part of a line that could not be written
 };
 
 // The step of a whole, well-formed line; -1 for anything else.
@@ -28,7 +31,7 @@ static int64_t line_step(const char *line, size_t length) {
     return step;
 }
 
-static Status drop_after(const char *path, int64_t last_step) {
+static Status drop_lines_after(const char *path, int64_t last_step) {
     if (!file_exists(path)) return NULL;
     char *text;
     size_t size;
@@ -50,32 +53,54 @@ static Status drop_after(const char *path, int64_t last_step) {
 
 Status metrics_open(Metrics **out, const char *path, int64_t last_step) {
     *out = NULL;
-    TRY(drop_after(path, last_step));
-    int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    TRY(drop_lines_after(path, last_step));
+    int fd = io_open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     if (fd < 0) return status_errno("cannot write %s", path);
+    int64_t size = lseek(fd, 0, SEEK_END);
+    if (size < 0) {
+        Status status = status_errno("cannot read the size of %s", path);
+        io_close(fd);
+        return status;
+    }
     Metrics *metrics = xmalloc(sizeof *metrics);
-    *metrics = (Metrics){text_copy(path), fd};
+    *metrics = (Metrics){.path = text_copy(path), .fd = fd, .size = size};
     *out = metrics;
     return NULL;
 }
 
 void metrics_close(Metrics *metrics) {
     if (!metrics) return;
-    close(metrics->fd);
+    io_close(metrics->fd);
     free(metrics->path);
     free(metrics);
 }
 
-static void add_number(TextBuffer *line, const char *key, double value) {
+static void add_json_number(TextBuffer *line, const char *key, double value) {
     if (isfinite(value))
         text_buffer_format(line, ",\"%s\":%.9g", key, value);
     else
         text_buffer_format(line, ",\"%s\":null", key); // JSON has no NaN
 }
 
+// What a line left that could not be written whole must go, or the next line would be spoiled by it.
+static Status torn_line_drop(Metrics *metrics) {
+    if (metrics->torn && io_truncate(metrics->fd, metrics->size))
+        return status_errno("cannot cut %s back to whole lines", metrics->path);
+    metrics->torn = false;
+    return NULL;
+}
+
 // One write per line: a reader that follows the file sees whole lines.
 static Status write_line(Metrics *metrics, TextBuffer *line) {
-    Status status = file_write_all(metrics->fd, line->data, line->length, metrics->path);
+    Status status = torn_line_drop(metrics);
+    if (!status) {
+        status = file_write_all(metrics->fd, line->data, line->length, metrics->path);
+        metrics->torn = status != NULL;
+        if (status)
+            status_free(torn_line_drop(metrics)); // else before the next line
+        else
+            metrics->size += (int64_t)line->length;
+    }
     text_buffer_free(line);
     return status;
 }
@@ -100,19 +125,19 @@ static void add_expert_load(TextBuffer *line, const ExpertLoad *layers, int coun
 Status metrics_step(Metrics *metrics, const MetricsStep *step) {
     TextBuffer line = {0};
     text_buffer_format(&line, "{\"step\":%lld,\"tokens\":%lld", (long long)step->step, (long long)step->tokens);
-    add_number(&line, "loss", step->loss);
-    add_number(&line, "loss_aux", step->loss_aux);
-    add_number(&line, "lr", step->lr);
-    add_number(&line, "grad_norm", step->grad_norm);
+    add_json_number(&line, "loss", step->loss);
+    add_json_number(&line, "loss_aux", step->loss_aux);
+    add_json_number(&line, "lr", step->lr);
+    add_json_number(&line, "grad_norm", step->grad_norm);
     text_buffer_format(&line, ",\"grad_accum\":%lld", (long long)step->grad_accum);
-    add_number(&line, "tok_s", step->tokens_per_second);
-    add_number(&line, "tflops", step->tflops);
-    if (step->mfu > 0) add_number(&line, "mfu", step->mfu);
-    add_number(&line, "memory_bytes", step->memory_bytes);
-    add_number(&line, "memory_fraction", step->memory_fraction);
-    add_number(&line, "data_wait", step->data_wait);
-    add_number(&line, "seconds", step->seconds);
-    add_number(&line, "elapsed", step->elapsed);
+    add_json_number(&line, "tok_s", step->tokens_per_second);
+    add_json_number(&line, "tflops", step->tflops);
+    if (step->mfu > 0) add_json_number(&line, "mfu", step->mfu);
+    add_json_number(&line, "memory_bytes", step->memory_bytes);
+    add_json_number(&line, "memory_fraction", step->memory_fraction);
+    add_json_number(&line, "data_wait", step->data_wait);
+    add_json_number(&line, "seconds", step->seconds);
+    add_json_number(&line, "elapsed", step->elapsed);
     text_buffer_format(&line, ",\"skipped\":%s,\"skipped_total\":%lld", step->skipped ? "true" : "false",
                        (long long)step->skipped_total);
     for (int i = 0; i < step->split_count; i++)
@@ -123,15 +148,15 @@ Status metrics_step(Metrics *metrics, const MetricsStep *step) {
     return write_line(metrics, &line);
 }
 
-Status metrics_eval(Metrics *metrics, const MetricsEval *eval) {
+Status metrics_evaluation(Metrics *metrics, int64_t step, int64_t tokens, const Evaluation *evaluation) {
     TextBuffer line = {0};
-    text_buffer_format(&line, "{\"step\":%lld,\"tokens\":%lld,\"eval\":\"%s\"", (long long)eval->step,
-                       (long long)eval->tokens, eval->full ? "full" : "subset");
-    add_number(&line, "val_loss", eval->loss);
-    add_number(&line, "perplexity", eval->perplexity);
-    if (eval->bits_per_byte > 0) add_number(&line, "bits_per_byte", eval->bits_per_byte);
-    text_buffer_format(&line, ",\"targets\":%lld", (long long)eval->targets);
-    add_number(&line, "seconds", eval->seconds);
+    text_buffer_format(&line, "{\"step\":%lld,\"tokens\":%lld,\"eval\":\"%s\"", (long long)step, (long long)tokens,
+                       evaluation->full ? "full" : "subset");
+    add_json_number(&line, "val_loss", evaluation->loss);
+    add_json_number(&line, "perplexity", evaluation->perplexity);
+    if (evaluation->bits_per_byte > 0) add_json_number(&line, "bits_per_byte", evaluation->bits_per_byte);
+    text_buffer_format(&line, ",\"targets\":%lld", (long long)evaluation->targets);
+    add_json_number(&line, "seconds", evaluation->seconds);
     text_buffer_format(&line, "}\n");
     return write_line(metrics, &line);
 }
@@ -195,4 +220,16 @@ bool metrics_has_full_eval(const char *path, int64_t step) {
     FullEval wanted = {.step = step};
     status_free(lines_read(path, full_eval_take, &wanted));
     return wanted.found;
+}
+
+static void last_step_take(const json_t *root, void *context) {
+    int64_t *last = context, step = json_integer_value(json_object_get(root, "step"));
+    bool of_step = json_object_get(root, "loss") != NULL; // null where it was not finite
+    if (of_step && step > *last) *last = step;
+}
+
+int64_t metrics_last_step(const char *path) {
+    int64_t last = 0;
+    status_free(lines_read(path, last_step_take, &last));
+    return last;
 }

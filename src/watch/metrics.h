@@ -3,6 +3,7 @@
 #pragma once
 
 #include "base/status.h"
+#include "plan/evaluation.h"
 #include "watch/expert_load.h"
 
 #include <stdbool.h>
@@ -26,26 +27,20 @@ typedef struct MetricsStep {
     const char *split_name[METRICS_SPLIT_MAX];
     double split_ms[METRICS_SPLIT_MAX];
     int moe_count;         // sparse layers, on steps whose expert load was taken; else 0
-    const ExpertLoad *moe; // [moe_count] of the step's last micro-batch; not owned
+    const ExpertLoad *moe; // [moe_count] of the whole step; not owned
 } MetricsStep;
-
-typedef struct MetricsEval {
-    int64_t step, tokens;
-    bool full;                              // over all validation data, not the fixed subset
-    double loss, perplexity, bits_per_byte; // bits_per_byte 0: not known
-    int64_t targets;
-    double seconds;
-} MetricsEval;
 
 typedef struct Metrics Metrics;
 
 // Appends to the file. Lines of steps after last_step, and a line torn by a crash, are dropped first.
 Status metrics_open(Metrics **metrics, const char *path, int64_t last_step);
 Status metrics_step(Metrics *metrics, const MetricsStep *step);
-Status metrics_eval(Metrics *metrics, const MetricsEval *eval);
+// Taken after `step` steps and `tokens` tokens of training.
+Status metrics_evaluation(Metrics *metrics, int64_t step, int64_t tokens, const Evaluation *evaluation);
 void metrics_close(Metrics *metrics);
 
 // Losses of all step lines of a file, in order (malloc'd); for the curve at the end of a run.
+Status metrics_read_losses(const char *path, double **losses, int64_t *count);
 // Whether all validation data was evaluated after this step; false also when the file cannot be read.
 bool metrics_has_full_eval(const char *path, int64_t step);
-Status metrics_read_losses(const char *path, double **losses, int64_t *count);
+int64_t metrics_last_step(const char *path); // 0: no step, or no such file

@@ -23,8 +23,5 @@ int search_top(const SearchResult *result, int *indices, int most);
 
 void simulate_section(Document *document, const SimulateRequest *request, const SimulateResult *result);
 
-// "memory 12.3 GiB, predicted 12.3 GiB (+0.0 %)" and so on, one line each, for the end of a run.
-typedef struct PlanMeasured {
-    double memory, step_seconds, tokens_per_second; // 0: not known
-} PlanMeasured;
+// "memory predicted 12.3 GiB measured 12.3 GiB error +0.0 %" and so on, one line each, for the end of a run.
 void plan_outcome_text(const PlanPrediction *prediction, const PlanMeasured *measured, TextBuffer *out);

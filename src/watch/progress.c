@@ -106,10 +106,10 @@ void progress_step(Progress *progress, const MetricsStep *step) {
     text_buffer_free(&line);
 }
 
-void progress_eval(Progress *progress, const MetricsEval *eval) {
+void progress_evaluation(Progress *progress, int64_t step, const Evaluation *evaluation) {
     progress_say(progress, "step %lld  validation loss %.4f  perplexity %.2f  (%s, %lld targets, %.1fs)",
-                 (long long)eval->step, eval->loss, eval->perplexity, eval->full ? "all data" : "fixed subset",
-                 (long long)eval->targets, eval->seconds);
+                 (long long)step, evaluation->loss, evaluation->perplexity,
+                 evaluation->full ? "all data" : "fixed subset", (long long)evaluation->targets, evaluation->seconds);
 }
 
 void progress_say(Progress *progress, const char *format, ...) {

@@ -23,7 +23,7 @@ typedef struct Progress {
 ProgressMode progress_mode(const char *name); // "auto", "live", "plain", "off"
 void progress_begin(Progress *progress);
 void progress_step(Progress *progress, const MetricsStep *step);
-void progress_eval(Progress *progress, const MetricsEval *eval);
+void progress_evaluation(Progress *progress, int64_t step, const Evaluation *evaluation);
 // A message between steps that does not tear the live line.
 void progress_say(Progress *progress, const char *format, ...) __attribute__((format(printf, 2, 3)));
 

@@ -177,6 +177,8 @@ static void a_slip_finds_the_nearest_name(void **state) {
     assert_string_equal(text_nearest("Grad_Accum", known, 4), "grad_accum");
     assert_string_equal(text_nearest("seqlen", known, 4), "seq_len");
     assert_null(text_nearest("tokenizer", known, 4));
+    assert_string_equal(text_nearest("steps", (const char *const[]){"stop"}, 1), "stop"); // two changes of five letters
+    assert_null(text_nearest("steps", (const char *const[]){"slop"}, 1));                 // three: another word
     assert_null(text_nearest("x", known, 0));
     char longer[200];
     memset(longer, 'a', sizeof longer - 1);

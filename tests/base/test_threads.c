@@ -124,6 +124,33 @@ static void a_loop_inside_a_loop_runs_in_place(void **state) {
     }
 }
 
+// Every worker takes one of the outer items, since each waits until all are taken: no machine is too busy for that.
+typedef struct Gathered {
+    Nested nested;
+    pthread_barrier_t barrier;
+    atomic_int workers; // a bit for each
+} Gathered;
+
+static void gathered_task(void *context, int64_t begin, int64_t end, int worker) {
+    Gathered *gathered = context;
+    pthread_barrier_wait(&gathered->barrier);
+    atomic_fetch_or(&gathered->workers, 1 << worker);
+    outer_task(&gathered->nested, begin, end, worker);
+}
+
+static void the_inner_loop_has_the_number_of_its_own_worker(void **state) {
+    (void)state;
+    enum { WORKERS = 4 };
+    threads_set(WORKERS);
+    atomic_int total = 0;
+    Gathered gathered = {.nested.total = &total};
+    pthread_barrier_init(&gathered.barrier, NULL, WORKERS);
+    threads_for(WORKERS, 1, gathered_task, &gathered);
+    pthread_barrier_destroy(&gathered.barrier);
+    assert_int_equal(gathered.workers, (1 << WORKERS) - 1);
+    assert_int_equal(gathered.nested.moved, 0);
+}
+
 static void *outside_caller(void *argument) {
     atomic_int *total = argument;
     for (int i = 0; i < 300; i++)
@@ -195,6 +222,7 @@ int main(void) {
         cmocka_unit_test(every_item_is_handled_once_in_fixed_chunks),
         cmocka_unit_test(results_are_bit_identical_on_any_number_of_threads),
         cmocka_unit_test(a_loop_inside_a_loop_runs_in_place),
+        cmocka_unit_test(the_inner_loop_has_the_number_of_its_own_worker),
         cmocka_unit_test(two_outside_threads_may_loop_at_once),
         cmocka_unit_test(one_loop_sees_what_the_last_one_wrote),
         cmocka_unit_test(the_number_of_threads_can_change_between_loops),

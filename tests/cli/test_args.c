@@ -91,6 +91,7 @@ static void wrong_requests_are_usage_errors_that_say_what_to_do(void **state) {
         {{"--sek"}, "unknown option --sek\n  hint: did you mean --seq?"},
         {{"--what-is-this"}, "unknown option --what-is-this\n  hint: usage: hearth test"},
         {{"-x"}, "unknown option -x"},
+        {{"--se", "5"}, "unknown option --se"}, // options are not shortened
         {{"--seq"}, "--seq needs a value (S)"},
         {{"--seq", "many"}, "--seq takes a whole number, not \"many\""},
         {{"--seq=1.5"}, "--seq takes a whole number, not \"1.5\""},

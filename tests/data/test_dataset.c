@@ -182,6 +182,16 @@ static void test_mix_with_a_bad_weight_is_refused(void **state) {
     assert_error(mix_open(&mix, temporary_file("bad.json", text, strlen(text)), "train", false), "weight");
 }
 
+static void test_mix_of_different_tokenizers_is_refused(void **state) {
+    (void)state;
+    const char *const folders[] = {temporary_path("of-one"), temporary_path("of-two")};
+    const double weights[] = {1, 1};
+    folder_make(folders[0], 1);
+    folder_make(folders[1], 2);
+    Mix mix;
+    assert_error(mix_join(&mix, folders, weights, 2, NULL), "different tokenizers");
+}
+
 static void test_only_finite_weights_above_zero_are_written(void **state) {
     (void)state;
     const char *const names[] = {"alone", "alone"};
@@ -203,6 +213,7 @@ int main(void) {
         cmocka_unit_test(test_far_samples_do_not_overflow),
         cmocka_unit_test(test_a_plain_dataset_is_a_mix_of_one),
         cmocka_unit_test(test_mix_with_a_bad_weight_is_refused),
+        cmocka_unit_test(test_mix_of_different_tokenizers_is_refused),
         cmocka_unit_test(test_only_finite_weights_above_zero_are_written),
     };
     return cmocka_run_group_tests(tests, temporary_make, temporary_remove);

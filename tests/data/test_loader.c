@@ -174,6 +174,66 @@ static void a_loader_started_later_gives_the_rest(void **state) {
     samples_close(&samples);
 }
 
+// A window needs one token behind it for its last target.
+static void tokens_for_whole_windows_only_make_one_less(void **state) {
+    (void)state;
+    enum { SEQ = 10 };
+    char *path = path_join(directory, "one.shard");
+    const char *paths[] = {path};
+    SamplesRequest request = {.paths = paths, .path_count = 1, .split = "train", .seq = SEQ};
+    Samples samples;
+    assert_ok(samples_open(&samples, &request));
+    assert_int_equal(samples.windows, 1000 / SEQ - 1);
+    samples_close(&samples);
+    free(path);
+}
+
+static void empty_documents_cost_no_target(void **state) {
+    (void)state;
+    enum { SEQ = 12 };
+    char *path = path_join(directory, "holes.shards");
+    assert_ok(dir_make(path));
+    char *file = path_join(path, "holes.shard");
+    ShardWriter *writer;
+    const uint32_t ids[] = {1, 2, 3, 4, 5, 6};
+    assert_ok(shard_writer_open(&writer, file, 60000, 77));
+    for (int i = 0; i < 60; i++)
+        assert_ok(shard_writer_add(writer, ids, (size_t)(i % 3 ? 0 : 6), 6));
+    assert_ok(shard_writer_close(writer, NULL));
+    const char *paths[] = {path};
+    SamplesRequest request = {.paths = paths, .path_count = 1, .split = "train", .seq = SEQ, .mask_documents = true};
+    Samples samples;
+    assert_ok(samples_open(&samples, &request));
+    int32_t inputs[SEQ], targets[SEQ], doc_start[SEQ];
+    int64_t sum = 0;
+    for (uint64_t i = 0; i < samples.windows; i++) {
+        int valid = samples_read(&samples, i, inputs, targets, doc_start);
+        assert_int_equal(valid, SEQ - 2); // six tokens a document: two ends in each window
+        sum += valid;
+    }
+    assert_int_equal(samples_targets(&samples, 0, samples.windows), sum);
+    samples_close(&samples);
+    status_free(dir_remove(path));
+    free(file);
+    free(path);
+}
+
+// Nothing happens between the calls here, so the caller is ahead of the thread for most of the batches.
+static void waiting_for_a_batch_is_counted(void **state) {
+    (void)state;
+    enum { SEQ = 1000, MICRO = 32 };
+    Samples samples;
+    open_samples(&samples, SEQ, true, 8);
+    Loader *loader;
+    double waited = 0;
+    assert_ok(loader_start(&loader, &samples, MICRO, 0, 1, 1, 0));
+    for (int i = 0; i < 200; i++)
+        loader_next(loader, &waited);
+    loader_stop(loader);
+    assert_true(waited > 0);
+    samples_close(&samples);
+}
+
 static void weights_set_the_shares(void **state) {
     (void)state;
     enum { SEQ = 16 };
@@ -222,6 +282,9 @@ int main(void) {
         cmocka_unit_test(masking_cuts_at_document_ends),
         cmocka_unit_test(the_order_does_not_depend_on_the_number_of_ranks),
         cmocka_unit_test(a_loader_started_later_gives_the_rest),
+        cmocka_unit_test(tokens_for_whole_windows_only_make_one_less),
+        cmocka_unit_test(empty_documents_cost_no_target),
+        cmocka_unit_test(waiting_for_a_batch_is_counted),
         cmocka_unit_test(weights_set_the_shares),
         cmocka_unit_test(globs_name_many_shards),
     };

@@ -1,4 +1,5 @@
 // Parquet: every layout of pages gives the same rows, and no file can make the reader crash or ask for absurd memory.
+#include "data/parquet_values.h"
 #include "data/pull_sha256.h"
 #include "data/reader.h"
 #include "parquet_build.h"
@@ -175,6 +176,20 @@ static void test_many_values_cross_delta_blocks(void **state) {
             text_buffer_free(&expected);
         }
     }
+}
+
+static void test_repeated_values_may_be_wider_than_a_byte(void **state) {
+    (void)state;
+    const uint8_t bytes[] = {3 << 1, 0x34, 0x12, 2 << 1, 0xff, 0x1f};
+    const uint32_t expected[] = {0x1234, 0x1234, 0x1234, 0x1fff, 0x1fff};
+    RleDecoder rle;
+    uint32_t value;
+    assert_true(rle_start(&rle, (ByteSpan){bytes, bytes + sizeof bytes}, 13));
+    for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
+        assert_true(rle_next(&rle, &value));
+        assert_int_equal(value, expected[i]);
+    }
+    assert_false(rle_next(&rle, &value));
 }
 
 static void test_files_without_rows_are_empty(void **state) {
@@ -516,6 +531,7 @@ int main(void) {
         cmocka_unit_test(test_page_of_nulls_only_is_read),
         cmocka_unit_test(test_page_headers_may_be_very_long),
         cmocka_unit_test(test_many_values_cross_delta_blocks),
+        cmocka_unit_test(test_repeated_values_may_be_wider_than_a_byte),
         cmocka_unit_test(test_files_without_rows_are_empty),
         cmocka_unit_test(test_checksums_of_pages_are_kept),
         cmocka_unit_test(test_unknown_codec_is_refused_by_its_name),

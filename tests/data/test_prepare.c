@@ -12,10 +12,14 @@
 #define END_OF_TEXT 256 // of the built-in byte tokenizer
 
 // `count` documents of 20 to 420 bytes, each with its number; every tenth is a copy of one before.
+static int corpus_id(int i) {
+    return i % 10 == 9 ? i / 2 - (i / 2) % 10 : i; // a multiple of ten: never itself a copy
+}
+
 static const char *corpus(const char *name, int count) {
     TextBuffer lines = {0};
     for (int i = 0; i < count; i++) {
-        int id = i % 10 == 9 ? i / 2 - (i / 2) % 10 : i; // a multiple of ten: never itself a copy
+        int id = corpus_id(i);
         int filler = 10 + id * 7919 % 400;
         text_buffer_format(&lines, "{\"score\":%d.5,\"text\":\"document %06d ", id % 5, id);
         for (int k = 0; k < filler; k++)
@@ -285,16 +289,50 @@ static void test_filters_leave_out_and_count(void **state) {
     options.min_chars = 50;
     options.max_chars = 300;
     assert_ok(prepare_run(&options));
-    size_t count;
+    size_t count, kept = 0, low = 0;
     int *numbers = numbers_of(options.output, "train", &count);
     for (size_t i = 0; i < count; i++) {
         int chars = 16 + 10 + numbers[i] * 7919 % 400;
         assert_true(numbers[i] % 5 >= 2 && chars >= 50 && chars <= 300);
     }
-    assert_int_equal(count_figure(options.output, "below_min_score") + count_figure(options.output, "outside_length") +
-                         (int64_t)count,
-                     1000);
+    for (int i = 0; i < 1000; i++) { // 50 and 300 are among them
+        int id = corpus_id(i), chars = 16 + 10 + id * 7919 % 400;
+        low += id % 5 < 2;
+        kept += id % 5 >= 2 && chars >= 50 && chars <= 300;
+    }
+    assert_int_equal(count, kept);
+    assert_int_equal(count_figure(options.output, "below_min_score"), low);
+    assert_int_equal(count_figure(options.output, "outside_length"), 1000 - low - kept);
     free(numbers);
+}
+
+static void test_length_limits_count_characters(void **state) {
+    (void)state;
+    const char *lines = "{\"text\":\"\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\"}\n" // 3 characters in 9 bytes
+                        "{\"text\":\"abcd\"}\n{\"text\":\"ab\"}\n{\"text\":\"abc\"}\n";
+    const char *input = temporary_file("characters.jsonl", lines, strlen(lines));
+    PrepareOptions options = options_for(&input, temporary_path("characters"));
+    options.min_chars = options.max_chars = 3;
+    assert_ok(prepare_run(&options));
+    assert_int_equal(split_figure(options.output, "train", "documents"), 2);
+    assert_int_equal(split_figure(options.output, "train", "text_bytes"), 9 + 3);
+}
+
+static void test_no_shard_is_larger_than_asked(void **state) {
+    (void)state;
+    const char *input = corpus("shards.jsonl", 1000);
+    PrepareOptions options = options_for(&input, temporary_path("shards"));
+    options.shard_tokens = 5000;
+    assert_ok(prepare_run(&options));
+    Dataset dataset;
+    assert_ok(dataset_open(&dataset, options.output, "train", false));
+    assert_true(dataset.shard_count > 10);
+    for (size_t i = 0; i < dataset.shard_count; i++) {
+        uint64_t tokens = dataset.shards[i].header->token_count, longest = 26 + 399 + 1;
+        assert_true(tokens <= 5000);
+        if (i + 1 < dataset.shard_count) assert_true(tokens + longest > 5000); // and none ends without need
+    }
+    dataset_close(&dataset);
 }
 
 static void test_too_small_an_input_gives_what_there_is(void **state) {
@@ -654,6 +692,21 @@ static void test_set_of_hashes_stays_exact_when_it_goes_to_disk(void **state) {
     assert_false(file_exists(temporary_path("dedup-0.run")));
 }
 
+// Hashes of texts are even, so a run is mostly searched with one look; these are not, and need many.
+static void test_uneven_hashes_are_found_in_a_run(void **state) {
+    (void)state;
+    enum { COUNT = 3000 };
+    DedupSet *set = dedup_new(temporary_folder, COUNT);
+    for (int round = 0; round < 2; round++) {
+        for (uint64_t i = 0; i < COUNT; i++) {
+            bool added;
+            assert_ok(dedup_insert(set, (DocumentHash){i < COUNT / 2 ? i : UINT64_MAX - i, i + 1}, &added));
+            if (added != (round == 0)) fail_msg("hash %llu", (unsigned long long)i);
+        }
+    }
+    dedup_free(set);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_without_targets_every_document_is_there_once),
@@ -665,6 +718,8 @@ int main(void) {
         cmocka_unit_test(test_order_is_shuffled_and_follows_the_seed),
         cmocka_unit_test(test_dedup_keeps_one_of_each),
         cmocka_unit_test(test_filters_leave_out_and_count),
+        cmocka_unit_test(test_length_limits_count_characters),
+        cmocka_unit_test(test_no_shard_is_larger_than_asked),
         cmocka_unit_test(test_too_small_an_input_gives_what_there_is),
         cmocka_unit_test(test_special_tokens_in_the_text_stay_text),
         cmocka_unit_test(test_finished_work_is_not_done_again),
@@ -683,6 +738,7 @@ int main(void) {
         cmocka_unit_test(test_tokenizer_is_kept_beside_the_dataset),
         cmocka_unit_test(test_tokenizer_of_somebody_else_is_not_replaced),
         cmocka_unit_test(test_set_of_hashes_stays_exact_when_it_goes_to_disk),
+        cmocka_unit_test(test_uneven_hashes_are_found_in_a_run),
     };
     return cmocka_run_group_tests(tests, temporary_make, temporary_remove);
 }

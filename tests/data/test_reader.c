@@ -1,7 +1,6 @@
 // Readers of text and JSONL, plain and compressed: every document once, bad input named by place.
 #include "data/reader.h"
 #include "data/reader_jsonl.h"
-#include "data/reader_utf8.h"
 #include "temporary.h"
 
 #include <zlib.h>
@@ -223,31 +222,6 @@ static void test_malformed_text_is_refused_with_its_byte(void **state) {
     assert_refused(file("latin.txt", "caf\xe9"), &options, "malformed UTF-8 at byte 3");
 }
 
-static void test_utf8_is_checked_to_the_last_rule(void **state) {
-    (void)state;
-    static const struct {
-        const char *text;
-        size_t invalid;
-    } cases[] = {
-        {"plain ascii, more than sixteen bytes of it", 42},
-        {"\xc3\xa9", 2},
-        {"\xed\x9f\xbf", 3},
-        {"\xee\x80\x80", 3},
-        {"\xf4\x8f\xbf\xbf", 4},
-        {"\xf4\x90\x80\x80", 0},
-        {"\xed\xa0\x80", 0},
-        {"\xe0\x9f\xbf", 0},
-        {"\xf0\x8f\xbf\xbf", 0},
-        {"\xc1\xbf", 0},
-        {"\x80", 0},
-        {"a\xc3", 1},
-        {"0123456789abcdef\xff", 16},
-        {"012345678901234\xc3\xa9", 17},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
-        assert_int_equal(utf8_first_invalid(cases[i].text, strlen(cases[i].text)), cases[i].invalid);
-}
-
 // --- compressed files -----------------------------------------------------------------------------------------------
 
 static const char *gzip_file(const char *name, const char *text, size_t size) {
@@ -445,6 +419,9 @@ static void test_seek_goes_on_where_reading_stopped(void **state) {
         for (size_t i = 0; i < stop; i++)
             assert_ok(reader_next(reader, &document, &more));
         ReaderPosition position = reader_position(reader);
+        static const ReaderPosition expected[] = {{0, 0}, {0, 1}, {0, 3}, {0, 5}, {1, 1}, {1, 2}};
+        assert_int_equal(position.file, expected[stop].file); // bad records and nulls count
+        assert_int_equal(position.record, expected[stop].record);
         reader_close(reader);
         assert_ok(reader_open(&reader, &options, inputs, 2));
         assert_ok(reader_seek(reader, position));
@@ -500,7 +477,6 @@ int main(void) {
         cmocka_unit_test(test_text_file_is_one_document),
         cmocka_unit_test(test_lines_option_makes_a_document_a_line),
         cmocka_unit_test(test_malformed_text_is_refused_with_its_byte),
-        cmocka_unit_test(test_utf8_is_checked_to_the_last_rule),
         cmocka_unit_test(test_compressed_lines_read_like_plain_ones),
         cmocka_unit_test(test_members_and_frames_may_follow_each_other),
         cmocka_unit_test(test_damaged_compressed_files_are_refused),

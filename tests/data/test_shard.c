@@ -157,6 +157,23 @@ static void test_hostile_headers_are_refused(void **state) {
     }
 }
 
+// 2^63 more tokens of two bytes leave the sum of the sizes as it was.
+static void test_count_that_wraps_around_is_refused(void **state) {
+    (void)state;
+    const char *path = temporary_path("sound.shard");
+    shard_make(path, 300);
+    char *bytes;
+    size_t size;
+    assert_ok(file_read(&bytes, &size, path));
+    ShardHeader *header = (ShardHeader *)bytes;
+    header->token_count += (uint64_t)1 << 63;
+    ((uint64_t *)(bytes + size))[-1] = header->token_count;
+    header_sign(bytes);
+    Shard shard;
+    assert_error(shard_open(&shard, temporary_file("wrapped.shard", bytes, size), false), "not what its header counts");
+    free(bytes);
+}
+
 static void test_index_that_goes_backwards_is_refused(void **state) {
     (void)state;
     const char *path = temporary_path("sound.shard");
@@ -181,6 +198,7 @@ int main(void) {
         cmocka_unit_test(test_token_outside_the_vocabulary_is_refused),
         cmocka_unit_test(test_any_changed_byte_is_noticed),
         cmocka_unit_test(test_hostile_headers_are_refused),
+        cmocka_unit_test(test_count_that_wraps_around_is_refused),
         cmocka_unit_test(test_index_that_goes_backwards_is_refused),
     };
     return cmocka_run_group_tests(tests, temporary_make, temporary_remove);

@@ -17,7 +17,7 @@ static json_t *small_json(void) {
     json_t *vocab = json_object();
     for (int byte = 0; byte < 256; byte++) {
         uint8_t text[5] = {0};
-        unicode_encode(vocab_byte_char((uint8_t)byte), text);
+        utf8_put(vocab_byte_char((uint8_t)byte), text);
         json_object_set_new(vocab, (char *)text, json_integer(byte));
     }
     json_object_set_new(vocab, "ab", json_integer(256));
@@ -432,6 +432,21 @@ static void a_space_is_put_before_pieces_when_asked(void **unused) {
     assert_small("pre_tokenizer", "{\"type\":\"ByteLevel\",\"add_prefix_space\":true}", "ab ab", "258 258");
 }
 
+static void the_template_stands_around_the_text(void **unused) {
+    (void)unused;
+    json_t *root = small_json();
+    json_set_text(root, "post_processor",
+                  "{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"<s>\"}},"
+                  "{\"Sequence\":{\"id\":\"A\"}},{\"SpecialToken\":{\"id\":\"</s>\"}}],"
+                  "\"special_tokens\":{\"<s>\":{\"ids\":[1,2]},\"</s>\":{\"ids\":[3]}}}");
+    Tokenizer *tokenizer;
+    assert_ok(load_json(&tokenizer, root));
+    assert_ids(tokenizer, "ab", TOKENIZER_ADD_SPECIAL, "1 2 256 3");
+    assert_ids(tokenizer, "", TOKENIZER_ADD_SPECIAL, "1 2 3");
+    assert_ids(tokenizer, "ab", 0, "256");
+    tokenizer_free(tokenizer);
+}
+
 static void ignore_merges_takes_whole_words_of_the_vocabulary(void **unused) {
     (void)unused;
     for (int ignore = 0; ignore < 2; ignore++) {
@@ -524,6 +539,7 @@ int main(void) {
         cmocka_unit_test(split_behaviors_cut_as_hf_tokenizers_cuts),
         cmocka_unit_test(stages_after_byte_level_see_the_characters_of_bytes),
         cmocka_unit_test(a_space_is_put_before_pieces_when_asked),
+        cmocka_unit_test(the_template_stands_around_the_text),
         cmocka_unit_test(ignore_merges_takes_whole_words_of_the_vocabulary),
         cmocka_unit_test(what_is_not_supported_is_refused_by_name),
         cmocka_unit_test(a_torn_file_is_refused),

@@ -3,6 +3,7 @@
 
 #include "infer/export.h"
 #include "infer/loaded.h"
+#include "train/checkpoint.h"
 #include "train/evaluate.h"
 #include "train/run.h"
 #include "train/trainer.h"
@@ -35,7 +36,7 @@ static double loss_of(const char *path) {
     SamplesRequest wanted = {.paths = paths, .path_count = 1, .split = "val", .seq = 32};
     Loaded loaded;
     Samples samples;
-    MetricsEval eval;
+    Evaluation eval;
     assert_ok(samples_open(&samples, &wanted));
     assert_ok(loaded_open(&loaded, &request));
     assert_ok(evaluate_samples(loaded.model, &samples, 16, &eval));
@@ -53,6 +54,23 @@ static void an_exported_model_has_the_same_loss(void **state) {
     assert_error(export_hf(run, NULL, out, DTYPE_F32, NULL), "already");
     free(run);
     free(out);
+}
+
+// Readers stop at the token that ended documents in training.
+static void an_exported_run_names_its_end_of_text(void **state) {
+    (void)state;
+    char *run = path_join(directory, "run"), *out = path_join(directory, "hf-eos"), *source = NULL;
+    assert_ok(export_hf(run, NULL, out, DTYPE_F32, &source));
+    char *expected = path_join(run, "checkpoints/step-8");
+    assert_string_equal(source, expected);
+    ModelConfig config;
+    Tokenizer *bytes;
+    assert_ok(model_config_read(&config, out));
+    assert_ok(tokenizer_load(&bytes, "bytes"));
+    assert_true(config.eos >= 0);
+    assert_int_equal(config.eos, tokenizer_end_of_text(bytes));
+    tokenizer_free(bytes);
+    free(expected), free(source), free(out), free(run);
 }
 
 static void what_fp16_cannot_hold_is_refused(void **state) {
@@ -105,6 +123,82 @@ static void training_goes_on_from_an_imported_model(void **state) {
     free(text);
     free(out);
     free(run);
+}
+
+// Halves between two bf16 values, of both kinds: the lower neighbour even, and odd.
+static void write_ties(Model *model) {
+    for (int i = 0; i < model->layout.param_count; i++) {
+        const LayoutParam *param = &model->layout.params[i];
+        float *host = xmalloc((size_t)param->count * sizeof *host);
+        model_read_param(model, param, MODEL_WEIGHTS, host);
+        for (int64_t k = 0; k < param->count; k++) {
+            uint32_t bits;
+            memcpy(&bits, &host[k], sizeof bits);
+            bits = (bits & 0xfffe0000u) | (k & 1 ? 0x18000u : 0x8000u);
+            memcpy(&host[k], &bits, sizeof bits);
+        }
+        model_write_param(model, param, MODEL_WEIGHTS, host);
+        free(host);
+    }
+}
+
+static void assert_loads_what_training_computes_with(const char *precision) {
+    char *path = tiny_config(directory, "ties.toml", 4, ""), *run = text_format("%s/ties-%s", directory, precision);
+    char *folder = path_join(run, "checkpoints"), *set = text_format("train.precision=%s", precision);
+    const char *const sets[] = {set};
+    Config config;
+    Trainer trainer;
+    CheckpointWriter *writer;
+    Loaded loaded;
+    assert_ok(config_read(&config, path, sets, 1));
+    assert_ok(trainer_open(&trainer, &config));
+    write_ties(trainer.model);
+    CheckpointPolicy policy = {.keep_last = 1};
+    assert_ok(checkpoint_writer_open(&writer, folder, &trainer.model->layout, &policy, 0, 1));
+    assert_ok(checkpoint_save(writer, trainer.model, 1, trainer_state(&trainer)));
+    checkpoint_writer_close(writer);
+    LoadedRequest request = {.path = run, .tokenizer = "bytes", .device = "cpu", .precision = "bf16", .seq = 32};
+    assert_ok(loaded_open(&loaded, &request));
+    ModelSnapshot trained = {0}, opened = {0};
+    assert_ok(model_snapshot(trainer.model, &trained, false));
+    assert_ok(model_snapshot(loaded.model, &opened, false));
+    assert_memory_equal(trained.weights, opened.weights, (size_t)trainer.model->layout.element_count * 2);
+    model_snapshot_free(&trained);
+    model_snapshot_free(&opened);
+    loaded_close(&loaded);
+    trainer_close(&trainer);
+    config_free(&config);
+    free(set), free(folder), free(run), free(path);
+}
+
+// `hearth eval` in bf16 gives the validation loss of the run only with the very weights that it computed with.
+static void bf16_weights_are_loaded_as_training_has_them(void **state) {
+    (void)state;
+    assert_loads_what_training_computes_with("bf16");
+    assert_loads_what_training_computes_with("bf16-pure"); // exact in bf16: nothing to round
+}
+
+static void the_best_checkpoint_is_the_one_with_the_lowest_validation_loss(void **state) {
+    (void)state;
+    static const char *const losses[] = {"null", "2.5", "1.5", "1.75"};
+    char *folder = path_join(directory, "scored/checkpoints");
+    int64_t best = 0;
+    for (int i = 0; i < 4; i++) {
+        char *step = text_format("%s/step-%d", folder, 10 * i), *file = path_join(step, "state.json");
+        char *text = text_format("{\"val_loss\": %s}", losses[i]);
+        assert_ok(dir_make(step));
+        assert_ok(file_write_atomic(file, text, strlen(text)));
+        if (i == 0) {
+            assert_ok(checkpoint_best(folder, &best));
+            assert_int_equal(best, -1);
+        }
+        free(text), free(file), free(step);
+    }
+    assert_ok(checkpoint_best(folder, &best));
+    assert_int_equal(best, 20);
+    char *run = path_join(directory, "run"), *source;
+    assert_error(loaded_source(run, "best", &source), "has a validation loss to be the best by");
+    free(run), free(folder);
 }
 
 static void a_checkpoint_can_be_named(void **state) {
@@ -189,9 +283,12 @@ static void no_tokenizer_is_guessed_when_the_data_is_gone(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_exported_model_has_the_same_loss),
+        cmocka_unit_test(an_exported_run_names_its_end_of_text),
         cmocka_unit_test(what_fp16_cannot_hold_is_refused),
         cmocka_unit_test(a_bf16_export_is_close),
         cmocka_unit_test(training_goes_on_from_an_imported_model),
+        cmocka_unit_test(bf16_weights_are_loaded_as_training_has_them),
+        cmocka_unit_test(the_best_checkpoint_is_the_one_with_the_lowest_validation_loss),
         cmocka_unit_test(a_checkpoint_can_be_named),
         cmocka_unit_test(only_a_run_or_its_checkpoint_has_a_run_config),
         cmocka_unit_test(the_byte_tokenizer_is_taken_when_the_run_names_it),

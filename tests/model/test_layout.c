@@ -237,6 +237,75 @@ static void test_slices_of_all_ranks_cover_every_tensor(void **state) {
         }
 }
 
+// What a rank writes into a checkpoint: owned elements of the slices that are its own.
+static void add_written(const Layout *layout, const LayoutParam *param) {
+    int64_t first, count;
+    layout_owned(layout, param, &first, &count);
+    for (int k = 0; k < layout_slice_count(layout, param); k++) {
+        LayoutSlice slice = layout_slice(layout, param, k);
+        Cover *cover = cover_of(&slice);
+        if (!layout_slice_owner(layout, param, k)) continue;
+        for (int64_t i = 0; i < slice.count; i++) {
+            int64_t row = i / slice.cols, col = i % slice.cols, place = slice.at + row * slice.stride + col;
+            if (place >= first && place < first + count)
+                cover->times[(slice.row + row) * cover->cols + slice.col + col]++;
+        }
+    }
+}
+
+static void check_written(LayoutRequest request) {
+    const Mesh *mesh = &request.mesh;
+    int64_t whole = model_parameters(&request.config).total, elements = 0;
+    cover_count = 0;
+    for (int64_t rank = 0; rank < mesh_ranks(mesh); rank++) {
+        int copy;
+        Layout layout;
+        request.tp_rank = (int)(rank % mesh->tp);
+        request.dp_rank = (int)(rank / mesh->tp % mesh_data_ranks(mesh));
+        request.stage = (int)(rank / mesh->tp / mesh_data_ranks(mesh));
+        mesh_expert_place(mesh, request.dp_rank, request.tp_rank, &request.ep_rank, &request.etp_rank, &copy);
+        assert_ok(layout_build(&layout, &request));
+        for (int i = 0; i < layout.param_count; i++)
+            add_written(&layout, &layout.params[i]);
+        layout_free(&layout);
+    }
+    for (int i = 0; i < cover_count; i++) {
+        for (int64_t k = 0; k < covers[i].rows * covers[i].cols; k++)
+            if (covers[i].times[k] != 1)
+                fail_msg("dp %d tp %d pp %d ep %d cp %d etp %d zero %d: %s element %lld is written %d times", mesh->dp,
+                         mesh->tp, mesh->pp, mesh->ep, mesh->cp, mesh->etp, mesh->zero, covers[i].name, (long long)k,
+                         covers[i].times[k]);
+        elements += covers[i].rows * covers[i].cols;
+        free(covers[i].times);
+    }
+    assert_int_equal(elements, whole);
+}
+
+static void test_every_element_is_written_by_one_rank(void **state) {
+    (void)state;
+    for (int which = 0; which < SMALL_COUNT; which++) {
+        LayoutRequest request = small_request((SmallModel)which);
+        request.seq = 24;
+        // Every product of these degrees that the model can be cut into.
+        static const int dps[] = {1, 2, 3, 5}, tps[] = {1, 2, 6}, eps[] = {1, 5}, etps[] = {1, 2, 3};
+        for (int i = 0; i < 4 * 3 * 3 * 2 * 3 * 2 * 4; i++) {
+            int rest = i;
+            request.mesh = MESH_SINGLE;
+            request.mesh.zero = rest % 4, rest /= 4;
+            request.mesh.dp = dps[rest % 4], rest /= 4;
+            request.mesh.tp = tps[rest % 3], rest /= 3;
+            request.mesh.pp = 1 + rest % 3, rest /= 3;
+            request.mesh.ep = eps[rest % 2], rest /= 2;
+            request.mesh.etp = etps[rest % 3], rest /= 3;
+            request.mesh.cp = 1 + rest;
+            if (!request.config.experts && request.mesh.ep * request.mesh.etp > 1) continue;
+            if (mesh_data_ranks(&request.mesh) * request.mesh.tp % (request.mesh.ep * request.mesh.etp)) continue;
+            if (request.mesh.cp > 1 && (request.mesh.dp > 2 || request.mesh.zero % 3)) continue; // cp is as dp here
+            check_written(request);
+        }
+    }
+}
+
 static void test_pipeline_stages_cover_all_layers_once(void **state) {
     (void)state;
     for (int layers = 1; layers <= 126; layers++) {
@@ -336,6 +405,7 @@ int main(void) {
         cmocka_unit_test(test_one_rank_has_nobody_to_shard_with),
         cmocka_unit_test(test_tensor_parallel_ranks_hold_their_share),
         cmocka_unit_test(test_slices_of_all_ranks_cover_every_tensor),
+        cmocka_unit_test(test_every_element_is_written_by_one_rank),
         cmocka_unit_test(test_pipeline_stages_cover_all_layers_once),
         cmocka_unit_test(test_expert_parallel_ranks_hold_their_experts),
         cmocka_unit_test(test_impossible_requests_are_refused),

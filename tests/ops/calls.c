@@ -19,6 +19,14 @@ static Tensor ints(void *data, int64_t rows, int64_t cols, const char *name) {
     return typed(data, DTYPE_I32, rows, cols, name);
 }
 
+void call_zero(Ops *ops, void **p, const CallSizes *s) {
+    ops->zero(ops, stored(p[0], s, s->rows, s->dim, "out"));
+}
+
+void call_add(Ops *ops, void **p, const CallSizes *s) { // out in
+    ops->add(ops, tensor_make(p[0], s->dtype, 1, s->count, "out"), tensor_make(p[1], s->dtype, 1, s->count, "in"));
+}
+
 void call_sum_f32(Ops *ops, void **p, const CallSizes *s) {
     ops->sum_f32(ops, floats(p[0], 1, 1, "out"), floats(p[1], 1, s->count, "in"), s->flag);
 }
@@ -50,12 +58,12 @@ void call_linear_backward_weight(Ops *ops, void **p, const CallSizes *s) { // dw
 
 void call_embedding_forward(Ops *ops, void **p, const CallSizes *s) { // out ids weight
     ops->embedding_forward(ops, stored(p[0], s, s->rows, s->dim, "out"), ints(p[1], s->rows, 1, "ids"),
-                           stored(p[2], s, s->vocab, s->dim, "weight"));
+                           stored(p[2], s, s->vocab, s->dim, "weight"), s->first);
 }
 
 void call_embedding_backward(Ops *ops, void **p, const CallSizes *s) { // dweight dout ids
     ops->embedding_backward(ops, floats(p[0], s->vocab, s->dim, "dweight"), stored(p[1], s, s->rows, s->dim, "dout"),
-                            ints(p[2], s->rows, 1, "ids"));
+                            ints(p[2], s->rows, 1, "ids"), s->first);
 }
 
 void call_add_rmsnorm_forward(Ops *ops, void **p, const CallSizes *s) { // out sum rstd residual branch weight
@@ -212,6 +220,18 @@ void call_linear_swiglu_backward(Ops *ops, void **p, const CallSizes *s) { // dg
 void call_cross_entropy(Ops *ops, void **p, const CallSizes *s) { // losses logits targets scale
     ops->cross_entropy(ops, floats(p[0], s->rows, 1, "losses"), stored(p[1], s, s->rows, s->vocab, "logits"),
                        ints(p[2], s->rows, 1, "targets"), floats(p[3], 1, 1, "scale"));
+}
+
+void call_cross_entropy_stats(Ops *ops, void **p, const CallSizes *s) { // stats logits targets
+    ops->cross_entropy_stats(ops, floats(p[0], s->rows, SPLIT_STATS, "stats"),
+                             stored(p[1], s, s->rows, s->dim, "logits"), ints(p[2], s->rows, 1, "targets"), s->first,
+                             s->vocab);
+}
+
+void call_cross_entropy_apply(Ops *ops, void **p, const CallSizes *s) { // losses logits targets stats scale
+    ops->cross_entropy_apply(ops, floats(p[0], s->rows, 1, "losses"), stored(p[1], s, s->rows, s->dim, "logits"),
+                             ints(p[2], s->rows, 1, "targets"), floats(p[3], s->ranks * s->rows, SPLIT_STATS, "stats"),
+                             floats(p[4], 1, 1, "scale"), s->first, s->vocab);
 }
 
 // ---- experts --------------------------------------------------------------------------------------------------------

@@ -222,50 +222,12 @@ void positive(float *values, int64_t count) {
 
 // ---- the program ---------------------------------------------------------------------------------------------------
 
-#define OP(name) \
-    { #name, sweep_##name }
+#define OPS_LIST_ROW(id, function, category) {#function, sweep_##function},
 static const struct {
     const char *name;
     Sweep *sweep;
-} OPS[] = {
-    OP(sum_f32),
-    OP(linear_forward),
-    OP(linear_backward_input),
-    OP(linear_backward_weight),
-    OP(embedding_forward),
-    OP(embedding_backward),
-    OP(add_rmsnorm_forward),
-    OP(add_rmsnorm_backward),
-    OP(qk_rope_forward),
-    OP(qk_rope_backward),
-    OP(linear_rope_forward),
-    OP(attention_forward),
-    OP(attention_backward),
-    OP(attention_cached),
-    OP(swiglu_forward),
-    OP(swiglu_backward),
-    OP(swiglu_packed_forward),
-    OP(swiglu_packed_backward),
-    OP(linear_swiglu_forward),
-    OP(linear_swiglu_backward),
-    OP(cross_entropy),
-    OP(moe_router_forward),
-    OP(moe_router_backward),
-    OP(moe_route_forward),
-    OP(moe_route_backward),
-    OP(moe_balance),
-    OP(moe_add_counts),
-    OP(moe_load_stats),
-    OP(moe_bias_update),
-    OP(moe_gather),
-    OP(moe_sum),
-    OP(grouped_linear_forward),
-    OP(grouped_linear_backward_input),
-    OP(grouped_linear_backward_weight),
-    OP(norm_f32),
-    OP(guard),
-    OP(adamw),
-};
+} OPS[] = {OPS_TENSOR_LIST(OPS_LIST_ROW)};
+#undef OPS_LIST_ROW
 
 static int compare_all(Ops *cuda, const char *only, int every, bool small) {
     Ops *cpu = NULL;

@@ -68,12 +68,6 @@ void check(Compare *run, Case *c, OpCall *call, const char *format, ...) __attri
              dtype##_once = NULL)
 
 typedef void Sweep(Compare *run);
-Sweep sweep_sum_f32, sweep_linear_forward, sweep_linear_backward_input, sweep_linear_backward_weight,
-    sweep_embedding_forward, sweep_embedding_backward, sweep_add_rmsnorm_forward, sweep_add_rmsnorm_backward,
-    sweep_qk_rope_forward, sweep_qk_rope_backward, sweep_linear_rope_forward, sweep_attention_forward,
-    sweep_attention_backward, sweep_attention_cached, sweep_swiglu_forward, sweep_swiglu_backward,
-    sweep_swiglu_packed_forward, sweep_swiglu_packed_backward, sweep_linear_swiglu_forward,
-    sweep_linear_swiglu_backward, sweep_cross_entropy, sweep_moe_router_forward, sweep_moe_router_backward,
-    sweep_moe_route_forward, sweep_moe_route_backward, sweep_moe_balance, sweep_moe_add_counts, sweep_moe_load_stats,
-    sweep_moe_bias_update, sweep_moe_gather, sweep_moe_sum, sweep_grouped_linear_forward,
-    sweep_grouped_linear_backward_input, sweep_grouped_linear_backward_weight, sweep_norm_f32, sweep_guard, sweep_adamw;
+#define OPS_LIST_SWEEP(id, function, category) Sweep sweep_##function;
+OPS_TENSOR_LIST(OPS_LIST_SWEEP)
+#undef OPS_LIST_SWEEP

@@ -97,8 +97,8 @@ static void embedding_matches_float64(void **state) {
         Values dout = values_normal(dtype, rows * dim, 1, 0), dweight = values_normal(DTYPE_F32, vocab * dim, 1, 0);
         double *want = dweight.value;
         dweight.value = doubles(dweight.count);
-        ops->embedding_forward(ops, view(&out, rows, dim), view_ints(tokens, rows, 1), view(&weight, vocab, dim));
-        ops->embedding_backward(ops, view(&dweight, vocab, dim), view(&dout, rows, dim), view_ints(tokens, rows, 1));
+        ops->embedding_forward(ops, view(&out, rows, dim), view_ints(tokens, rows, 1), view(&weight, vocab, dim), 0);
+        ops->embedding_backward(ops, view(&dweight, vocab, dim), view(&dout, rows, dim), view_ints(tokens, rows, 1), 0);
         values_read(&out);
         for (int64_t j = 0; j < rows * dim; j++) {
             assert_true(out.value[j] == weight.value[tokens[j / dim] * dim + j % dim]);

@@ -50,10 +50,14 @@ static void run_dense(Ops *ops, DType dtype) {
     Tensor scores = view(&logits, TOKENS, VOCAB), t = view_ints(targets, TOKENS, 1);
     ops->linear_forward(ops, scores, y, w, TENSOR_NONE);
     ops->cross_entropy(ops, view(&losses, TOKENS, 1), scores, t, view_floats(&scale, 1, 1));
+    Values share = values_normal(dtype, TOKENS * VOCAB, 2, 0), stats = values_zero(DTYPE_F32, TOKENS * SPLIT_STATS);
+    Tensor s = view(&stats, TOKENS, SPLIT_STATS), part = view(&share, TOKENS, VOCAB);
+    ops->cross_entropy_stats(ops, s, part, t, 200, VOCAB);
+    ops->cross_entropy_apply(ops, view(&losses, TOKENS, 1), part, t, s, view_floats(&scale, 1, 1), 200, VOCAB);
     ops->linear_backward_input(ops, dx, scores, w);
     ops->linear_backward_weight(ops, dw, scores, y, true);
-    ops->embedding_backward(ops, dw, dx, t);
-    ops->embedding_forward(ops, x, t, w);
+    ops->embedding_backward(ops, dw, dx, t, 0);
+    ops->embedding_forward(ops, x, t, w, 0);
     Values gate_up = values_normal(dtype, TOKENS * 2 * FFN, 1, 0), dout = values_normal(dtype, TOKENS * FFN, 1, 0);
     Values out = values_zero(dtype, TOKENS * FFN), drow = values_zero(DTYPE_F32, TOKENS);
     Tensor packed = view(&gate_up, TOKENS, 2 * FFN), d = view(&dout, TOKENS, FFN);
@@ -84,7 +88,7 @@ static void run_dense(Ops *ops, DType dtype) {
     ops->adamw(ops, &adamw);
     mix(&in), mix(&branch), mix(&norm), mix(&dnorm), mix(&rstd), mix(&sum), mix(&normed), mix(&dsum), mix(&weight);
     mix(&logits), mix(&dweight), mix(&din), mix(&losses), mix(&gate_up), mix(&dout), mix(&out), mix(&drow), mix(&total);
-    mix(&m), mix(&v);
+    mix(&m), mix(&v), mix(&share), mix(&stats);
     free(targets);
 }
 

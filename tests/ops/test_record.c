@@ -57,6 +57,19 @@ static void exchanged_arguments_are_refused(void **state) {
         {.op = OP_GROUPED_LINEAR_FORWARD,
          .tensor = {matrix(9, 7, DTYPE_F32), matrix(9, 3, DTYPE_F32), matrix(28, 3, DTYPE_F32),
                     matrix(1, 5, DTYPE_I32)}},
+        {.op = OP_EMBEDDING_FORWARD,
+         .tensor = {matrix(5, 3, DTYPE_BF16), matrix(5, 1, DTYPE_I32), matrix(7, 3, DTYPE_BF16)},
+         .integer = {14}},
+        {.op = OP_EMBEDDING_BACKWARD,
+         .tensor = {matrix(7, 3, DTYPE_F32), matrix(5, 3, DTYPE_BF16), matrix(5, 1, DTYPE_I32)},
+         .integer = {14}},
+        {.op = OP_CROSS_ENTROPY_STATS,
+         .tensor = {matrix(5, 4, DTYPE_F32), matrix(5, 7, DTYPE_F32), matrix(5, 1, DTYPE_I32)},
+         .integer = {14, 20}},
+        {.op = OP_CROSS_ENTROPY_APPLY,
+         .tensor = {matrix(5, 1, DTYPE_F32), matrix(5, 7, DTYPE_F32), matrix(5, 1, DTYPE_I32), matrix(15, 4, DTYPE_F32),
+                    matrix(1, 1, DTYPE_F32)},
+         .integer = {14, 20}},
         {.op = OP_CROSS_ENTROPY, .tensor = {matrix(5, 1, DTYPE_F32), matrix(5, 7, DTYPE_F32), matrix(5, 1, DTYPE_I32)}},
     };
     for (size_t i = 0; i < sizeof records / sizeof *records; i++) {
@@ -71,6 +84,32 @@ static void exchanged_arguments_are_refused(void **state) {
                 if (!op_check(&other)) fail_msg("%s accepts tensors %d and %d exchanged", op_name(other.op), a, b);
             }
     }
+}
+
+static void shares_of_a_vocabulary_that_do_not_fit_are_refused(void **state) {
+    (void)state;
+    OpRecord embedding = {.op = OP_EMBEDDING_BACKWARD,
+                          .tensor = {matrix(7, 3, DTYPE_F32), matrix(5, 3, DTYPE_F32), matrix(5, 1, DTYPE_I32)}};
+    OpRecord apply = {.op = OP_CROSS_ENTROPY_APPLY,
+                      .tensor = {matrix(5, 1, DTYPE_F32), matrix(5, 7, DTYPE_F32), matrix(5, 1, DTYPE_I32),
+                                 matrix(10, 4, DTYPE_F32), matrix(1, 1, DTYPE_F32)},
+                      .integer = {7, 10}};
+    OpRecord stats = {.op = OP_CROSS_ENTROPY_STATS,
+                      .tensor = {matrix(5, 4, DTYPE_F32), matrix(5, 7, DTYPE_F32), matrix(5, 1, DTYPE_I32)},
+                      .integer = {14, 10}}; // all padding
+    assert_null(op_check(&embedding));
+    assert_null(op_check(&apply));
+    assert_null(op_check(&stats));
+    OpRecord wrong[] = {embedding, embedding, apply, apply, apply, stats, stats};
+    wrong[0].integer[0] = -7;
+    wrong[1].integer[0] = INT32_MAX - 3;           // ids beyond int32
+    wrong[2].tensor[3] = matrix(9, 4, DTYPE_F32);  // no whole number of ranks
+    wrong[3].tensor[3] = matrix(10, 3, DTYPE_F32); // a figure too few
+    wrong[4].integer[0] = -7;
+    wrong[5].tensor[0] = matrix(10, 4, DTYPE_F32); // of two ranks
+    wrong[6].integer[1] = 0;                       // no vocabulary
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        if (!op_check(&wrong[i])) fail_msg("case %zu was accepted", i);
 }
 
 static void count_call(void *context, const OpRecord *record) {
@@ -120,6 +159,37 @@ static void a_record_runs_as_the_call_did(void **state) {
     ops_cpu_destroy(ops);
 }
 
+// Two ranks' shares through the recording functions of an observed table: their numbers arrive.
+static void recorded_shares_of_a_vocabulary_run_as_told(void **state) {
+    (void)state;
+    Ops *ops;
+    int counts[OP_COUNT] = {0};
+    assert_ok(ops_cpu_create(&ops));
+    ops_observe(ops, count_call, counts);
+    int32_t ids[2] = {1, 3}; // of four, and two more that are padding
+    float weight[3] = {5, 6, 7}, out[2] = {-1, -1}, dweight[3] = {0, 0, 0};
+    float logits[2][3] = {{0, 0, 900}, {900, 0, 0}}, stats[2][SPLIT_STATS], losses[2], one = 1;
+    Tensor t = tensor_make(ids, DTYPE_I32, 2, 1, "ids"), o = tensor_make(out, DTYPE_F32, 2, 1, "out");
+    ops->embedding_forward(ops, o, t, tensor_make(weight, DTYPE_F32, 3, 1, "weight"), 3);
+    assert_true(out[0] == 0 && out[1] == 5);
+    out[0] = 8;
+    ops->embedding_backward(ops, tensor_make(dweight, DTYPE_F32, 3, 1, "dweight"), o, t, 1);
+    assert_true(dweight[0] == 8 && dweight[1] == 0 && dweight[2] == 5);
+    // Columns 2 to 4 of four: the last one is padding. The second row's target is column 1 of them.
+    Tensor x = tensor_make(logits, DTYPE_F32, 2, 3, "logits"),
+           s = tensor_make(stats, DTYPE_F32, 2, SPLIT_STATS, "stats");
+    ops->cross_entropy_stats(ops, s, x, t, 2, 4);
+    assert_true(stats[0][SPLIT_MAX] == 0 && stats[0][SPLIT_SUM] == 2 && stats[0][SPLIT_HERE] == 0);
+    assert_true(stats[1][SPLIT_MAX] == 900 && stats[1][SPLIT_SUM] == 1 && stats[1][SPLIT_HERE] == 1);
+    ops->cross_entropy_apply(ops, tensor_make(losses, DTYPE_F32, 2, 1, "losses"), x, t, s,
+                             tensor_make(&one, DTYPE_F32, 1, 1, "scale"), 2, 4);
+    const float gradient[2][3] = {{0.5f, 0.5f, 0}, {1, -1, 0}};
+    assert_true(losses[1] == 900);
+    assert_memory_equal(logits, gradient, sizeof gradient);
+    assert_int_equal(counts[OP_CROSS_ENTROPY_STATS] + counts[OP_CROSS_ENTROPY_APPLY], 2);
+    ops_cpu_destroy(ops);
+}
+
 static void costs_count_what_must_move(void **state) {
     (void)state;
     OpRecord record = linear_record();
@@ -164,8 +234,10 @@ int main(void) {
         cmocka_unit_test(a_call_that_fits_is_accepted),
         cmocka_unit_test(swapped_sizes_types_and_strides_are_refused),
         cmocka_unit_test(exchanged_arguments_are_refused),
+        cmocka_unit_test(shares_of_a_vocabulary_that_do_not_fit_are_refused),
         cmocka_unit_test(observers_hear_of_calls_that_still_run),
         cmocka_unit_test(a_record_runs_as_the_call_did),
+        cmocka_unit_test(recorded_shares_of_a_vocabulary_run_as_told),
         cmocka_unit_test(costs_count_what_must_move),
         cmocka_unit_test(every_op_has_a_name_and_a_category),
     };

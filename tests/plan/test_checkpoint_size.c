@@ -25,7 +25,7 @@ static double written_bytes(const char *directory, const Trainer *trainer, const
     CheckpointWriter *writer;
     CheckpointPolicy policy = {.keep_last = 1};
     int64_t done;
-    assert_ok(checkpoint_writer_open(&writer, folder, &trainer->model->layout, &policy));
+    assert_ok(checkpoint_writer_open(&writer, folder, &trainer->model->layout, &policy, 0, 1));
     assert_ok(checkpoint_save(writer, trainer->model, 0, json_object()));
     assert_ok(checkpoint_poll(writer, true, &done));
     checkpoint_writer_close(writer);

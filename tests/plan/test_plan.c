@@ -46,6 +46,24 @@ static void the_parts_of_a_step_add_up(void **state) {
         assert_true(s->axis[axis].bytes > 0);
 }
 
+// Two all-reduces a layer in each direction; the forward pass that full recompute repeats needs one of them again.
+static void full_recompute_repeats_one_of_four_all_reduces(void **state) {
+    PlanMachine machine = catalogue_machine("h100-sxm", "hearth", 2);
+    double seconds[2];
+    (void)state;
+    for (int full = 0; full < 2; full++) {
+        PlanRun run = preset_run("smollm-360m", 1, 512, 1);
+        PlanPrediction prediction;
+        run.layout.mesh = (Mesh){.dp = 1, .tp = 2, .pp = 1, .ep = 1, .cp = 1, .etp = 1};
+        run.layout.config.heads = 16; // 15 of them do not divide by 2
+        run.layout.config.kv_heads = 4;
+        run.layout.recompute = full ? RECOMPUTE_FULL : RECOMPUTE_NONE;
+        assert_ok(plan_predict(&prediction, &machine, &run));
+        seconds[full] = prediction.step.part[STEP_TENSOR];
+    }
+    assert_near(seconds[1] / seconds[0], 5.0 / 4, 1e-9);
+}
+
 static void ops_have_the_flops_of_the_formula(void **state) {
     PlanMachine machine = catalogue_machine("h200-sxm", "hearth", 1);
     static const char *const presets[] = {"smollm-360m", "llama-3.2-1b", "llama-3-8b"};
@@ -376,6 +394,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(predicted_memory_is_the_layouts_total),
         cmocka_unit_test(the_parts_of_a_step_add_up),
+        cmocka_unit_test(full_recompute_repeats_one_of_four_all_reduces),
         cmocka_unit_test(ops_have_the_flops_of_the_formula),
         cmocka_unit_test(predictions_for_an_h200_are_near_what_it_did),
         cmocka_unit_test(a_stage_keeps_as_many_activations_as_its_schedule_has_in_flight),

@@ -4,6 +4,7 @@
 #include "caught.h"
 #include "cli/commands.h"
 #include "train/prediction.h"
+#include "watch/plan_text.h"
 
 #include <unistd.h>
 

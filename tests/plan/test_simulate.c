@@ -128,6 +128,27 @@ static void sends_delay_the_fill_and_events_never_overlap_on_a_stage(void **stat
     simulate_free(&result);
 }
 
+// Four forward passes of one second and sends of three: the last input is there after 1 + 4 * 3 seconds, and the way
+// back is as long.
+static void a_link_carries_one_thing_at_a_time(void **state) {
+    (void)state;
+    const double second[2] = {1, 1};
+    SimulateRequest request = {
+        .stages = 2, .micro_batches = 4, .virtual_stages = 1, .forward = second, .backward = second, .send = 3};
+    SimulateResult result;
+    assert_ok(simulate_run(&result, &request)); // GPipe, where nothing else is said
+    double free_at[2] = {0, 0};
+    for (int i = 0; i < result.event_count; i++) {
+        const SimulateEvent *event = &result.events[i];
+        if (event->kind != SIMULATE_SEND) continue;
+        assert_true(event->start >= free_at[event->stage]);
+        free_at[event->stage] = event->end;
+    }
+    assert_near(free_at[0], 1 + 4 * 3, 1e-12);
+    assert_near(result.seconds, 2 * (1 + 4 * 3 + 1), 1e-12);
+    simulate_free(&result);
+}
+
 static void impossible_schedules_are_refused(void **state) {
     double one = 1;
     SimulateRequest request = {.schedule = PIPELINE_INTERLEAVED,
@@ -154,6 +175,7 @@ int main(void) {
         cmocka_unit_test(bucketed_gradients_hide_as_the_closed_form_says),
         cmocka_unit_test(sends_delay_the_fill_and_events_never_overlap_on_a_stage),
         cmocka_unit_test(impossible_schedules_are_refused),
+        cmocka_unit_test(a_link_carries_one_thing_at_a_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

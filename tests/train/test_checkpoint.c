@@ -36,7 +36,8 @@ static void fixture_open_with(Fixture *fixture, const char *name, CheckpointPoli
     assert_ok(trainer_open(&fixture->trainer, &fixture->config));
     free(path);
     fixture->folder = path_join(directory, name);
-    assert_ok(checkpoint_writer_open(&fixture->writer, fixture->folder, &fixture->trainer.model->layout, &policy));
+    assert_ok(
+        checkpoint_writer_open(&fixture->writer, fixture->folder, &fixture->trainer.model->layout, &policy, 0, 1));
 }
 
 static void fixture_open(Fixture *fixture, const char *name, CheckpointPolicy policy) {
@@ -219,6 +220,25 @@ static void the_newest_the_best_and_the_milestones_stay(void **state) {
     fixture_close(&fixture);
 }
 
+static void checkpoints_are_listed_by_number(void **state) {
+    (void)state;
+    char *folder = path_join(directory, "listed");
+    static const char *const names[] = {"step-9",           "step-100",        "step-10",
+                                        ".writing-step-11", "damaged-step-12", "step-x"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char *path = path_join(folder, names[i]);
+        assert_ok(dir_make(path));
+        free(path);
+    }
+    int64_t *steps;
+    int count;
+    assert_ok(checkpoint_steps(folder, &steps, &count));
+    assert_int_equal(count, 3);
+    assert_true(steps[0] == 9 && steps[1] == 10 && steps[2] == 100);
+    free(steps);
+    free(folder);
+}
+
 static void a_checkpoint_counts_as_written_when_an_older_one_cannot_be_removed(void **state) {
     (void)state;
     char *odd = path_join(directory, "stuck/step-00"); // reads as step 0, but step-0 is not there to be removed
@@ -305,6 +325,7 @@ int main(void) {
         cmocka_unit_test(damage_anywhere_is_found_and_the_previous_one_used),
         cmocka_unit_test(a_truncated_or_missing_file_is_not_accepted),
         cmocka_unit_test(the_newest_the_best_and_the_milestones_stay),
+        cmocka_unit_test(checkpoints_are_listed_by_number),
         cmocka_unit_test(a_checkpoint_counts_as_written_when_an_older_one_cannot_be_removed),
         cmocka_unit_test(another_batch_changes_only_the_steps_that_are_left),
         cmocka_unit_test(what_a_crash_left_behind_is_cleared_away),

@@ -83,6 +83,15 @@ static void the_suggestions_are_the_best_that_fit(void **state) {
     }
 }
 
+static void one_sequence_less_is_among_the_suggestions(void **state) {
+    (void)state;
+    LayoutRequest request = request_of("smollm-360m", DEVICE_CPU, RECOMPUTE_NONE);
+    Fit fit;
+    assert_ok(fit_check(&fit, &request, bytes_of(request, 15, RECOMPUTE_NONE)));
+    assert_false(fit.fits);
+    assert_int_equal(fit.micro_batch, 15);
+}
+
 static void the_refusal_names_need_have_and_lines(void **state) {
     (void)state;
     LayoutRequest request = request_of("smollm-360m", DEVICE_CUDA, RECOMPUTE_NONE);
@@ -120,6 +129,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_last_byte_decides),
         cmocka_unit_test(the_suggestions_are_the_best_that_fit),
+        cmocka_unit_test(one_sequence_less_is_among_the_suggestions),
         cmocka_unit_test(the_refusal_names_need_have_and_lines),
         cmocka_unit_test(what_fits_in_no_way_says_so),
         cmocka_unit_test(memory_that_is_not_known_refuses_nothing),

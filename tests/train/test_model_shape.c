@@ -37,18 +37,18 @@ static ModelConfig shape_of(const char *toml, const char *const *sets, int set_c
 }
 
 static void sizes_written_out_are_the_model_that_transformers_makes_of_them(void **state) {
-    static const char *const types[] = {"llama", "qwen3", "qwen3_moe"};
     (void)state;
-    for (int i = 0; i < 3; i++) {
-        bool moe = i == MODEL_QWEN3_MOE;
+    for (int i = 0; i < MODEL_ARCH_COUNT; i++) {
+        const char *type = model_arch_type((ModelArch)i);
+        bool moe = model_has_experts(&(ModelConfig){.arch = (ModelArch)i});
         char *json =
             text_format("{\"model_type\": \"%s\", \"vocab_size\": 100, \"hidden_size\": 64, \"num_hidden_layers\": "
                         "3, \"num_attention_heads\": 32, \"intermediate_size\": 96%s}",
-                        types[i], moe ? ", \"num_experts\": 16, \"moe_intermediate_size\": 24" : "");
+                        type, moe ? ", \"num_experts\": 16, \"moe_intermediate_size\": 24" : "");
         char *toml =
             text_format("[model]\narch = \"%s\"\nvocab = 100\nhidden = 64\nlayers = 3\nheads = 32\nffn = 96\n%s"
                         "[train]\nseq = 32\n",
-                        types[i], moe ? "experts = 16\nexpert_ffn = 24\n" : "");
+                        type, moe ? "experts = 16\nexpert_ffn = 24\n" : "");
         char *path = written_file("config.json", json);
         ModelConfig read, written = shape_of(toml, NULL, 0);
         assert_ok(model_config_read(&read, path));

@@ -123,6 +123,34 @@ static void a_run_ends_with_its_errors_and_teaches_the_next(void **state) {
     json_decref(second);
 }
 
+// Tokens over seconds of all steps but the first three.
+static void the_average_speed_is_that_of_the_metrics(void **state) {
+    (void)state;
+    char *shown, *path = path_join(directory, "speed/metrics.jsonl");
+    json_t *prediction;
+    train("speed", 12, &shown, &prediction);
+    char *text = read_text(path), grouped[32];
+    double seconds = 0;
+    int steps = 0;
+    for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n")) {
+        json_t *root = NULL;
+        assert_ok(json_read_text(&root, line, strlen(line), path));
+        assert_true(fabs(number(root, "tok_s") * number(root, "seconds") / 128 - 1) < 1e-8); // nine digits each
+        if (++steps > 3) seconds += number(root, "seconds");
+        json_decref(root);
+    }
+    assert_int_equal(steps, 12);
+    const char *average = strstr(shown, "\naverage ");
+    assert_non_null(average);
+    double expected = 9 * 128 / seconds, said = 0;
+    for (const char *at = average + strlen("\naverage "); *at != ' '; at++)
+        if (*at != ',') said = 10 * said + (*at - '0');
+    if (!(fabs(said - expected) <= 0.5 + 1e-7 * expected))
+        fail_msg("average %.0f tok/s, expected %s", said, text_grouped(grouped, (int64_t)expected));
+    json_decref(prediction);
+    free(text), free(path), free(shown);
+}
+
 static void switched_off_the_history_is_neither_read_nor_written(void **state) {
     (void)state;
     int before = history_lines();
@@ -163,6 +191,7 @@ int main(void) {
         cmocka_unit_test(the_median_is_of_the_noted_steps),
         cmocka_unit_test(a_few_steps_say_nothing),
         cmocka_unit_test(a_run_ends_with_its_errors_and_teaches_the_next),
+        cmocka_unit_test(the_average_speed_is_that_of_the_metrics),
         cmocka_unit_test(switched_off_the_history_is_neither_read_nor_written),
         cmocka_unit_test(a_failed_run_is_not_remembered),
     };

@@ -150,6 +150,33 @@ static void terminated_at_13_and_resumed_ends_the_same(void **state) {
     free(run);
 }
 
+// Killed twice while the guard is refusing steps; where the kills come does not matter.
+static void killed_twice_with_a_guard_at_work_ends_the_same(void **state) {
+    (void)state;
+    char *guarded = tiny_config(directory, "guarded.toml", 40, "[checkpoint]\nevery = 3\nkeep_last = 2\n");
+    char *straight = path_join(directory, "guarded"), *run = path_join(directory, "guarded-killed"), *log = log_path();
+    static const char *const sets[] = {"--set", "train.spike_factor=1.001", "--set", "train.max_skips=1000",
+                                       "--set", "optimizer.lr=1e-4",        "--set", "model.init_std=0.3"};
+    const char *words[16] = {"train", guarded, "--run", straight}, *again[] = {"train", "--resume", "--run", run, NULL};
+    memcpy(words + 4, sets, sizeof sets);
+    assert_int_equal(hearth_run(words, log), 0);
+    words[3] = run;
+    for (int round = 0; round < 2; round++) {
+        pid_t child = hearth_start(round ? again : words, log);
+        wait_for_step(run, round ? 26 : 14);
+        kill(child, SIGKILL);
+        hearth_wait(child);
+    }
+    assert_int_equal(hearth_run(again, log), 0);
+    assert_same_end(straight, run);
+    char *path = path_join(run, "metrics.jsonl"), *text = read_text(path);
+    int skipped = 0;
+    for (const char *at = text; (at = strstr(at, "\"skipped\":true")); at++)
+        skipped++;
+    if (skipped < 4 || skipped > 28) fail_msg("%d of 40 steps were skipped", skipped);
+    free(text), free(path), free(log), free(run), free(straight), free(guarded);
+}
+
 // Whatever carries a checkpoint's name is complete; returns the newest step, -1: none.
 static int64_t verify_all(const char *folder) {
     int64_t *steps = NULL, newest = -1;
@@ -430,6 +457,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(killed_at_20_and_resumed_ends_the_same),
         cmocka_unit_test(terminated_at_13_and_resumed_ends_the_same),
+        cmocka_unit_test(killed_twice_with_a_guard_at_work_ends_the_same),
         cmocka_unit_test(random_kills_never_lose_or_corrupt_a_checkpoint),
         cmocka_unit_test(a_corrupt_checkpoint_is_reported_and_the_one_before_used),
         cmocka_unit_test(a_run_whose_checkpoints_are_all_damaged_is_refused_and_left_alone),

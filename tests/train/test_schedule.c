@@ -27,6 +27,30 @@ static void wsd_is_flat_and_then_falls_linearly(void **state) {
     assert_float_equal(schedule_lr(&schedule, 100), 0.0, 1e-12);
 }
 
+static void a_schedule_survives_json(void **state) {
+    (void)state;
+    static const Schedule table[] = {{SCHEDULE_CONSTANT, 0.3, 0.03, 1, 2, 3},
+                                     {SCHEDULE_COSINE, 1e-3, 1.0 / 3, 10, 0, 1000000007},
+                                     {SCHEDULE_WSD, 1, 0, 0, 7, 70}};
+    for (int i = 0; i < 3; i++) {
+        json_t *root = schedule_json(&table[i]);
+        char *text = json_dumps(root, 0);
+        json_t *read = json_loads(text, 0, NULL);
+        Schedule again = {0};
+        schedule_read(&again, read);
+        assert_true(again.kind == table[i].kind && again.lr == table[i].lr && again.min_lr == table[i].min_lr);
+        assert_true(again.warmup_steps == table[i].warmup_steps && again.decay_steps == table[i].decay_steps &&
+                    again.total_steps == table[i].total_steps);
+        free(text);
+        json_decref(read);
+        json_object_del(root, "decay_steps"); // of another version: left alone
+        again = table[0];
+        schedule_read(&again, root);
+        assert_true(again.lr == table[0].lr && again.total_steps == 3);
+        json_decref(root);
+    }
+}
+
 static void the_batch_is_rounded_to_whole_micro_batches(void **state) {
     (void)state;
     Config config;
@@ -80,6 +104,39 @@ static void a_run_ends_with_whichever_limit_is_first(void **state) {
     config_free(&config);
 }
 
+// Resumed after 30 steps of 30 tokens: the budget ends after 10 more of the plan's 10 tokens.
+static void a_resumed_run_counts_the_steps_it_has_taken(void **state) {
+    (void)state;
+    Config config;
+    config_defaults(&config);
+    config.train.seq = 10;
+    config.train.micro_batch = 1;
+    config.train.tokens = (ConfigTokens){.count = 1000};
+    BatchPlan plan = batch_plan(&config, 1);
+    assert_int_equal(run_steps_from(&config, &plan, 5, 30, 900), 40);
+    config_free(&config);
+}
+
+static void a_schedule_is_made_of_its_shares(void **state) {
+    (void)state;
+    Config config;
+    Schedule schedule;
+    config_defaults(&config);
+    config.schedule.kind = "wsd";
+    config.schedule.decay_fraction = 0.25;
+    config.schedule.min_lr_ratio = 0.5;
+    config.schedule.warmup_steps = 7;
+    config.optimizer.lr = 0.01;
+    BatchPlan plan = batch_plan(&config, 1);
+    assert_ok(schedule_make(&schedule, &config, &plan, 100));
+    assert_int_equal(schedule.kind, SCHEDULE_WSD);
+    assert_true(schedule.decay_steps == 25 && schedule.warmup_steps == 7 && schedule.total_steps == 100);
+    assert_true(schedule.lr == 0.01 && schedule.min_lr == 0.005);
+    assert_error(schedule_make(&schedule, &config, &plan, 0), "needs to know when the run ends");
+    assert_error(schedule_make(&schedule, &config, &plan, 6), "longer than the run of 6 steps");
+    config_free(&config);
+}
+
 static void rescaling_follows_the_batch(void **state) {
     (void)state;
     Config config;
@@ -101,10 +158,13 @@ int main(void) {
         cmocka_unit_test(warmup_is_linear_and_reaches_the_peak),
         cmocka_unit_test(cosine_ends_at_the_minimum_with_the_last_step),
         cmocka_unit_test(wsd_is_flat_and_then_falls_linearly),
+        cmocka_unit_test(a_schedule_survives_json),
         cmocka_unit_test(the_batch_is_rounded_to_whole_micro_batches),
         cmocka_unit_test(batch_warmup_rises_in_equal_buckets),
         cmocka_unit_test(steps_for_tokens_agrees_with_taking_the_steps),
         cmocka_unit_test(a_run_ends_with_whichever_limit_is_first),
+        cmocka_unit_test(a_resumed_run_counts_the_steps_it_has_taken),
+        cmocka_unit_test(a_schedule_is_made_of_its_shares),
         cmocka_unit_test(rescaling_follows_the_batch),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -101,7 +101,7 @@ static void evaluation_changes_nothing(void **state) {
     Config config;
     Trainer trainer;
     MetricsStep step[2];
-    MetricsEval eval;
+    Evaluation eval;
     bool stopped;
     for (int round = 0; round < 2; round++) {
         open_trainer(&trainer, &config, NULL, 0);

@@ -3,6 +3,7 @@
 #include "ops/cpu/cpu.h"
 
 #include "base/clock.h"
+#include "base/memory_info.h"
 #include "base/text.h"
 #include "ops/record.h"
 
@@ -53,31 +54,14 @@ void ops_cpu_allocated(Ops *ops, int64_t *current, int64_t *peak) {
     pthread_mutex_unlock(&cpu->lock);
 }
 
-// A line "name:  12345 kB" of /proc/meminfo in bytes; 0 when it is not there.
-static int64_t meminfo_bytes(const char *name) {
-    FILE *file = fopen("/proc/meminfo", "r");
-    if (!file) return 0;
-    char line[256];
-    long long kilobytes = 0;
-    size_t length = strlen(name);
-    while (fgets(line, sizeof line, file)) {
-        if (strncmp(line, name, length) == 0 && line[length] == ':') {
-            kilobytes = strtoll(line + length + 1, NULL, 10);
-            break;
-        }
-    }
-    fclose(file);
-    return (int64_t)kilobytes * 1024;
-}
-
 static int64_t cpu_memory_total(Ops *ops) {
     (void)ops;
-    return meminfo_bytes("MemTotal");
+    return memory_total_bytes();
 }
 
 static int64_t cpu_memory_free(Ops *ops) {
     (void)ops;
-    return meminfo_bytes("MemAvailable");
+    return memory_available_bytes();
 }
 
 static void cpu_bind_workspace(Ops *ops, void *memory, size_t bytes) {

@@ -94,7 +94,34 @@ void cpu_add_parts(float *out, const double *partial, int64_t parts, int64_t str
     }
 }
 
+typedef struct Add {
+    void *out;
+    const void *in;
+    DType dtype;
+} Add;
+
+VEC_INLINE void add_range(void *out, const void *in, DType dtype, int64_t count) {
+    VEC_FOR(i, n, count) vec_put(out, i, n, dtype, vec_get(out, i, n, dtype) + vec_get(in, i, n, dtype));
+}
+
+static void add_task(void *context, int64_t begin, int64_t end, int worker) {
+    (void)worker;
+    const Add *add = context;
+    void *out = cpu_at_mut(add->out, begin, add->dtype);
+    const void *in = cpu_at(add->in, begin, add->dtype);
+    if (add->dtype == DTYPE_F32)
+        add_range(out, in, DTYPE_F32, end - begin);
+    else
+        add_range(out, in, DTYPE_BF16, end - begin);
+}
+
+static void cpu_add(Ops *ops, Tensor out, Tensor in) {
+    CPU_TIMED(ops, OP_ADD);
+    threads_for(tensor_count(out), 1 << 16, add_task, &(Add){out.data, in.data, out.dtype});
+}
+
 void cpu_install_elements(Ops *ops) {
+    ops->add = cpu_add;
     ops->sum_f32 = cpu_sum_f32;
     ops->norm_f32 = cpu_norm_f32;
 }

@@ -1,9 +1,7 @@
-// Token embedding. The backward pass is cut by columns, so that rows of the same token are added in order by one
-// thread.
+// Token embedding, of all ids or of a rank's share of them. The backward pass is cut by columns, so that rows of the
+// same token are added in order by one thread.
 #include "ops/cpu/cpu.h"
 #include "ops/cpu/vec.h"
-
-#include <assert.h>
 
 typedef struct Embedding {
     void *out;
@@ -11,24 +9,39 @@ typedef struct Embedding {
     const void *weight, *dout;
     const int32_t *ids;
     int64_t rows;
-    int dim, vocab;
+    int64_t first, held; // ids [first, first + held) have a row in weight
+    int dim;
     DType dtype;
 } Embedding;
+
+// The id's row in weight, or -1.
+static inline int64_t weight_row(const Embedding *e, int32_t id) {
+    int64_t row = id - e->first;
+    return row >= 0 && row < e->held ? row : -1;
+}
 
 static void forward_task(void *context, int64_t begin, int64_t end, int worker) {
     (void)worker;
     const Embedding *e = context;
     size_t bytes = (size_t)e->dim * dtype_size(e->dtype);
-    for (int64_t row = begin; row < end; row++)
-        memcpy((char *)e->out + (size_t)row * bytes, (const char *)e->weight + (size_t)e->ids[row] * bytes, bytes);
+    for (int64_t row = begin; row < end; row++) {
+        int64_t from = weight_row(e, e->ids[row]);
+        char *out = (char *)e->out + (size_t)row * bytes;
+        if (from >= 0)
+            memcpy(out, (const char *)e->weight + (size_t)from * bytes, bytes);
+        else
+            memset(out, 0, bytes);
+    }
 }
 
-static void cpu_embedding_forward(Ops *ops, Tensor out, Tensor ids, Tensor weight) {
+static void cpu_embedding_forward(Ops *ops, Tensor out, Tensor ids, Tensor weight, int64_t first) {
     CPU_TIMED(ops, OP_EMBEDDING_FORWARD);
     Embedding e = {.out = out.data,
                    .weight = weight.data,
                    .ids = ids.data,
                    .rows = out.rows,
+                   .first = first,
+                   .held = weight.rows,
                    .dim = (int)out.cols,
                    .dtype = out.dtype};
     threads_for(e.rows, cpu_row_chunk(e.dim), forward_task, &e);
@@ -36,9 +49,9 @@ static void cpu_embedding_forward(Ops *ops, Tensor out, Tensor ids, Tensor weigh
 
 VEC_INLINE void backward_columns(const Embedding *e, int64_t begin, int64_t end, DType dtype) {
     for (int64_t row = 0; row < e->rows; row++) {
-        int32_t id = e->ids[row];
-        assert(id >= 0 && id < e->vocab);
-        float *sum = e->dweight + (int64_t)id * e->dim + begin;
+        int64_t to = weight_row(e, e->ids[row]);
+        if (to < 0) continue;
+        float *sum = e->dweight + to * e->dim + begin;
         const void *dout = cpu_at(e->dout, row * e->dim + begin, dtype);
         VEC_FOR(i, n, end - begin)
         vec_put(sum, i, n, DTYPE_F32, vec_get(sum, i, n, DTYPE_F32) + vec_get(dout, i, n, dtype));
@@ -54,14 +67,15 @@ static void backward_task(void *context, int64_t begin, int64_t end, int worker)
         backward_columns(e, begin, end, DTYPE_BF16);
 }
 
-static void cpu_embedding_backward(Ops *ops, Tensor dweight, Tensor dout, Tensor ids) {
+static void cpu_embedding_backward(Ops *ops, Tensor dweight, Tensor dout, Tensor ids, int64_t first) {
     CPU_TIMED(ops, OP_EMBEDDING_BACKWARD);
     Embedding e = {.dweight = dweight.data,
                    .dout = dout.data,
                    .ids = ids.data,
                    .rows = dout.rows,
+                   .first = first,
+                   .held = dweight.rows,
                    .dim = (int)dout.cols,
-                   .vocab = (int)dweight.rows,
                    .dtype = dout.dtype};
     threads_for(e.dim, 64, backward_task, &e);
 }

@@ -239,73 +239,41 @@ static void cuda_profile_stop(Ops *ops, double milliseconds[OP_COUNT]) {
 
 // ---- the table ------------------------------------------------------------------------------------------------------
 
-static const Ops cuda_table = {
-    .kind = DEVICE_CUDA,
-    .row_align = CUDA_ROW_ALIGN,
-    .alloc = cuda_alloc,
-    .free = cuda_free,
-    .memory_total = cuda_memory_total,
-    .memory_free = cuda_memory_free,
-    .bind_workspace = cuda_bind_workspace,
-    .upload = cuda_upload,
-    .download = cuda_download,
-    .fetch_start = cuda_fetch_start,
-    .fetch_wait = cuda_fetch_wait,
-    .copy = cuda_copy,
-    .zero = cuda_zero,
-    .sync = cuda_sync,
-    .graph_begin = cuda_graph_begin,
-    .graph_end = cuda_graph_end,
-    .graph_launch = cuda_graph_launch,
-    .graph_free = cuda_graph_free,
-    .mark = cuda_mark,
-    .mark_elapsed = cuda_mark_elapsed,
-    .profile_start = cuda_profile_start,
-    .profile_stop = cuda_profile_stop,
-    .sum_f32 = cuda_sum_f32,
-    .linear_forward = cuda_linear_forward,
-    .linear_backward_input = cuda_linear_backward_input,
-    .linear_backward_weight = cuda_linear_backward_weight,
-    .embedding_forward = cuda_embedding_forward,
-    .embedding_backward = cuda_embedding_backward,
-    .add_rmsnorm_forward = cuda_add_rmsnorm_forward,
-    .add_rmsnorm_backward = cuda_add_rmsnorm_backward,
-    .qk_rope_forward = cuda_qk_rope_forward,
-    .qk_rope_backward = cuda_qk_rope_backward,
-    .attention_forward = cuda_attention_forward,
-    .attention_backward = cuda_attention_backward,
-    .attention_cached = cuda_attention_cached,
-    .swiglu_forward = cuda_swiglu_forward,
-    .swiglu_backward = cuda_swiglu_backward,
-    .swiglu_packed_forward = cuda_swiglu_packed_forward,
-    .swiglu_packed_backward = cuda_swiglu_packed_backward,
-    .linear_rope_forward = cuda_linear_rope_forward,
-    .linear_swiglu_forward = cuda_linear_swiglu_forward,
-    .linear_swiglu_backward = cuda_linear_swiglu_backward,
-    .cross_entropy = cuda_cross_entropy,
-    .moe_router_forward = cuda_moe_router_forward,
-    .moe_router_backward = cuda_moe_router_backward,
-    .moe_route_forward = cuda_moe_route_forward,
-    .moe_route_backward = cuda_moe_route_backward,
-    .moe_balance = cuda_moe_balance,
-    .moe_add_counts = cuda_moe_add_counts,
-    .moe_load_stats = cuda_moe_load_stats,
-    .moe_bias_update = cuda_moe_bias_update,
-    .moe_gather = cuda_moe_gather,
-    .moe_sum = cuda_moe_sum,
-    .grouped_linear_forward = cuda_grouped_linear_forward,
-    .grouped_linear_backward_input = cuda_grouped_linear_backward_input,
-    .grouped_linear_backward_weight = cuda_grouped_linear_backward_weight,
-    .norm_f32 = cuda_norm_f32,
-    .guard = cuda_guard,
-    .adamw = cuda_adamw,
+static const Ops cuda_table = {.kind = DEVICE_CUDA,
+                               .row_align = CUDA_ROW_ALIGN,
+                               .alloc = cuda_alloc,
+                               .free = cuda_free,
+                               .memory_total = cuda_memory_total,
+                               .memory_free = cuda_memory_free,
+                               .bind_workspace = cuda_bind_workspace,
+                               .upload = cuda_upload,
+                               .download = cuda_download,
+                               .fetch_start = cuda_fetch_start,
+                               .fetch_wait = cuda_fetch_wait,
+                               .copy = cuda_copy,
+                               .sync = cuda_sync,
+                               .graph_begin = cuda_graph_begin,
+                               .graph_end = cuda_graph_end,
+                               .graph_launch = cuda_graph_launch,
+                               .graph_free = cuda_graph_free,
+                               .mark = cuda_mark,
+                               .mark_elapsed = cuda_mark_elapsed,
+                               .profile_start = cuda_profile_start,
+                               .profile_stop = cuda_profile_stop,
+#define OPS_LIST_FIELD(id, function, category) .function = cuda_##function,
+                               OPS_TENSOR_LIST(OPS_LIST_FIELD)
+#undef OPS_LIST_FIELD
 };
 
-bool ops_cuda_available(void) {
+int ops_cuda_count(void) {
     int count = 0;
-    bool there = cudaGetDeviceCount(&count) == cudaSuccess && count > 0;
+    bool there = cudaGetDeviceCount(&count) == cudaSuccess;
     cudaGetLastError();
-    return there;
+    return there ? count : 0;
+}
+
+bool ops_cuda_available(void) {
+    return ops_cuda_count() > 0;
 }
 
 static void state_create_device(CudaState *state, int device) {

@@ -143,9 +143,10 @@ void tune_close(TuneFile *tune);
 // ---- the functions behind the table, by file ----------------------------------------------------------------------
 
 // elementwise.cu and its neighbours
+void cuda_add(Ops *ops, Tensor out, Tensor in);
 void cuda_sum_f32(Ops *ops, Tensor out, Tensor in, bool accumulate);
-void cuda_embedding_forward(Ops *ops, Tensor out, Tensor ids, Tensor weight);
-void cuda_embedding_backward(Ops *ops, Tensor dweight, Tensor dout, Tensor ids);
+void cuda_embedding_forward(Ops *ops, Tensor out, Tensor ids, Tensor weight, int64_t first);
+void cuda_embedding_backward(Ops *ops, Tensor dweight, Tensor dout, Tensor ids, int64_t first);
 void cuda_add_rmsnorm_forward(Ops *ops, Tensor out, Tensor sum, Tensor rstd, Tensor residual, Tensor branch,
                               Tensor weight, float eps);
 void cuda_add_rmsnorm_backward(Ops *ops, Tensor dsum, Tensor dweight, Tensor dout, Tensor out, Tensor rstd,
@@ -159,6 +160,9 @@ void cuda_swiglu_backward(Ops *ops, Tensor dgate_up, Tensor out, Tensor drow_wei
 void cuda_swiglu_packed_forward(Ops *ops, Tensor gate_up);
 void cuda_swiglu_packed_backward(Ops *ops, Tensor dgate_up, Tensor gate_hidden, Tensor dhidden);
 void cuda_cross_entropy(Ops *ops, Tensor losses, Tensor logits, Tensor targets, Tensor scale);
+void cuda_cross_entropy_stats(Ops *ops, Tensor stats, Tensor logits, Tensor targets, int64_t first, int64_t vocab);
+void cuda_cross_entropy_apply(Ops *ops, Tensor losses, Tensor logits, Tensor targets, Tensor stats, Tensor scale,
+                              int64_t first, int64_t vocab);
 void cuda_attention_cached(Ops *ops, Tensor out, Tensor q, Tensor k_cache, Tensor v_cache, int first, int head_dim,
                            float scale);
 void cuda_moe_router_forward(Ops *ops, Tensor logits, Tensor in, Tensor weight);

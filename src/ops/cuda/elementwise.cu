@@ -67,6 +67,24 @@ template <bool SQUARE> static void reduce_launch(CudaState *state, Tensor out, T
     LAUNCH_CHECK(state);
 }
 
+template <typename T> static __global__ __launch_bounds__(256) void add_kernel(T *out, const T *in, int64_t count) {
+    int64_t threads = (int64_t)gridDim.x * blockDim.x;
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += threads)
+        out[i] = from_float<T>(to_float(out[i]) + to_float(in[i]));
+}
+
+extern "C" void cuda_add(Ops *ops, Tensor out, Tensor in) {
+    CudaState *state = cuda_scope_begin(ops, OP_ADD);
+    int64_t count = tensor_count(out), most = ceil_div64(count, 1024);
+    unsigned blocks = (unsigned)(most < 4096 ? most : 4096);
+    if (count > 0) {
+        WITH_STORAGE(out.dtype,
+                     (add_kernel<T><<<blocks, 256, 0, state->stream>>>((T *)out.data, (const T *)in.data, count)));
+        LAUNCH_CHECK(state);
+    }
+    cuda_scope_end(state);
+}
+
 extern "C" void cuda_sum_f32(Ops *ops, Tensor out, Tensor in, bool accumulate) {
     CudaState *state = cuda_scope_begin(ops, OP_SUM_F32);
     reduce_launch<false>(state, out, in, accumulate);

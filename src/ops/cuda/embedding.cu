@@ -1,8 +1,9 @@
-// Embedding: gather of rows, and its deterministic gradient. The gradient sorts the token ids stably (own radix sort,
-// all on the device), then adds up the sorted rows in pieces of a fixed length: an id whose rows lie within one piece
-// is added to dweight at once; an id that crosses pieces leaves its sums at the ends of the pieces, and a last kernel
-// adds those in order. So a frequent id costs no more than a rare one and the order of additions never changes.
-// workspace: embedding_backward uses workspace_embedding_backward(rows, dim).
+// Embedding: gather of rows, and its deterministic gradient, of all ids or of a rank's share. The gradient sorts the
+// token ids stably (own radix sort, all on the device), then adds up the sorted rows in pieces of a fixed length: an id
+// whose rows lie within one piece is added to dweight at once; an id that crosses pieces leaves its sums at the ends of
+// the pieces, and a last kernel adds those in order. So a frequent id costs no more than a rare one and the order of
+// additions never changes. Ids without a row here are sorted behind all others, where the sums end. workspace:
+// embedding_backward uses workspace_embedding_backward(rows, dim).
 #include "ops/cuda/cuda.h"
 #include "ops/cuda/reduce.cuh"
 #include "ops/cuda/vector.cuh"
@@ -10,15 +11,29 @@
 
 #include <assert.h>
 
+// The id's row in a weight of `held` rows from that of id `first` on; `held` for ids outside. Since first + held is an
+// int32, the difference of an id below first is at least held when taken without its sign.
+static __device__ __forceinline__ int32_t weight_row(int32_t id, int first, int held) {
+    uint32_t row = (uint32_t)id - (uint32_t)first;
+    return row < (uint32_t)held ? (int32_t)row : held;
+}
+
 // ---- forward -------------------------------------------------------------------------------------------------------
 
 template <typename T, int V>
 static __global__ __launch_bounds__(256) void embedding_forward_kernel(T *__restrict__ out, const int32_t *ids,
                                                                        const T *__restrict__ weight, int64_t rows,
-                                                                       int dim) {
+                                                                       int dim, int first, int held) {
     int64_t row = (int64_t)blockIdx.x * 8 + threadIdx.x / 32;
     if (row >= rows) return;
-    const T *in = weight + (int64_t)ids[row] * dim;
+    int32_t from = weight_row(ids[row], first, held);
+    if (from == held) {
+        const float zeros[V] = {};
+        for (int i = (int)threadIdx.x % 32 * V; i < dim; i += 32 * V)
+            store_floats<V>(out + row * dim + i, zeros);
+        return;
+    }
+    const T *in = weight + (int64_t)from * dim;
 #pragma unroll 4
     for (int i = (int)threadIdx.x % 32 * V; i < dim; i += 32 * V) {
         float values[V];
@@ -27,24 +42,26 @@ static __global__ __launch_bounds__(256) void embedding_forward_kernel(T *__rest
     }
 }
 
-extern "C" void cuda_embedding_forward(Ops *ops, Tensor out, Tensor ids, Tensor weight) {
+extern "C" void cuda_embedding_forward(Ops *ops, Tensor out, Tensor ids, Tensor weight, int64_t first) {
     int64_t rows = out.rows;
-    int dim = (int)out.cols;
+    int dim = (int)out.cols, held = (int)weight.rows;
     if (rows == 0) return;
     CudaState *state = cuda_scope_begin(ops, OP_EMBEDDING_FORWARD);
     unsigned blocks = (unsigned)ceil_div64(rows, 8);
     const int32_t *tokens = (const int32_t *)ids.data;
     if (dim % 8 == 0 && all_aligned(16, out.data, weight.data))
         WITH_STORAGE(out.dtype, (embedding_forward_kernel<T, 8><<<blocks, 256, 0, state->stream>>>(
-                                    (T *)out.data, tokens, (const T *)weight.data, rows, dim)));
+                                    (T *)out.data, tokens, (const T *)weight.data, rows, dim, (int)first, held)));
     else
         WITH_STORAGE(out.dtype, (embedding_forward_kernel<T, 1><<<blocks, 256, 0, state->stream>>>(
-                                    (T *)out.data, tokens, (const T *)weight.data, rows, dim)));
+                                    (T *)out.data, tokens, (const T *)weight.data, rows, dim, (int)first, held)));
     LAUNCH_CHECK(state);
     cuda_scope_end(state);
 }
 
-// ---- stable sort of (id, position) by id ---------------------------------------------------------------------------
+// ---- stable sort of (weight row, position) by row ------------------------------------------------------------------
+//
+// The first pass reads ids; the later ones read what it wrote, which weight_row with first = 0 leaves as it is.
 
 enum { DIGITS = 1 << SORT_BITS, SORT_WARPS = 8, SORT_ROUNDS = SORT_TILE / 32 / SORT_WARPS };
 
@@ -54,14 +71,14 @@ static __device__ __forceinline__ int digit_of(int32_t id, int shift) {
 
 // counts[digit * tiles + tile]: in this order, one running sum over all of it gives every tile's first place per digit.
 static __global__ __launch_bounds__(256) void sort_count_kernel(int32_t *counts, const int32_t *ids, int64_t rows,
-                                                                int shift) {
+                                                                int shift, int first_id, int held) {
     __shared__ int32_t histogram[DIGITS];
     for (int d = (int)threadIdx.x; d < DIGITS; d += 256)
         histogram[d] = 0;
     __syncthreads();
     int64_t first = (int64_t)blockIdx.x * SORT_TILE;
     for (int i = (int)threadIdx.x; i < SORT_TILE && first + i < rows; i += 256)
-        atomicAdd(&histogram[digit_of(ids[first + i], shift)], 1);
+        atomicAdd(&histogram[digit_of(weight_row(ids[first + i], first_id, held), shift)], 1);
     __syncthreads();
     for (int d = (int)threadIdx.x; d < DIGITS; d += 256)
         counts[(int64_t)d * gridDim.x + blockIdx.x] = histogram[d];
@@ -106,7 +123,8 @@ static __global__ __launch_bounds__(1024) void sort_scan_kernel(int32_t *values,
 // digit + those of earlier warps + those before it in the warp. positions_in NULL: the first pass, where they count up.
 static __global__ __launch_bounds__(256) void sort_scatter_kernel(int32_t *ids_out, int32_t *positions_out,
                                                                   const int32_t *ids_in, const int32_t *positions_in,
-                                                                  const int32_t *places, int64_t rows, int shift) {
+                                                                  const int32_t *places, int64_t rows, int shift,
+                                                                  int first_id, int held) {
     __shared__ int32_t warp_place[SORT_WARPS][DIGITS];
     int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
     for (int d = (int)threadIdx.x; d < DIGITS * SORT_WARPS; d += 256)
@@ -117,7 +135,7 @@ static __global__ __launch_bounds__(256) void sort_scatter_kernel(int32_t *ids_o
 #pragma unroll
     for (int r = 0; r < SORT_ROUNDS; r++) {
         int64_t i = first + r * 32 + lane;
-        id[r] = i < rows ? ids_in[i] : 0;
+        id[r] = i < rows ? weight_row(ids_in[i], first_id, held) : 0;
         if (i < rows) atomicAdd(&warp_place[warp][digit_of(id[r], shift)], 1);
     }
     __syncthreads();
@@ -150,21 +168,24 @@ static __global__ __launch_bounds__(256) void sort_scatter_kernel(int32_t *ids_o
 
 // ---- backward ------------------------------------------------------------------------------------------------------
 
-// Block = piece of EMBEDDING_PIECE sorted rows. head gets the sum of the piece's first run when it began earlier; tail
-// that of its last run when it began here and goes on in the next piece.
+// From here on, an id is a row of dweight. Block = piece of EMBEDDING_PIECE sorted rows, of which those without a row
+// in dweight are the last. head gets the sum of the piece's first run when it began earlier; tail that of its last run
+// when it began here and goes on in the next piece.
 template <typename T, int V>
 static __global__ void embedding_piece_kernel(float *dweight, float *head, float *tail, const T *__restrict__ dout,
-                                              const int32_t *ids, const int32_t *positions, int64_t rows, int dim) {
+                                              const int32_t *ids, const int32_t *positions, int64_t rows, int dim,
+                                              int held) {
     constexpr int AHEAD = 8;
     __shared__ int32_t id[EMBEDDING_PIECE], position[EMBEDDING_PIECE];
     __shared__ bool from_before, goes_on;
     int64_t first = (int64_t)blockIdx.x * EMBEDDING_PIECE;
-    int count = (int)(rows - first < EMBEDDING_PIECE ? rows - first : EMBEDDING_PIECE);
-    if ((int)threadIdx.x < EMBEDDING_PIECE) {
-        int i = (int)threadIdx.x < count ? (int)threadIdx.x : count - 1;
-        id[threadIdx.x] = ids[first + i];
-        position[threadIdx.x] = positions[first + i];
+    bool real = (int)threadIdx.x < EMBEDDING_PIECE && first + (int)threadIdx.x < rows;
+    if (real) {
+        id[threadIdx.x] = ids[first + threadIdx.x];
+        position[threadIdx.x] = positions[first + threadIdx.x];
     }
+    int count = __syncthreads_count(real && id[threadIdx.x] < held);
+    if (count == 0) return;
     if (threadIdx.x == 0) {
         from_before = first > 0 && ids[first - 1] == ids[first];
         goes_on = first + count < rows && ids[first + count] == ids[first + count - 1];
@@ -211,11 +232,11 @@ static __global__ void embedding_piece_kernel(float *dweight, float *head, float
 
 // Block = piece in which a run begins that goes on: its tail, then the heads of the pieces that follow, up to its end.
 static __global__ void embedding_join_kernel(float *dweight, const float *head, const float *tail, const int32_t *ids,
-                                             int64_t rows, int dim) {
+                                             int64_t rows, int dim, int held) {
     int64_t piece = blockIdx.x, first = piece * EMBEDDING_PIECE, next = first + EMBEDDING_PIECE;
     if (next >= rows) return;
     int32_t id = ids[next - 1];
-    if (ids[next] != id) return;
+    if (ids[next] != id || id == held) return;
     if (ids[first] == id && first > 0 && ids[first - 1] == id) return; // began earlier
     __shared__ int64_t last;                                           // piece in which the run ends
     if (threadIdx.x == 0) {
@@ -239,9 +260,9 @@ static __global__ void embedding_join_kernel(float *dweight, const float *head, 
     }
 }
 
-extern "C" void cuda_embedding_backward(Ops *ops, Tensor dweight, Tensor dout, Tensor ids) {
+extern "C" void cuda_embedding_backward(Ops *ops, Tensor dweight, Tensor dout, Tensor ids, int64_t first) {
     int64_t rows = dout.rows;
-    int dim = (int)dout.cols, vocab = (int)dweight.rows;
+    int dim = (int)dout.cols, held = (int)dweight.rows; // the key of ids outside, and the largest one
     if (rows == 0) return;
     assert(rows < INT32_MAX);
     CudaState *state = cuda_scope_begin(ops, OP_EMBEDDING_BACKWARD);
@@ -259,14 +280,14 @@ extern "C" void cuda_embedding_backward(Ops *ops, Tensor dweight, Tensor dout, T
     float *tail = (float *)((char *)head + workspace_align((size_t)pieces * (size_t)dim * sizeof(float)));
 
     int from = 0;
-    for (int shift = 0; shift == 0 || (vocab - 1) >> shift; shift += SORT_BITS) {
+    for (int shift = 0; shift == 0 || held >> shift; shift += SORT_BITS) {
         const int32_t *in = shift ? sorted_ids[from] : (const int32_t *)ids.data;
         const int32_t *in_positions = shift ? positions[from] : NULL;
-        int to = shift ? 1 - from : 0;
-        sort_count_kernel<<<(unsigned)tiles, 256, 0, state->stream>>>(counts, in, rows, shift);
+        int to = shift ? 1 - from : 0, first_id = shift ? 0 : (int)first;
+        sort_count_kernel<<<(unsigned)tiles, 256, 0, state->stream>>>(counts, in, rows, shift, first_id, held);
         sort_scan_kernel<<<1, 1024, 0, state->stream>>>(counts, tiles << SORT_BITS);
         sort_scatter_kernel<<<(unsigned)tiles, 256, 0, state->stream>>>(sorted_ids[to], positions[to], in, in_positions,
-                                                                        counts, rows, shift);
+                                                                        counts, rows, shift, first_id, held);
         LAUNCH_CHECK(state);
         from = to;
     }
@@ -276,13 +297,14 @@ extern "C" void cuda_embedding_backward(Ops *ops, Tensor dweight, Tensor dout, T
     if (vector_path)
         WITH_STORAGE(dout.dtype,
                      (embedding_piece_kernel<T, 8><<<(unsigned)pieces, threads, 0, state->stream>>>(
-                         sums, head, tail, (const T *)dout.data, sorted_ids[from], positions[from], rows, dim)));
+                         sums, head, tail, (const T *)dout.data, sorted_ids[from], positions[from], rows, dim, held)));
     else
         WITH_STORAGE(dout.dtype,
                      (embedding_piece_kernel<T, 1><<<(unsigned)pieces, threads, 0, state->stream>>>(
-                         sums, head, tail, (const T *)dout.data, sorted_ids[from], positions[from], rows, dim)));
+                         sums, head, tail, (const T *)dout.data, sorted_ids[from], positions[from], rows, dim, held)));
     LAUNCH_CHECK(state);
-    embedding_join_kernel<<<(unsigned)pieces, 256, 0, state->stream>>>(sums, head, tail, sorted_ids[from], rows, dim);
+    embedding_join_kernel<<<(unsigned)pieces, 256, 0, state->stream>>>(sums, head, tail, sorted_ids[from], rows, dim,
+                                                                       held);
     LAUNCH_CHECK(state);
     cuda_scope_end(state);
 }

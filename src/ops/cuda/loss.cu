@@ -3,7 +3,8 @@
 // rest in shared memory. A row too long for two blocks to share a multiprocessor is split over a cluster of two blocks
 // where there are clusters (compute capability 9.0), which exchange their sums. Without clusters one block covers
 // 165,000 bf16 columns; what is longer still is read a second time (from L2, mostly). Two blocks share a multiprocessor
-// where the row is short enough, so that one computes while the other moves bytes.
+// where the row is short enough, so that one computes while the other moves bytes. Where ranks share the columns, they
+// exchange their sums between two kernels: one reads the row, the other reads it again and writes.
 #include "ops/cuda/cuda.h"
 #include "ops/cuda/reduce.cuh"
 #include "ops/cuda/vector.cuh"
@@ -308,6 +309,147 @@ extern "C" void cuda_cross_entropy(Ops *ops, Tensor losses, Tensor logits, Tenso
     else
         WITH_STORAGE(logits.dtype, (cross_entropy_launch<T, 1024, 6, 1, 1>(state, out, (T *)logits.data, wanted,
                                                                            scale_at, rows, vocab)));
+    LAUNCH_CHECK(state);
+    cuda_scope_end(state);
+}
+
+// ---- a vocabulary that is split over ranks --------------------------------------------------------------------------
+
+enum { SPLIT_THREADS = 512, SPLIT_AHEAD = 4 }; // vectors that a thread asks for at once
+
+struct SplitShape {
+    int columns; // of a row of logits
+    int real;    // of them; the others are padding
+    int vectors; // whole ones among the real columns; 0: logits are not aligned for them
+    int first;   // id of column 0
+};
+
+// What this rank knows of its columns. The last rows first: L2 still holds them, and keeps the first ones for the
+// kernel that follows.
+template <typename T>
+static __global__ __launch_bounds__(SPLIT_THREADS) void cross_entropy_stats_kernel(float *stats, const T *logits,
+                                                                                   const int32_t *targets,
+                                                                                   SplitShape shape) {
+    constexpr int N = Vec<T>::N;
+    __shared__ Softmax joined[32];
+    int64_t row = gridDim.x - 1 - blockIdx.x;
+    const T *in = logits + row * shape.columns;
+    Softmax own = {-INFINITY, 0};
+    int thread = (int)threadIdx.x, v = thread;
+    for (; v + (SPLIT_AHEAD - 1) * SPLIT_THREADS < shape.vectors; v += SPLIT_AHEAD * SPLIT_THREADS) {
+        uint4 part[SPLIT_AHEAD];
+#pragma unroll
+        for (int u = 0; u < SPLIT_AHEAD; u++)
+            part[u] = load16(in + (int64_t)(v + u * SPLIT_THREADS) * N);
+        softmax_add<T>(own, part);
+    }
+    for (; v < shape.vectors; v += SPLIT_THREADS) {
+        uint4 part[1] = {load16(in + (int64_t)v * N)};
+        softmax_add<T>(own, part);
+    }
+    for (int i = shape.vectors * N + thread; i < shape.real; i += SPLIT_THREADS)
+        own = softmax_join(own, {to_float(in[i]) * LOG2E, 1.0f});
+    own = softmax_block(own, joined);
+    if (thread != 0) return;
+    // The maximum in base e is rounded once more: the sum is taken to where it then stands.
+    float max = own.max * 0.6931471805599453f;
+    float sum = own.sum * exp2_fast(fmaf(-max, LOG2E, own.max));
+    if (own.max == -INFINITY) { // no columns, or none with a finite logit; one that is not a number must reach the loss
+        float logit = shape.real > 0 ? to_float(in[0]) : 0;
+        sum = isnan(logit) ? logit : 0;
+    }
+    int target = targets[row] - shape.first;
+    bool here = target >= 0 && target < shape.real;
+    float *out = stats + row * SPLIT_STATS;
+    out[SPLIT_MAX] = max;
+    out[SPLIT_SUM] = sum;
+    out[SPLIT_TARGET] = here ? to_float(in[target]) : 0;
+    out[SPLIT_HERE] = here ? 1 : 0;
+}
+
+// Merges the ranks' stats in their order, so that all of them get the same loss. Every thread does it for itself.
+template <typename T>
+static __global__
+__launch_bounds__(SPLIT_THREADS) void cross_entropy_apply_kernel(float *losses, T *logits, const int32_t *targets,
+                                                                 const float *stats, const float *scale_at, int ranks,
+                                                                 SplitShape shape) {
+    constexpr int N = Vec<T>::N;
+    int64_t row = blockIdx.x, rank_stride = (int64_t)gridDim.x * SPLIT_STATS;
+    const float *of_row = stats + row * SPLIT_STATS;
+    float max = -INFINITY, sum = 0, target_logit = 0;
+    for (int rank = 0; rank < ranks; rank++)
+        max = fmaxf(max, of_row[rank * rank_stride + SPLIT_MAX]);
+    for (int rank = 0; rank < ranks; rank++) {
+        const float *of_rank = of_row + rank * rank_stride;
+        sum += of_rank[SPLIT_SUM] * exp2_fast((of_rank[SPLIT_MAX] - max) * LOG2E);
+        if (of_rank[SPLIT_HERE] != 0) target_logit = of_rank[SPLIT_TARGET];
+    }
+    int thread = (int)threadIdx.x, target = targets[row], v = thread;
+    bool ignored = target < 0;
+    if (thread == 0) losses[row] = ignored ? 0 : max - target_logit + logf(sum);
+    if (!scale_at) return;
+    T *in = logits + row * shape.columns;
+    float scale = *scale_at, lse2 = fmaf(max, LOG2E, log2f(sum));
+    target -= shape.first; // outside of the columns when it is another rank's
+    for (; v + (SPLIT_AHEAD - 1) * SPLIT_THREADS < shape.vectors && !ignored; v += SPLIT_AHEAD * SPLIT_THREADS) {
+        uint4 part[SPLIT_AHEAD];
+#pragma unroll
+        for (int u = 0; u < SPLIT_AHEAD; u++)
+            part[u] = load16_once(in + (int64_t)(v + u * SPLIT_THREADS) * N);
+#pragma unroll
+        for (int u = 0; u < SPLIT_AHEAD; u++) {
+            int at = v + u * SPLIT_THREADS;
+            store16_once(in + (int64_t)at * N, softmax_gradient<T, N>(part[u], lse2, scale, target - at * N));
+        }
+    }
+    for (; v < shape.vectors; v += SPLIT_THREADS) {
+        T *at = in + (int64_t)v * N;
+        store16_once(at, ignored ? make_uint4(0, 0, 0, 0)
+                                 : softmax_gradient<T, N>(load16_once(at), lse2, scale, target - v * N));
+    }
+    for (int i = shape.vectors * N + thread; i < shape.columns; i += SPLIT_THREADS) {
+        float value = 0;
+        if (i < shape.real && !ignored) {
+            float p = exp2_fast(fmaf(to_float(in[i]), LOG2E, -lse2));
+            value = scale * (i == target ? p - 1.0f : p);
+        }
+        in[i] = from_float<T>(value);
+    }
+}
+
+static SplitShape split_shape(Tensor logits, int64_t first, int64_t vocab) {
+    int64_t left = vocab > first ? vocab - first : 0, vector = 16 / (int64_t)dtype_size(logits.dtype);
+    bool aligned = logits.cols % vector == 0 && all_aligned(16, logits.data);
+    SplitShape shape;
+    shape.columns = (int)logits.cols;
+    shape.real = (int)(left < logits.cols ? left : logits.cols);
+    shape.vectors = aligned ? shape.real / (int)vector : 0;
+    shape.first = (int)first;
+    return shape;
+}
+
+extern "C" void cuda_cross_entropy_stats(Ops *ops, Tensor stats, Tensor logits, Tensor targets, int64_t first,
+                                         int64_t vocab) {
+    if (logits.rows == 0) return;
+    CudaState *state = cuda_scope_begin(ops, OP_CROSS_ENTROPY_STATS);
+    SplitShape shape = split_shape(logits, first, vocab);
+    WITH_STORAGE(logits.dtype,
+                 (cross_entropy_stats_kernel<T><<<(unsigned)logits.rows, SPLIT_THREADS, 0, state->stream>>>(
+                     (float *)stats.data, (const T *)logits.data, (const int32_t *)targets.data, shape)));
+    LAUNCH_CHECK(state);
+    cuda_scope_end(state);
+}
+
+extern "C" void cuda_cross_entropy_apply(Ops *ops, Tensor losses, Tensor logits, Tensor targets, Tensor stats,
+                                         Tensor scale, int64_t first, int64_t vocab) {
+    if (logits.rows == 0) return;
+    CudaState *state = cuda_scope_begin(ops, OP_CROSS_ENTROPY_APPLY);
+    SplitShape shape = split_shape(logits, first, vocab);
+    int ranks = (int)(stats.rows / logits.rows);
+    WITH_STORAGE(logits.dtype,
+                 (cross_entropy_apply_kernel<T><<<(unsigned)logits.rows, SPLIT_THREADS, 0, state->stream>>>(
+                     (float *)losses.data, (T *)logits.data, (const int32_t *)targets.data, (const float *)stats.data,
+                     (const float *)scale.data, ranks, shape)));
     LAUNCH_CHECK(state);
     cuda_scope_end(state);
 }

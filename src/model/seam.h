@@ -1,0 +1,54 @@
+// Where the transformer meets other ranks. transformer.c is written for one rank; at these points it hands tensors to
+// the groups that the model is part of. On one rank every seam is a no-op.
+//
+// Data parallelism (units of model/layout.h):
+//   ZeRO 0  gradients are summed over the ranks behind the last micro-batch's backward pass, unit by unit
+//   ZeRO 1  the same, but each rank gets only its pieces, updates them, and the new weights are gathered
+//   ZeRO 2  a unit's gradients exist as a whole only until they are reduced, after every micro-batch
+//   ZeRO 3  and so do its weights: they are gathered when a layer needs them, the next layer's behind its computation
+//
+// Tensor parallelism with sequence parallelism: each rank has its share of every layer's heads and widths (local shapes
+// of the layout) and, between the products, its share of the tokens: the residual stream, norms and experts. Before a
+// layer's first product the tokens are gathered; its last product leaves parts of a sum, which are reduced to each
+// rank's tokens. Embedding, LM head and loss have shares of the vocabulary.
+#pragma once
+
+#include "model/model.h"
+
+// ---- tensor parallelism, inside a layer -----------------------------------------------------------------------------
+
+Tensor seam_all_tokens(Model *model, Tensor local);    // what all ranks have of it, token by token
+Tensor seam_all_gradients(Model *model, Tensor local); // the same for the gradient of a sub-layer's result
+// out = residual + in . weight^T, summed over the ranks, of this rank's tokens; and back: din from dout.
+void seam_project(Model *model, Tensor out, Tensor in, Tensor weight, Tensor residual);
+void seam_project_backward(Model *model, Tensor din, Tensor dout, Tensor weight);
+// A place for the gradient of all tokens, of which `local` are this rank's; seam_sum_tokens brings them there.
+Tensor seam_gradient_of_all_tokens(Model *model, Tensor local);
+void seam_sum_tokens(Model *model, Tensor local, Tensor all);
+void seam_embed(Model *model, Tensor out, Tensor ids, Tensor weight);
+void seam_embed_backward(Model *model, Tensor dweight, Tensor dout, Tensor ids);
+void seam_cross_entropy(Model *model, Tensor losses, Tensor logits, Tensor targets, Tensor scale);
+void seam_balance_sums(Model *model, Tensor counts, Tensor prob_sum); // of the whole micro-batch
+
+// ---- around the parts of a micro-step -------------------------------------------------------------------------------
+
+void seam_micro_step_begin(Model *model);
+// The weights of a layer (or of the embedding, or of the LM head) are there; those of the layer after it in this pass
+// are on their way.
+void seam_layer_weights(Model *model, int layer);
+void seam_edge_weights(Model *model, ParamId id);
+// Before the backward pass of a layer writes its gradients, and after it has.
+void seam_layer_gradients(Model *model, int layer);
+void seam_layer_done(Model *model, int layer);
+// The same for the embedding and the LM head. A tied one is done once, by the embedding's backward pass.
+void seam_edge_gradients(Model *model, ParamId id);
+void seam_edge_done(Model *model, ParamId id);
+void seam_micro_step_end(Model *model); // vectors, and what is still on its way
+
+// ---- around the optimizer step --------------------------------------------------------------------------------------
+
+void seam_step_sums(Model *model);           // loss, balancing loss and expert counts of all ranks
+void seam_gradient_norm(Model *model);       // into SCALAR_NORM, over what each rank owns
+void seam_new_weights(Model *model);         // after the optimizer
+bool seam_in_micro_step(const Model *model); // this micro-step communicates
+bool seam_in_graph(const Model *model);      // and what it does can be recorded

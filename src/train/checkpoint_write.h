@@ -1,0 +1,47 @@
+// One checkpoint, written by all ranks together. Inside of train/checkpoint.
+//
+// Rank 0 makes .writing-step-N with the files at their full size and says so (`ready-A`, A: the how many-eth attempt of
+// this run); every rank writes its boxes of whole tensors into them, syncs, and leaves their checksums
+// (`part-R-A.json`) or why it could not (`part-R-A.failed`); rank 0 waits for all, and when the parts cover every
+// tensor once it writes the rest and gives the directory its name. When it gives up it says that too (`failed-A`). The
+// ranks meet in these files alone: nothing here takes part in a collective.
+#pragma once
+
+#include "base/json.h"
+#include "model/model.h"
+#include "model/safetensors.h"
+
+// The files of a checkpoint with a value for every parameter. All have the same tensors.
+enum { CHECKPOINT_FILES = 3 };
+extern const struct CheckpointFile {
+    const char *name;
+    ModelState state;
+} checkpoint_files[CHECKPOINT_FILES];
+
+// The whole model's tensors, whatever this rank has of them.
+typedef struct CheckpointForm {
+    LayoutSlice *tensors;
+    int count;
+    SafetensorsForm file;
+} CheckpointForm;
+Status checkpoint_form_make(CheckpointForm *form, const Layout *layout);
+void checkpoint_form_free(CheckpointForm *form);
+
+typedef struct CheckpointJob {
+    const char *directory; // RUN/checkpoints
+    const Layout *layout;
+    const CheckpointForm *form;
+    const ModelSnapshot *snapshot;
+    int64_t step;
+    const json_t *state; // rank 0's
+    int rank, ranks;
+    int64_t attempt; // how many writes this run has begun: the same on all ranks
+    uint64_t token;  // rank 0's: of this attempt alone
+    double limit;    // seconds to wait for other ranks
+} CheckpointJob;
+
+// On rank 0 the checkpoint is complete on success, on others this rank's part of it is on disk.
+Status checkpoint_write(const CheckpointJob *job);
+
+uint64_t checkpoint_json_hash(const json_t *root);
+void checkpoint_hash_text(char out[24], uint64_t hash);

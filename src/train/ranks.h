@@ -1,0 +1,30 @@
+// The ranks of a run: which mesh the configuration and the number of processes make, and the groups of this one.
+#pragma once
+
+#include "model/model.h"
+#include "train/config.h"
+
+typedef struct Ranks {
+    World *world; // not owned; NULL: one process
+    Mesh mesh;
+    int dp_rank, tp_rank; // tensor-parallel ranks are neighbours: rank = dp_rank * tp + tp_rank
+    ModelRanks groups;
+} Ranks;
+
+// The mesh of `size` processes. A product of degrees that is not their number is refused with what would be right.
+Status ranks_mesh(const Config *config, int size, Mesh *mesh);
+// "cuda" becomes the GPU of this local rank, counted over the GPUs that are there; malloc'd.
+char *ranks_device(const World *world, const char *device);
+// The groups of this rank; `layout` is its own.
+Status ranks_open(Ranks *ranks, Ops *ops, const LayoutRequest *request);
+void ranks_close(Ranks *ranks);
+
+static inline int ranks_rank(const Ranks *ranks) {
+    return ranks->world ? ranks->world->rank : 0;
+}
+static inline int ranks_size(const Ranks *ranks) {
+    return ranks->world ? ranks->world->size : 1;
+}
+
+// From rank 0 to all: a malloc'd text, or NULL.
+void ranks_broadcast_text(World *world, char **text);
