@@ -9,6 +9,7 @@
 #include "cli/commands.h"
 #include "cli/launch.h"
 #include "cli/range.h"
+#include "dist/device.h"
 #include "plan/flops.h"
 #include "train/prediction.h"
 #include "train/ranks.h"
@@ -99,10 +100,8 @@ static Status bench_on_ranks(BenchStep *bench, World *world, const char *device,
                              const char *model, const char *routing, double peak) {
     if (world->size % tensor) return status_usage("%d ranks do not divide by --tp %d", world->size, tensor);
     Ops *ops;
-    char *own = ranks_device(world, device);
-    Status status = ops_create(&ops, own);
-    free(own);
-    TRY(status);
+    TRY(device_open(&ops, world, device));
+    Status status = NULL;
     LayoutRequest *request = &bench->request;
     request->device = ops->kind;
     request->mesh.dp = world->size / tensor;

@@ -5,6 +5,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/threads.h"
+#include "dist/device.h"
 #include "model/hf.h"
 #include "plan/flops.h"
 #include "train/checkpoint.h"
@@ -47,10 +48,9 @@ static Status open_model(Trainer *trainer) {
     const Config *config = trainer->config;
     LayoutRequest request;
     Ranks *ranks = &trainer->ranks;
-    char *device = ranks_device(ranks->world, config->train.device);
-    Status status = config_blame(config, "train.device", ops_create(&trainer->ops, device));
-    free(device);
-    TRY(status);
+    TRY(config_blame(config, "train.device",
+                     ranks->world ? device_open(&trainer->ops, ranks->world, config->train.device)
+                                  : ops_create(&trainer->ops, config->train.device)));
     TRY(setup_layout(config, &trainer->model_config, trainer->ops->kind, &request));
     request.mesh = ranks->mesh;
     ranks->dp_rank = request.dp_rank = ranks_rank(ranks) / ranks->mesh.tp;
