@@ -338,7 +338,8 @@ void model_micro_step(Model *model, const int32_t *ids, const int32_t *targets, 
     model->last = ++model->micro_batches_run == model->step_micro_batches;
     // A group whose operations cannot be recorded leaves the micro-steps that use it unrecorded.
     bool direct = model->direct || (seam_in_micro_step(model) && !seam_in_graph(model));
-    bool talks = seam_in_micro_step(model);
+    bool talks =
+        seam_in_micro_step(model) && seam_ends_gradients(model); // one that ends them does more than the others
     void **graph = &model->recorded[model->accumulate][talks].graph;
     if (*graph && !direct) {
         ops->graph_launch(ops, *graph);

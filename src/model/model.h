@@ -41,7 +41,7 @@ typedef struct Model {
     struct {
         void *graph;    // where the ops record
         int runs;       // up to the recording
-    } recorded[2][2];   // the micro-step that overwrites, the one that adds; without and with communication
+    } recorded[2][2];   // the micro-step that overwrites, the one that adds; without and with sums over ranks
     bool direct;        // run micro-steps op by op instead of replaying the graph (for a profile by category)
     int64_t step_valid; // valid targets of the step under way
     int step_micro_batches, micro_batches_run; // on this rank

@@ -15,10 +15,6 @@ static int tensor_ranks(const Model *model) { // also of a model that is only re
     return model->layout.request.mesh.tp;
 }
 
-static bool reduces(const Model *model) { // gradients are complete after this micro-step
-    return model->last || model->layout.zero >= 2;
-}
-
 static const LayoutUnit *unit_of(const Model *model, ParamId id, int layer) {
     const LayoutParam *param = layout_param(&model->layout, id, layer);
     return param ? &model->layout.units[param->unit] : NULL;
@@ -110,8 +106,12 @@ static void finish_reduce(Model *model, int slot) {
     model->slot[slot].gradients = -1;
 }
 
+bool seam_ends_gradients(const Model *model) {
+    return model->last || model->layout.zero >= 2;
+}
+
 bool seam_in_micro_step(const Model *model) {
-    return model->ranks.tp || (!alone(model) && reduces(model));
+    return model->ranks.tp || (!alone(model) && seam_ends_gradients(model));
 }
 
 bool seam_in_graph(const Model *model) {
@@ -129,7 +129,7 @@ static void sum_over(Comm *comm, Tensor gradient) {
 // The operations of a rank run in their order: nothing need wait for these.
 static void sum_layer_copies(Model *model, int layer) {
     const ModelRanks *ranks = &model->ranks;
-    if (!ranks->tp || !reduces(model)) return;
+    if (!ranks->tp || !seam_ends_gradients(model)) return;
     if (model->layout.request.config.sparse[layer]) // experts have a group of their own
         sum_over(ranks->tp, model_grad(model, PARAM_ROUTER, layer));
     if (!ranks->kv) return;
@@ -155,7 +155,7 @@ void seam_layer_gradients(Model *model, int layer) {
 
 void seam_layer_done(Model *model, int layer) {
     sum_layer_copies(model, layer);
-    if (alone(model) || !reduces(model)) return;
+    if (alone(model) || !seam_ends_gradients(model)) return;
     int count;
     const LayoutUnit *units = layer_units(model, layer, &count);
     start_reduce(model, units, count);
@@ -169,7 +169,7 @@ void seam_edge_gradients(Model *model, ParamId id) {
 }
 
 void seam_edge_done(Model *model, ParamId id) {
-    if (alone(model) || !reduces(model)) return;
+    if (alone(model) || !seam_ends_gradients(model)) return;
     start_reduce(model, unit_of(model, id, -1), 1);
 }
 
@@ -180,7 +180,7 @@ void seam_micro_step_begin(Model *model) {
 }
 
 void seam_micro_step_end(Model *model) {
-    if (!reduces(model)) return;
+    if (!seam_ends_gradients(model)) return;
     const LayoutUnit *vectors = &model->layout.units[model->layout.unit_count - 1];
     assert(vectors->vectors);
     if (model->ranks.tp) // norms saw this rank's tokens, QK-norms its heads

@@ -51,4 +51,6 @@ void seam_step_sums(Model *model);           // loss, balancing loss and expert 
 void seam_gradient_norm(Model *model);       // into SCALAR_NORM, over what each rank owns
 void seam_new_weights(Model *model);         // after the optimizer
 bool seam_in_micro_step(const Model *model); // this micro-step communicates
-bool seam_in_graph(const Model *model);      // and what it does can be recorded
+bool seam_ends_gradients(
+    const Model *model);                // after it gradients are complete: the last of a step, or each under ZeRO 2
+bool seam_in_graph(const Model *model); // and what it does can be recorded
