@@ -157,7 +157,8 @@ typedef enum ActId {
     // of the whole model, kept
     ACT_FINAL_RSTD, // [T] float
     ACT_LOSSES,     // [T] float
-    ACT_COUNTS,     // [sparse layers, experts] int32
+    ACT_COUNTS,     // [sparse layers, experts] int32: of the tokens that this rank routed
+    ACT_ALL_COUNTS, // the same of all tokens, where tensor-parallel ranks share them out
     ACT_PROB_SUM,   // [sparse layers, experts] float
     ACT_DPROB,      // [sparse layers, experts] float
     // temporary

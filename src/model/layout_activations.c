@@ -283,6 +283,7 @@ void layout_build_activations(Layout *layout) {
     keep_tensor(layout, ACT_LOSSES, -1, DTYPE_F32, layout->tokens, 1);
     if (sparse) {
         keep_tensor(layout, ACT_COUNTS, -1, DTYPE_I32, sparse, c->experts);
+        if (layout->request.mesh.tp > 1) keep_tensor(layout, ACT_ALL_COUNTS, -1, DTYPE_I32, sparse, c->experts);
         keep_tensor(layout, ACT_PROB_SUM, -1, DTYPE_F32, sparse, c->experts);
         keep_tensor(layout, ACT_DPROB, -1, DTYPE_F32, sparse, c->experts);
     }

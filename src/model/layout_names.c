@@ -86,6 +86,7 @@ const char *layout_act_name(ActId id) {
         [ACT_FINAL_RSTD] = "final rstd",
         [ACT_LOSSES] = "losses",
         [ACT_COUNTS] = "expert counts",
+        [ACT_ALL_COUNTS] = "expert counts of all tokens",
         [ACT_PROB_SUM] = "probability sums",
         [ACT_DPROB] = "probability gradients",
         [ACT_RESIDUAL_MID] = "residual mid",

@@ -352,9 +352,13 @@ void seam_cross_entropy(Model *model, Tensor losses, Tensor logits, Tensor targe
     ops->cross_entropy_apply(ops, losses, logits, targets, stats, scale, first, vocab);
 }
 
-void seam_balance_sums(Model *model, Tensor counts, Tensor prob_sum) {
+Tensor seam_balance_sums(Model *model, Tensor counts, Tensor prob_sum) {
+    if (tensor_ranks(model) == 1) return counts;
+    Tensor all = model_act(model, ACT_ALL_COUNTS, -1);
     Comm *tp = model->ranks.tp;
-    if (!tp) return;
-    comm_all_reduce(tp, flat_view(counts));
+    if (!tp) return all; // a model that is only recorded
+    model->ops->copy(model->ops, all.data, counts.data, (size_t)tensor_count(counts) * sizeof(int32_t));
+    comm_all_reduce(tp, flat_view(all));
     comm_wait(tp, comm_all_reduce(tp, flat_view(prob_sum)));
+    return all;
 }

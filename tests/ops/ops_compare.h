@@ -22,6 +22,7 @@ typedef struct Buffer {
     double reduction, inner;
     int64_t half;        // elements of a half row when the buffer holds two matrices side by side; 0: it is one
     double inner_second; // as inner, for the second of the two
+    double steps_second; // and how many steps of the storage type beyond one its results may differ by
     void *start;         // on the host: the content before the call
 } Buffer;
 
