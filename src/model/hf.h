@@ -3,10 +3,13 @@
 #pragma once
 
 #include "model/model.h"
+#include "model/safetensors.h"
 
 // Loads all weights of the model from a directory or one .safetensors file. A missing tensor, a tensor that the model
-// does not have, or a wrong shape is an error that names it.
+// does not have, or a wrong shape is an error that names it. All ranks of the model load together.
 Status hf_load_weights(Model *model, const char *path);
+// The box of a tensor (from the file `path`) that this rank has, into its place in the parameter.
+Status hf_read_slice(const SafeTensor *tensor, const LayoutSlice *slice, float *param, const char *path);
 
 // Writes config.json, generation_config.json and the weights as dtype (F32, BF16 or F16), in files of at most
 // shard_bytes (0: 5 GB, as transformers does).

@@ -4,7 +4,9 @@
 #include "base/file.h"
 #include "base/io.h"
 #include "base/text.h"
+#include "model/hf.h"
 #include "model/safetensors.h"
+#include "model/seam.h"
 #include "train/checkpoint_box.h"
 #include "train/checkpoint_write.h"
 
@@ -216,13 +218,7 @@ static Status load_slice(const Safetensors *file, const LayoutSlice *slice, floa
         (slice->dims > 1 && tensor->shape[1] != slice->shape[1]))
         return status_at(status_usage("tensor \"%s\" is missing or has another size than the config says", slice->name),
                          file->path, 0, 0);
-    int64_t cols = slice->shape[slice->dims - 1];
-    bool joined = slice->cols == cols && slice->stride == cols;
-    int64_t runs = joined && slice->rows ? 1 : slice->rows, length = joined ? slice->count : slice->cols;
-    for (int64_t run = 0; run < runs; run++)
-        TRY(safetensors_read_f32(tensor, (slice->row + run) * cols + slice->col, length,
-                                 host + slice->at + run * slice->stride, file->path));
-    return NULL;
+    return hf_read_slice(tensor, slice, host, file->path);
 }
 
 static Status load_file(Model *model, const char *directory, const char *name, ModelState state) {
@@ -250,5 +246,6 @@ Status checkpoint_load(Model *model, const char *path, bool with_moments, json_t
     int count = with_moments ? CHECKPOINT_FILES : 1;
     for (int i = 0; i < count; i++)
         TRY(load_file(model, path, checkpoint_files[i].name, checkpoint_files[i].state));
+    seam_new_weights(model);
     return state ? read_json(path, "state.json", state) : NULL;
 }
