@@ -68,9 +68,25 @@ static void poll_writer(Run *run, bool wait) {
     run->saved_step = -1;
 }
 
-static Status save_checkpoint(Run *run) {
-    if (run->saved_step == run->trainer.step) return NULL;
+// Waits for the write under way. All ranks then know whether it failed anywhere, as they must write the same
+// checkpoints: one whose own part is on disk would not take part when the others try again.
+static void settle_writer(Run *run) {
     poll_writer(run, true); // checkpoint_save would wait as well, and the outcome of this one must not be lost
+    World *world = run->world;
+    if (!world || world->size == 1) return;
+    double mine = run->save_failure != NULL, *all = xmalloc((size_t)world->size * sizeof *all);
+    world_gather_doubles(world, &mine, 1, all);
+    for (int rank = 0; rank < world->size; rank++) {
+        if (all[rank] == 0 || run->save_failure) continue;
+        run->save_failure = status_runtime("rank %d did not write its part of the checkpoint", rank);
+        run->saved_step = -1;
+    }
+    free(all);
+}
+
+static Status save_checkpoint(Run *run) {
+    settle_writer(run);
+    if (run->saved_step == run->trainer.step) return NULL;
     TRY(checkpoint_save(run->writer, run->trainer.model, run->trainer.step, trainer_state(&run->trainer)));
     run->saved_step = run->trainer.step;
     if (!run->config->checkpoint.async) poll_writer(run, true);
@@ -79,10 +95,10 @@ static Status save_checkpoint(Run *run) {
 
 // Waits for the checkpoint that the run is left with; one that could not be written is tried once more.
 static Status wait_for_last(Run *run) {
-    poll_writer(run, true);
+    settle_writer(run);
     if (!run->save_failure) return NULL;
     TRY(save_checkpoint(run));
-    poll_writer(run, true);
+    settle_writer(run);
     return NULL;
 }
 
