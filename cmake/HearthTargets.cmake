@@ -79,3 +79,16 @@ function(hearth_test name source)
         set_tests_properties(${name} PROPERTIES ENVIRONMENT "${HEARTH_TEST_ENVIRONMENT}" TIMEOUT 600)
     endif()
 endfunction()
+
+# For tests under mpirun, beside HEARTH_TEST_ENVIRONMENT. Ranks of a test share few cores: they yield while they wait, are
+# not bound to cores, and have one thread each.
+set(HEARTH_MPI_ENVIRONMENT OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
+                           OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_hwloc_base_binding_policy=none HEARTH_THREADS=1)
+
+# For programs that run under MPI: a leak checker knows what a plug-in has kept only while the plug-in is loaded.
+function(hearth_keep_libraries program)
+    if(HEARTH_SANITIZE)
+        target_sources(${program} PRIVATE ${CMAKE_SOURCE_DIR}/tests/keep_libraries.c)
+        set_target_properties(${program} PROPERTIES ENABLE_EXPORTS ON)
+    endif()
+endfunction()

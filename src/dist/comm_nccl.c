@@ -263,7 +263,7 @@ int comm_nccl_take_events(WorldState *state, CommEvent *events, int capacity) {
     int count = 0;
     for (; first < queue->next; first++) {
         const NcclSlot *slot = &queue->slots[first % NCCL_SLOTS];
-        if (slot->captured) continue; // a graph's own events have no times
+        if (slot->captured || !slot->comm) continue; // a graph's own events have no times; the group is gone
         if (cudaEventQuery(slot->done) != cudaSuccess) break;
         events[count++] = (CommEvent){.op = comm_op_name(slot->op),
                                       .group = slot->comm->name,
@@ -366,7 +366,9 @@ static void nccl_destroy(Comm *comm) {
     Comm *mpi = &group->mpi;
     cuda_check(comm->world, cudaStreamSynchronize(queue->stream), "the end");
     pthread_mutex_lock(&queue->lock);
-    queue->watched = queue->next; // no slot of this group is looked at again
+    queue->watched = queue->next; // all have ended
+    for (int i = 0; i < NCCL_SLOTS; i++)
+        if (queue->slots[i].comm == comm) queue->slots[i].comm = NULL;
     pthread_mutex_unlock(&queue->lock);
     comm_wait(mpi, comm_barrier(mpi)); // nobody needs the group any more
     ncclCommAbort(group->nccl);        // ncclCommDestroy does not return where ranks share a GPU

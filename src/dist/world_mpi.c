@@ -3,9 +3,11 @@
 
 #ifdef HEARTH_HAVE_MPI
 #include "base/log.h"
+#include "base/threads.h"
 #include "dist/arrival.h"
 #include "dist/queue.h"
 
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -48,11 +50,28 @@ static void gather_peers(WorldState *state) {
     world->hosts = state->hosts;
 }
 
+// Ranks that may run on the same cores share them out, unless HEARTH_THREADS says otherwise.
+static void share_cores(MPI_Comm local, int local_size) {
+    cpu_set_t mine, *all = xcalloc((size_t)local_size, sizeof *all);
+    int sharing = 0;
+    CPU_ZERO(&mine);
+    sched_getaffinity(0, sizeof mine, &mine);
+    MPI_Allgather(&mine, sizeof mine, MPI_BYTE, all, sizeof mine, MPI_BYTE, local);
+    for (int r = 0; r < local_size; r++)
+        sharing += CPU_EQUAL(&mine, &all[r]) != 0;
+    free(all);
+    if (sharing > 1 && !getenv("HEARTH_THREADS")) {
+        int threads = threads_cores() / sharing;
+        threads_set(threads > 0 ? threads : 1);
+    }
+}
+
 static void split_by_host(WorldState *state) {
     MPI_Comm local;
     MPI_Comm_split_type(state->mpi, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &local);
     MPI_Comm_rank(local, &state->world.local_rank);
     MPI_Comm_size(local, &state->world.local_size);
+    share_cores(local, state->world.local_size);
     MPI_Comm_free(&local);
 }
 

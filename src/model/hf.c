@@ -2,7 +2,7 @@
 
 #include "base/json.h"
 #include "base/text.h"
-#include "model/seam.h"
+#include "model/safetensors.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -85,17 +85,17 @@ static const SafeTensor *source_find(const Source *source, const char *name, con
     return NULL;
 }
 
-Status hf_read_slice(const SafeTensor *tensor, const LayoutSlice *slice, float *param, const char *path) {
+Status hf_read_slice(const SafeTensor *tensor, const LayoutSlice *slice, float *host, const char *path) {
     int64_t cols = slice->shape[slice->dims - 1];
     bool joined = slice->cols == cols && slice->stride == cols;
     int64_t runs = joined && slice->rows ? 1 : slice->rows, length = joined ? slice->count : slice->cols;
     for (int64_t run = 0; run < runs; run++)
         TRY(safetensors_read_f32(tensor, (slice->row + run) * cols + slice->col, length,
-                                 param + slice->at + run * slice->stride, path));
+                                 host + slice->at + run * slice->stride, path));
     return NULL;
 }
 
-static Status load_part(const Source *source, const LayoutSlice *part, float *param) {
+static Status load_part(const Source *source, const LayoutSlice *part, float *host) {
     const char *path;
     const SafeTensor *tensor = source_find(source, part->name, &path);
     if (!tensor) return status_at(status_usage("tensor \"%s\" is missing", part->name), path, 0, 0);
@@ -115,7 +115,7 @@ static Status load_part(const Source *source, const LayoutSlice *part, float *pa
         text_buffer_free(&shape);
         return status_at(status, path, 0, 0);
     }
-    return hf_read_slice(tensor, part, param, path);
+    return hf_read_slice(tensor, part, host, path);
 }
 
 // A file may repeat the tied head; anything else that no parameter asks for means that config and weights do not belong
@@ -150,7 +150,7 @@ Status hf_load_weights(Model *model, const char *path) {
     int used = 0;
     for (int i = 0; i < layout->param_count && !status; i++) {
         const LayoutParam *param = &layout->params[i];
-        float *host = xcalloc((size_t)param->count, sizeof *host); // no slice may have what an uneven cut pads with
+        float *host = xcalloc((size_t)param->count, sizeof(float)); // no slice may have what an uneven cut pads with
         for (int k = 0; k < layout_slice_count(layout, param) && !status; k++, used++) {
             LayoutSlice part = layout_slice(layout, param, k);
             status = load_part(&source, &part, host);
@@ -158,8 +158,8 @@ Status hf_load_weights(Model *model, const char *path) {
         if (!status) model_write_param(model, param, MODEL_WEIGHTS, host);
         free(host);
     }
+    if (!status) model_share_weights(model);
     if (!status) status = check_nothing_left(&source, layout, used);
-    if (!status) seam_new_weights(model);
     source_close(&source);
     return status;
 }

@@ -11,6 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+// From which ZeRO stage on each is sharded.
+enum { ZERO_MOMENTS = 1, ZERO_GRADIENTS = 2, ZERO_WEIGHTS = 3 };
+
 // ---- life -----------------------------------------------------------------------------------------------------------
 
 static void upload_rope(Model *model) {
@@ -144,6 +147,10 @@ void model_init_weights(Model *model, uint64_t seed, bool scale_residual) {
     model_zero_optimizer(model);
 }
 
+void model_share_weights(Model *model) {
+    if (model->layout.zero >= ZERO_WEIGHTS) seam_new_weights(model);
+}
+
 static void widen(const Layout *layout, const void *weights, const int16_t *master, int64_t count, float *out) {
     if (layout->dtype == DTYPE_F32) {
         memcpy(out, weights, (size_t)count * sizeof(float));
@@ -170,8 +177,6 @@ static ParamPart param_part(const Layout *layout, const LayoutParam *param, int 
     part.at = unit->shard_offset + param->offset + part.first - unit->offset - unit->rank * unit->piece;
     return part;
 }
-
-enum { ZERO_MOMENTS = 1, ZERO_GRADIENTS = 2, ZERO_WEIGHTS = 3 }; // from which stage on each is sharded
 
 static float *state_pointer(const Model *model, int64_t at, ModelState state) {
     assert(state != MODEL_WEIGHTS);

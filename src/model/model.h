@@ -84,6 +84,7 @@ void model_snapshot_read(const ModelSnapshot *snapshot, const Layout *layout, co
 void model_read_param(Model *model, const LayoutParam *param, ModelState state, float *host);
 void model_write_param(Model *model, const LayoutParam *param, ModelState state, const float *host);
 void model_zero_optimizer(Model *model); // gradients and moments
+void model_share_weights(Model *model);  // after weights were written: what ZeRO 3 keeps gathered. Collective
 
 // ---- training -------------------------------------------------------------------------------------------------------
 

@@ -47,8 +47,7 @@ Status checkpoint_find(const char *directory, char **path, int64_t *step,
 // Every checksum. STATUS_USAGE: what is there is not a whole checkpoint. STATUS_RUNTIME: it could not be read, and may
 // be good.
 Status checkpoint_verify(const char *path);
-// Weights, and moments when with_moments: on each rank what its mesh has there, whatever the mesh that wrote them. All
-// ranks of the model load together.
+// Weights, and moments when with_moments: on each rank what its mesh has there, whatever the mesh that wrote them.
 // *state (may be NULL) is owned by the caller.
 Status checkpoint_load(Model *model, const char *path, bool with_moments, json_t **state);
 Status checkpoint_steps(const char *directory, int64_t **steps, int *count); // of complete ones, rising; malloc'd

@@ -6,7 +6,6 @@
 #include "base/text.h"
 #include "model/hf.h"
 #include "model/safetensors.h"
-#include "model/seam.h"
 #include "train/checkpoint_box.h"
 #include "train/checkpoint_write.h"
 
@@ -246,6 +245,6 @@ Status checkpoint_load(Model *model, const char *path, bool with_moments, json_t
     int count = with_moments ? CHECKPOINT_FILES : 1;
     for (int i = 0; i < count; i++)
         TRY(load_file(model, path, checkpoint_files[i].name, checkpoint_files[i].state));
-    seam_new_weights(model);
+    model_share_weights(model);
     return state ? read_json(path, "state.json", state) : NULL;
 }

@@ -247,6 +247,13 @@ static void show_banner(const Run *run) {
     for (size_t i = 0; i < trainer->train.mix.count; i++)
         data_tokens += trainer->train.mix.datasets[i].token_count;
     int64_t batch_tokens = trainer->batch.micro_tokens * trainer->batch.grad_accum;
+    const Mesh *mesh = &trainer->ranks.mesh;
+    const ModelRanks *groups = &trainer->ranks.groups;
+    const Comm *group = groups->dp ? groups->dp : groups->tp;
+    char ranks[128];
+    if (group)
+        snprintf(ranks, sizeof ranks, "%d: data %d, tensor %d, ZeRO %d; over %s", ranks_size(&trainer->ranks), mesh->dp,
+                 mesh->tp, mesh->zero, group->backend);
     ProgressBanner banner = {
         .run = run->directory,
         .model = setup_model_name(config),
@@ -257,7 +264,8 @@ static void show_banner(const Run *run) {
         .micro_batch = config->train.micro_batch,
         .seq = config->train.seq,
         .grad_accum = trainer->batch.grad_accum,
-        .ranks = ranks_size(&trainer->ranks),
+        .ranks = mesh->dp,
+        .mesh = group ? ranks : NULL,
         .batch_tokens = batch_tokens,
         .asked_batch_tokens = trainer->batch.asked_tokens,
         .batch_warmup_tokens = trainer->batch.warmup_tokens,

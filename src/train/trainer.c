@@ -88,7 +88,7 @@ static void predict_step(Trainer *trainer) {
     Ops *ops = trainer->ops;
     Prediction *prediction = xcalloc(1, sizeof *prediction);
     Status status = prediction_make(prediction, &trainer->model->layout.request, (int)trainer->batch.grad_accum,
-                                    ops->device, (double)ops->memory_total(ops), 1);
+                                    ops->device, (double)ops->memory_total(ops), ranks_size(&trainer->ranks));
     if (!status) {
         bool device = ops->kind == DEVICE_CUDA; // the peak of a CPU is too loose a bound to call a share of it MFU
         if (device && trainer->peak_flops <= 0) trainer->peak_flops = prediction->plan.step.peak;
@@ -219,7 +219,7 @@ static double memory_in_use(Ops *ops) {
 }
 
 static void fill_metrics(Trainer *trainer, MetricsStep *metrics, const StepResult *result, double seconds,
-                         double waited, int64_t step_tokens) {
+                         double waited, double comm_waited, int64_t step_tokens) {
     Ops *ops = trainer->ops;
     double total = (double)ops->memory_total(ops);
     metrics->step = trainer->step;
@@ -237,6 +237,12 @@ static void fill_metrics(Trainer *trainer, MetricsStep *metrics, const StepResul
     metrics->memory_bytes = memory_in_use(ops);
     metrics->memory_fraction = total > 0 ? metrics->memory_bytes / total : 0;
     metrics->data_wait = waited / seconds;
+    metrics->comm_wait = comm_waited / seconds;
+}
+
+static double comm_waited_so_far(const Trainer *trainer) {
+    const World *world = trainer->ranks.world;
+    return world && world->size > 1 ? comm_waited_seconds(world) : 0;
 }
 
 Status trainer_step(Trainer *trainer, MetricsStep *metrics, const volatile sig_atomic_t *stop, bool *stopped) {
@@ -248,7 +254,7 @@ Status trainer_step(Trainer *trainer, MetricsStep *metrics, const volatile sig_a
     if (!trainer->loader)
         TRY(loader_start(&trainer->loader, &trainer->train, micro_batch, trainer->ranks.dp_rank, ranks,
                          (int)config->data.prefetch, trainer->sample));
-    double start = clock_seconds(), waited = 0;
+    double start = clock_seconds(), waited = 0, comm_before = comm_waited_so_far(trainer);
     bool profiled;
     split_start(trainer, trainer->step + 1, &profiled);
     int64_t accum = batch_accum(&trainer->batch, trainer->tokens);
@@ -288,7 +294,8 @@ Status trainer_step(Trainer *trainer, MetricsStep *metrics, const volatile sig_a
     guard_note(&trainer->guard, result.loss, result.skipped);
     metrics->lr = optimizer.lr;
     metrics->grad_accum = accum;
-    fill_metrics(trainer, metrics, &result, clock_seconds() - start, waited, step_tokens);
+    double comm_waited = comm_waited_so_far(trainer) - comm_before;
+    fill_metrics(trainer, metrics, &result, clock_seconds() - start, waited, comm_waited, step_tokens);
     take_expert_load(trainer, metrics);
     return NULL;
 }

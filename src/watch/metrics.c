@@ -136,6 +136,7 @@ Status metrics_step(Metrics *metrics, const MetricsStep *step) {
     add_json_number(&line, "memory_bytes", step->memory_bytes);
     add_json_number(&line, "memory_fraction", step->memory_fraction);
     add_json_number(&line, "data_wait", step->data_wait);
+    if (step->comm_wait > 0) add_json_number(&line, "comm_wait", step->comm_wait);
     add_json_number(&line, "seconds", step->seconds);
     add_json_number(&line, "elapsed", step->elapsed);
     text_buffer_format(&line, ",\"skipped\":%s,\"skipped_total\":%lld", step->skipped ? "true" : "false",

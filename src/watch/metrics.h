@@ -18,6 +18,7 @@ typedef struct MetricsStep {
     double tokens_per_second, tflops, mfu; // of this step; mfu is a fraction, 0 when the peak is not known
     double memory_bytes, memory_fraction;  // in use on the device
     double data_wait;                      // fraction of the step spent waiting for data
+    double comm_wait;                      // and blocked for other ranks
     double seconds;                        // of the step
     double elapsed;                        // of this process
     int64_t grad_accum;

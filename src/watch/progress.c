@@ -57,6 +57,7 @@ static void format_step(TextBuffer *out, const Progress *progress, const Metrics
     if (step->mfu > 0) text_buffer_format(out, "  MFU %.1f%%", 100 * step->mfu);
     text_buffer_format(out, "  %s %.0f%%", text_gib(text, step->memory_bytes), 100 * step->memory_fraction);
     text_buffer_format(out, "  wait %.1f%%", 100 * step->data_wait);
+    if (step->comm_wait > 0) text_buffer_format(out, "  comm %.1f%%", 100 * step->comm_wait);
     double left = seconds_left(progress, step);
     if (left >= 0) text_buffer_format(out, "  ETA %s", text_duration(text, left));
     if (step->skipped) text_buffer_format(out, "  SKIPPED");
@@ -132,6 +133,7 @@ void progress_banner(const ProgressBanner *banner, FILE *file) {
     fprintf(file, "batch      local %lld x %lld tokens, accumulation %lld, ranks %lld: global %s tokens\n",
             (long long)banner->micro_batch, (long long)banner->seq, (long long)banner->grad_accum,
             (long long)banner->ranks, text_grouped(a, banner->batch_tokens));
+    if (banner->mesh) fprintf(file, "ranks      %s\n", banner->mesh);
     if (banner->asked_batch_tokens && banner->asked_batch_tokens != banner->batch_tokens)
         fprintf(file, "           batch_tokens = %s rounded to %s: whole micro-batches of %s tokens\n",
                 text_grouped(a, banner->asked_batch_tokens), text_grouped(b, banner->batch_tokens),

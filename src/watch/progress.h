@@ -30,6 +30,7 @@ void progress_say(Progress *progress, const char *format, ...) __attribute__((fo
 typedef struct ProgressBanner {
     const char *run, *model, *device, *precision;
     int64_t parameters, active_parameters;
+    const char *mesh; // how ranks share the work, in words; NULL: there is one
     int64_t micro_batch, seq, grad_accum, ranks, batch_tokens, asked_batch_tokens, batch_warmup_tokens;
     int64_t total_steps, total_tokens, data_tokens;
     double hours;

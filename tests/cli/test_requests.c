@@ -37,7 +37,7 @@ static void preflight_is_for_one_rank(void **state) {
           "[parallelism]\ntensor = 2\n",
           file);
     fclose(file);
-    assert_error(CALL(cmd_preflight, path), "parallelism.tensor = 2: training runs on one device");
+    assert_error(CALL(cmd_preflight, path), "parallelism.tensor = 2 needs 2 processes");
     remove(path);
 }
 

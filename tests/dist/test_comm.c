@@ -428,7 +428,7 @@ static void device_memory_goes_through_the_host(void **state) {
 
 static int open_world(void **state) {
     (void)state;
-    const WorldOptions options = {.watch_seconds = 60, .start_seconds = 30, .backend = COMM_MPI};
+    const WorldOptions options = {.watch_seconds = 20, .start_seconds = 30, .backend = COMM_MPI};
     assert_ok(world_open(&world, &options));
     if (world->rank && !freopen("/dev/null", "w", stdout)) return 1; // one rank's report is enough
     assert_ok(ops_cpu_create(&ops));

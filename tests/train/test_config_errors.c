@@ -87,7 +87,7 @@ static const Mistake mistakes[] = {
      NULL, "15:9", "no validation data"},
     {"an unknown device", MODEL DATA "[train]\ndevice = \"tpu\"\n", NULL, "9:10", "auto, cpu, cuda"},
     {"more ranks than there are", MODEL DATA TRAIN "[parallelism]\ntensor_parallel_degree = 4\n", NULL, "15:26",
-     "one device"},
+     "4 processes"},
     {"a path for a name", MODEL DATA TRAIN "name = \"a/b\"\n", NULL, "14:8", "not a path"},
     {"an option without a value", MODEL DATA TRAIN, "train.seq", "--set", "section.key=value"},
     {"an option that is unknown", MODEL DATA TRAIN, "train.sequence=4", "--set train.sequence=4", "unknown key"},
