@@ -5,7 +5,7 @@ import os
 
 FIXTURES = os.path.join(os.path.dirname(__file__), "..", "fixtures", "models")
 
-# Sizes that cut unevenly where they may: 263 rows are neither a multiple of 2 nor of 4, 12 of the norms' 28 of rows...
+# KV heads are fewer than four tensor-parallel ranks; 263 rows of a vocabulary cut unevenly.
 DENSE = {"arch": "llama", "hidden": 32, "layers": 2, "heads": 4, "kv_heads": 2, "ffn": 64, "tie_embeddings": True}
 MODELS = {
     "dense": DENSE,
