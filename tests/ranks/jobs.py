@@ -4,6 +4,7 @@ import array
 import json
 import math
 import os
+import resource
 import shutil
 import signal
 import struct
@@ -33,6 +34,19 @@ NORM_BOUND = GRADIENT_BOUND  # | ||a|| - ||b|| | <= ||a - b||
 
 class Failure(Exception):
     pass
+
+
+class Missed(Failure):
+    """The job was over before the test could do to it what it is about: to be tried again."""
+
+
+def until_met(test, *arguments, tries=20):
+    for _ in range(tries):
+        try:
+            return test(*arguments)
+        except Missed as missed:
+            last = missed
+    raise Failure(f"{tries} times: {last}")
 
 
 class Mesh:
@@ -202,11 +216,27 @@ def kill_job(job):
     job.wait()
 
 
+def send_signal(process, number):
+    try:
+        os.kill(process, number)
+    except ProcessLookupError:
+        raise Missed(f"process {process} was gone before it got signal {number}")
+
+
+def set_file_limit(process, soft):
+    """No file of the process may grow beyond so many bytes; None: as many as it likes."""
+    try:
+        hard = resource.prlimit(process, resource.RLIMIT_FSIZE)[1]
+        resource.prlimit(process, resource.RLIMIT_FSIZE, (hard if soft is None else soft, hard))
+    except ProcessLookupError:
+        raise Missed(f"process {process} was gone before its limit was set")
+
+
 def wait_until(condition, what, job=None, seconds=60, pause=0.005):
     until = time.monotonic() + seconds
     while not condition():
         if job is not None and job.poll() is not None:
-            raise Failure(f"the job ended with {job.returncode} before {what}")
+            raise (Failure if job.returncode else Missed)(f"the job ended with {job.returncode} before {what}")
         if time.monotonic() > until:
             raise Failure(f"{what}: not within {seconds} s")
         time.sleep(pause)

@@ -3,6 +3,7 @@
 import json
 import os
 
+SEQ = 32
 FIXTURES = os.path.join(os.path.dirname(__file__), "..", "fixtures", "models")
 
 # KV heads are fewer than four tensor-parallel ranks; 263 rows of a vocabulary cut unevenly.
@@ -44,7 +45,7 @@ init_std = 0.06
 [data]
 train = ["{data}"]
 [train]
-seq = 32
+seq = {SEQ}
 micro_batch = 1
 steps = {steps}
 precision = "fp32"

@@ -2,11 +2,12 @@
 names the rank and the cause, leaves no process behind, and goes on afterwards with the curve of the undisturbed run."""
 
 import os
-import resource
+import shutil
 import signal
 import time
 
-from jobs import Failure, Mesh, Run, alive, main, processes_below, rank_processes, wait_until
+from jobs import Failure, Mesh, Missed, Run, alive, main, processes_below, rank_processes
+from jobs import send_signal, set_file_limit, until_met, wait_until
 from models import MODELS, config_text
 
 WATCH_SECONDS = 3
@@ -15,6 +16,15 @@ STEPS = 400
 RANKS = 4
 MESHES = [Mesh(4), Mesh(4, 1, 3), Mesh(1, 4), Mesh(2, 2)]
 SHARE = {mesh.name: {"train.grad_accum": 4 // mesh.dp} for mesh in MESHES}
+
+
+def named(rank, processes):
+    return f"rank {rank} of {RANKS} (process {processes[rank]}"
+
+
+def died(rank, processes):
+    """Whoever sees it first: hearth's own watchdog, or the launcher, which then ends all."""
+    return named(rank, processes), f"process rank {rank} with PID"
 
 
 class Faults:
@@ -33,9 +43,16 @@ class Faults:
         return self.whole[mesh.name]
 
     def start(self, name, mesh, special=None, more=None):
-        words = ["train", self.config, "--run", self.bench.path(name)]
+        """The job, when it has made its run directory; its ranks' processes; and the run."""
+        run = Run(self.bench.path(name))
+        shutil.rmtree(run.path, ignore_errors=True)
+        words, sets = ["train", self.config, "--run", run.path], {**self.sets(mesh), **(more or {})}
         environment = {"HEARTH_WATCH_SECONDS": str(WATCH_SECONDS)}
-        return self.bench.start(words, RANKS, {**self.sets(mesh), **(more or {})}, name + ".log", special, environment)
+        job, processes = self.bench.start(words, RANKS, sets, name + ".log", special, environment), {}
+        if not special:
+            wait_until(lambda: os.path.isdir(os.path.join(run.path, "checkpoints")), "its directory", job)
+            wait_until(lambda: processes.update(rank_processes(job)) or len(processes) == RANKS, "its ranks", job)
+        return job, processes, run
 
     def ends(self, job, name, processes, texts, code=None):
         """Within the limit, with each of the texts (one of several where it is a tuple), and nothing runs on."""
@@ -66,50 +83,38 @@ class Faults:
     def killed_in_a_step(self, number):
         mesh, rank, name = self.mesh_of(number), (number + 1) % RANKS, f"step-{number}"
         self.undisturbed(mesh)
-        job, run = self.start(name, mesh), Run(self.bench.path(name))
+        job, processes, run = self.start(name, mesh)
         wait_until(lambda: run.last_step() >= 25 + 7 * number, "its steps", job)
-        processes = rank_processes(job)
-        os.kill(processes[rank], signal.SIGKILL)
-        # Whoever sees it first: hearth's own watchdog, or the launcher, which then ends all.
-        died = (f"rank {rank} of {RANKS} (process {processes[rank]}", f"process rank {rank} with PID")
-        found = self.ends(job, name, processes.values(), [died])
+        send_signal(processes[rank], signal.SIGKILL)
+        found = self.ends(job, name, processes.values(), [died(rank, processes)])
         self.goes_on(name, mesh)
         return found
 
     def killed_in_a_checkpoint(self, number):
-        mesh, rank = self.mesh_of(number), number % RANKS
+        mesh, rank, name = self.mesh_of(number), number % RANKS, f"checkpoint-{number}"
         self.undisturbed(mesh)
-        for attempt in range(20):  # the moment is short: one that was missed is tried again
-            name = f"checkpoint-{number}-{attempt}"
-            job, folder = self.start(name, mesh), os.path.join(self.bench.path(name), "checkpoints")
+        job, processes, run = self.start(name, mesh)
+        folder = os.path.join(run.path, "checkpoints")
 
-            def writing():
-                return any(entry.startswith(".writing-") for entry in os.listdir(folder))
+        def writing():
+            return any(entry.startswith(".writing-") for entry in os.listdir(folder))
 
-            wait_until(lambda: os.path.isdir(folder), "checkpoints", job)
-            processes = {}
-            wait_until(lambda: len(processes) == RANKS or processes.update(rank_processes(job)), "its ranks", job)
-            try:
-                wait_until(writing, "a checkpoint", job, pause=0)
-            except Failure:
-                continue  # it ended first
-            os.kill(processes[rank], signal.SIGKILL)
-            died = (f"rank {rank} of {RANKS} (process {processes[rank]}", f"process rank {rank} with PID")
-            found = self.ends(job, name, processes.values(), [died])
-            if writing():
-                self.goes_on(name, mesh)
-                return found
-        raise Failure("no attempt met a checkpoint that was being written")
+        wait_until(writing, "a checkpoint", job, pause=0)
+        send_signal(processes[rank], signal.SIGKILL)
+        found = self.ends(job, name, processes.values(), [died(rank, processes)])
+        if not writing():
+            raise Missed("the checkpoint was written before the signal came")
+        self.goes_on(name, mesh)
+        return found
 
     def stopped(self, number):
         mesh, rank, name = self.mesh_of(number), (number + 2) % RANKS, f"stopped-{number}"
         self.undisturbed(mesh)
-        job, run = self.start(name, mesh), Run(self.bench.path(name))
+        job, processes, run = self.start(name, mesh)
         wait_until(lambda: run.last_step() >= 25, "its steps", job)
-        processes = rank_processes(job)
-        os.kill(processes[rank], signal.SIGSTOP)
-        texts = [f"has not ended within {WATCH_SECONDS} s, at step ", f"rank {rank} of {RANKS} (process {processes[rank]}"]
-        found = self.ends(job, name, processes.values(), [*texts, "is stopped (SIGSTOP)"], code=1)
+        send_signal(processes[rank], signal.SIGSTOP)
+        texts = [f"has not ended within {WATCH_SECONDS} s, at step ", named(rank, processes), "is stopped (SIGSTOP)"]
+        found = self.ends(job, name, processes.values(), texts, code=1)
         self.goes_on(name, mesh)
         return found
 
@@ -117,10 +122,9 @@ class Faults:
         """The rank may not write any further into a file: to it, the disk is full. It goes on, and says so at the end."""
         mesh, rank, name = self.mesh_of(number), 1 + number % (RANKS - 1), f"full-{number}"
         self.undisturbed(mesh)
-        job, run = self.start(name, mesh), Run(self.bench.path(name))
+        job, processes, run = self.start(name, mesh)
         wait_until(lambda: run.last_step() >= 25, "its steps", job)
-        processes = rank_processes(job)
-        resource.prlimit(processes[rank], resource.RLIMIT_FSIZE, (4096, 4096))
+        set_file_limit(processes[rank], 4096)
         found = self.ends(job, name, processes.values(), [f"rank {rank}: ", "File too large"], code=1)
         if os.path.exists(run.checkpoint(STEPS)):
             raise Failure("a checkpoint was written that misses a part")
@@ -129,31 +133,28 @@ class Faults:
 
     def full_for_a_moment(self, number):
         """The only checkpoint fails at first. All ranks try again, also those whose part was written."""
-        mesh, rank = self.mesh_of(number), 1 + number % (RANKS - 1)
+        mesh, rank, name = self.mesh_of(number), 1 + number % (RANKS - 1), f"moment-{number}"
         whole = self.undisturbed(mesh)
-        for attempt in range(20):  # the second try comes at once: the disk may not have had room in time
-            name = f"moment-{number}-{attempt}"
-            job, run = self.start(name, mesh, more={"checkpoint.every": 0}), Run(self.bench.path(name))
-            wait_until(lambda: run.last_step() >= 25, "its steps", job)
-            process = rank_processes(job)[rank]
-            hard = resource.prlimit(process, resource.RLIMIT_FSIZE)[1]
-            resource.prlimit(process, resource.RLIMIT_FSIZE, (4096, hard))
-            failed = os.path.join(run.path, "checkpoints", f".writing-step-{STEPS}", f"part-{rank}-1.failed")
-            try:
-                wait_until(lambda: os.path.exists(failed), "its part failed", job, pause=0)
-                resource.prlimit(process, resource.RLIMIT_FSIZE, (hard, hard))
-            except (Failure, ProcessLookupError):
-                pass
-            code, log = self.bench.wait(job, LIMIT_SECONDS), self.bench.log(name + ".log")
-            if code == 0 and "File too large" in log:
-                if f"rank {rank}: " not in log or run.curve() != whole.curve():
-                    raise Failure(log)
-                return ""
-        raise Failure("no second try was in time")
+        job, processes, run = self.start(name, mesh, more={"checkpoint.every": 0})
+        set_file_limit(processes[rank], 4096)
+        failed = os.path.join(run.path, "checkpoints", f".writing-step-{STEPS}", f"part-{rank}-1.failed")
+        wait_until(lambda: os.path.exists(failed) or job.poll() is not None, "its part failed", pause=0)
+        try:
+            set_file_limit(processes[rank], None)
+        except Missed:
+            pass
+        code, log = self.bench.wait(job, LIMIT_SECONDS), self.bench.log(name + ".log")
+        if f"rank {rank}: " not in log or "File too large" not in log:
+            raise Failure(f"ended with {code}:\n{log}")
+        if code:
+            raise Missed("the second try came before there was room")
+        if run.curve() != whole.curve() or not os.path.exists(run.checkpoint(STEPS)):
+            raise Failure(f"not the run that it should be:\n{log}")
+        return ""
 
     def other_configuration(self, number):
         mesh, rank, name = self.mesh_of(number), 1 + number % (RANKS - 1), f"config-{number}"
-        job = self.start(name, mesh, special={rank: {"optimizer.beta2": 0.9}})
+        job, _, _ = self.start(name, mesh, special={rank: {"optimizer.beta2": 0.9}})
         texts = ["another configuration than rank 0 on ", f": rank {rank} on "]
         return self.ends(job, name, processes_below(job.pid), texts, code=2)
 
@@ -169,7 +170,7 @@ def tests(bench, quick):
         ("a rank with another configuration", faults.other_configuration),
     ]
     rounds = 1 if quick else 10
-    return [(f"{name}, {number + 1}", test, number) for name, test in kinds for number in range(rounds)]
+    return [(f"{name}, {number + 1}", until_met, test, number) for name, test in kinds for number in range(rounds)]
 
 
 if __name__ == "__main__":
