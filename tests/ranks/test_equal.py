@@ -143,7 +143,7 @@ def tests(bench, quick):
     for mesh in (Mesh(2), Mesh(4, 1, 3), Mesh(2, 2, 2), Mesh(1, 4)):
         found += checks(case, mesh, "curve")
     for name in FIXTURE_NAMES:
-        case = Case(bench, name, {"init": os.path.join(FIXTURES, name)}, letters, 4)
+        case = Case(bench, name, {"init": os.path.join(FIXTURES, name)}, letters, 4, {"train.seq": 36})
         for mesh in fixture_meshes(name):
             found += checks(case, mesh, "start", "curve")
     return found
