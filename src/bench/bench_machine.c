@@ -201,9 +201,11 @@ static Status measure_linear(Bench *b, const Shape *shape, TextBuffer *toml) {
         int64_t m = b->direction == 2 ? shape->out : each, k = b->direction == 2 ? each : shape->in;
         int64_t n = b->direction == 0 ? shape->out : shape->in;
         if (b->direction == 1) k = shape->out;
-        text_buffer_format(toml, "    {dtype = \"%s\", kind = \"%s\", m = %lld, n = %lld, k = %lld, tflops = %.4g},\n",
+        text_buffer_format(toml,
+                           "    {dtype = \"%s\", kind = \"%s\", groups = %d, m = %lld, n = %lld, k = %lld, "
+                           "tflops = %.4g},\n",
                            b->dtype == DTYPE_F32 ? "fp32" : "bf16", shape->experts > 1 ? "grouped" : "dense",
-                           (long long)m, (long long)n, (long long)k, rate / 1e12);
+                           shape->experts, (long long)m, (long long)n, (long long)k, rate / 1e12);
     }
     return b->ops->sync(b->ops);
 }

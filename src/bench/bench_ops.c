@@ -10,14 +10,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROUNDS = 7, REPEATS_MAX = 20, RANDOM_BLOCK = 1 << 20 };
+enum { ROUNDS = 7, REPEATS_MAX = 20, RANDOM_BLOCK = 1 << 20, WARM_UP_MS = 500 };
 
 typedef struct Bench {
     Ops *ops;
     const BenchOps *bench;
     Model *model;
     double copy_rate, gemm_rate; // bytes and FLOPs per second; 0 until measured
-    Tensor spare;                // a place for results of ops that the model runs in place
 } Bench;
 
 // ---- time -----------------------------------------------------------------------------------------------------------
@@ -30,6 +29,19 @@ static void run_call(Bench *b, const OpRecord *call) {
     else
         op_run(b->ops, b->ops, call);
     if (backward) model_lend_scratch(b->model, false);
+}
+
+// Work for about half a second: an idle GPU lowers its clocks, and takes its time to raise them.
+static Status warm_up(Bench *b, const OpRecord *call) {
+    Ops *ops = b->ops;
+    if (b->bench->quick && ops->kind == DEVICE_CPU) return NULL;
+    for (double spent = 0; spent < WARM_UP_MS; spent += ops->mark_elapsed(ops, 0, 1)) {
+        ops->mark(ops, 0);
+        run_call(b, call);
+        ops->mark(ops, 1);
+        TRY(ops->sync(ops));
+    }
+    return NULL;
 }
 
 // Milliseconds of one call, the median of some rounds; on a GPU from a recorded graph, as training runs it.
@@ -74,27 +86,42 @@ static void report_row(Bench *b, const char *op, const char *shape, double ms, O
 
 // ---- the ceilings ---------------------------------------------------------------------------------------------------
 
-// Random values, mean 0 and deviation 1: the power that a GPU draws, and with it its clock, depends on them.
+// Random values, mean 0 and deviation 1: the power that a GPU draws, and with it its clock, depends on them. One block
+// of them, again and again.
 static void fill_random(Ops *ops, Tensor out) {
-    size_t size = dtype_size(out.dtype), bytes = (size_t)tensor_count(out) * size, block = RANDOM_BLOCK * size;
+    size_t size = dtype_size(out.dtype), bytes = (size_t)tensor_count(out) * size;
     float *values = xmalloc(RANDOM_BLOCK * sizeof *values);
     bf16 *narrow = xmalloc(RANDOM_BLOCK * sizeof *narrow);
     rng_fill_normal(values, RANDOM_BLOCK, 1, RNG_STREAM_BENCH, 0, 0, 1);
     for (int64_t i = 0; i < RANDOM_BLOCK; i++)
         narrow[i] = bf16_from_f32(values[i]);
-    const void *from = out.dtype == DTYPE_BF16 ? (const void *)narrow : values;
-    for (size_t at = 0; at < bytes; at += block)
-        ops->upload(ops, (char *)out.data + at, from, bytes - at < block ? bytes - at : block);
+    size_t block = RANDOM_BLOCK * size < bytes ? RANDOM_BLOCK * size : bytes;
+    ops->upload(ops, out.data, out.dtype == DTYPE_BF16 ? (const void *)narrow : values, block);
+    for (size_t at = block; at < bytes; at += block)
+        ops->copy(ops, (char *)out.data + at, out.data, bytes - at < block ? bytes - at : block);
     free(values);
     free(narrow);
 }
 
-static Status make_random(Ops *ops, Tensor *out, DType dtype, int64_t rows, int64_t cols) {
+static void fill_ones(Ops *ops, Tensor out) { // floats
+    float *values = xmalloc((size_t)tensor_count(out) * sizeof *values);
+    for (int64_t i = 0; i < tensor_count(out); i++)
+        values[i] = 1;
+    ops->upload(ops, out.data, values, (size_t)tensor_count(out) * sizeof *values);
+    free(values);
+}
+
+static Status make_tensor(Ops *ops, Tensor *out, DType dtype, int64_t rows, int64_t cols) {
     void *memory;
-    TRY(ops->alloc(ops, &memory, (size_t)(rows * cols) * dtype_size(dtype), "a ceiling"));
-    *out = tensor_make(memory, dtype, rows, cols, "ceiling");
-    fill_random(ops, *out);
+    TRY(ops->alloc(ops, &memory, (size_t)(rows * cols) * dtype_size(dtype), "bench ops"));
+    *out = tensor_make(memory, dtype, rows, cols, "of the benchmark");
     return NULL;
+}
+
+static void free_tensor(Ops *ops, Tensor *tensor) {
+    if (tensor_present(*tensor))
+        ops->free(ops, tensor->data, (size_t)tensor_count(*tensor) * dtype_size(tensor->dtype));
+    *tensor = TENSOR_NONE;
 }
 
 // Large enough to leave caches behind and to fill the device.
@@ -105,13 +132,16 @@ static Status time_ceiling(Bench *b, OpId op, double *rate) {
     DType dtype = copy ? DTYPE_F32 : b->model->layout.dtype;
     OpRecord call = {.op = op};
     Status status = NULL;
-    for (int i = 0; i < (copy ? 2 : 3) && !status; i++)
-        status = make_random(b->ops, &call.tensor[i], dtype, copy ? 1 : edge, copy ? copied / 4 : edge);
+    for (int i = 0; i < (copy ? 2 : 3) && !status; i++) {
+        status = make_tensor(b->ops, &call.tensor[i], dtype, copy ? 1 : edge, copy ? copied / 4 : edge);
+        if (!status) fill_random(b->ops, call.tensor[i]);
+    }
     OpCost cost = copy ? (OpCost){.bytes = 2.0 * (double)copied} : op_cost(&call, -1, 0);
     double ms = 0;
     if (copy)
         for (int i = 0; i < 2; i++) // as bytes
             call.tensor[i].dtype = DTYPE_U8, call.tensor[i].cols = call.tensor[i].stride = copied;
+    if (!status) status = warm_up(b, &call);
     if (!status) status = time_call(b, &call, &ms);
     char size[32], shape[64];
     if (copy)
@@ -123,9 +153,7 @@ static Status time_ceiling(Bench *b, OpId op, double *rate) {
         *rate = 1e3 * (copy ? cost.bytes : cost.flops) / ms;
     }
     for (int i = 0; i < 3; i++)
-        if (call.tensor[i].data)
-            b->ops->free(b->ops, call.tensor[i].data,
-                         (size_t)tensor_count(call.tensor[i]) * dtype_size(call.tensor[i].dtype));
+        free_tensor(b->ops, &call.tensor[i]);
     return status;
 }
 
@@ -163,23 +191,59 @@ static char *shape_text(const OpRecord *r) {
     return text_format("%s %lldx%lld", shown.name, (long long)shown.rows, (long long)shown.cols);
 }
 
-// Both passes of SwiGLU write over what they read: run again and again, their values would run away.
-static void redirect_results(Bench *b, OpRecord *call) {
-    if (call->op == OP_LINEAR_SWIGLU_BACKWARD || call->op == OP_SWIGLU_BACKWARD) call->tensor[0].data = b->spare.data;
-    if (call->op == OP_SWIGLU_BACKWARD) call->tensor[1].data = tensor_at(b->spare, 0, tensor_count(call->tensor[0]));
+// Ops whose repetition makes values run away, each time a multiple of the last, get other tensors while they are timed.
+typedef struct Stand {
+    Tensor in, rstd, result[2];
+} Stand;
+
+static Status stand_in(Bench *b, Stand *stand, OpRecord *call) {
+    Tensor *t = call->tensor;
+    *stand = (Stand){0};
+    switch (call->op) {
+    case OP_SWIGLU_BACKWARD: // writes over what it reads
+        TRY(make_tensor(b->ops, &stand->result[1], t[1].dtype, t[1].rows, t[1].cols));
+        t[1].data = stand->result[1].data;
+        // fall through
+    case OP_LINEAR_SWIGLU_BACKWARD:
+        TRY(make_tensor(b->ops, &stand->result[0], t[0].dtype, t[0].rows, t[0].cols));
+        t[0].data = stand->result[0].data;
+        break;
+    case OP_QK_ROPE_BACKWARD: // in place, and each time by rstd; heads of deviation 1 have one of 1
+        if (!tensor_present(t[4])) break;
+        TRY(make_tensor(b->ops, &stand->in, t[3].dtype, t[3].rows, t[3].stride));
+        TRY(make_tensor(b->ops, &stand->rstd, t[4].dtype, t[4].rows, t[4].cols));
+        fill_random(b->ops, stand->in);
+        fill_ones(b->ops, stand->rstd);
+        t[3].data = stand->in.data;
+        t[4].data = stand->rstd.data;
+        break;
+    default: break;
+    }
+    return NULL;
+}
+
+static void stand_free(Bench *b, Stand *stand) {
+    free_tensor(b->ops, &stand->in);
+    free_tensor(b->ops, &stand->rstd);
+    free_tensor(b->ops, &stand->result[0]);
+    free_tensor(b->ops, &stand->result[1]);
 }
 
 static Status time_step_call(Bench *b, const StepCall *step, bool accumulate) {
     OpRecord call = step->call;
-    if (accumulate) call.flag = true;
-    redirect_results(b, &call);
+    Stand stand;
     double ms;
-    TRY(time_call(b, &call, &ms));
-    double used = (double)b->model->layout.tokens * b->model->layout.request.config.top_k;
-    char *shape = shape_text(&call);
-    report_row(b, op_name(call.op), shape, ms, op_cost(&call, used, 0));
-    free(shape);
-    return NULL;
+    if (accumulate) call.flag = true;
+    Status status = stand_in(b, &stand, &call);
+    if (!status) status = time_call(b, &call, &ms);
+    if (!status) {
+        double used = (double)b->model->layout.tokens * b->model->layout.request.config.top_k;
+        char *shape = shape_text(&call);
+        report_row(b, op_name(call.op), shape, ms, op_cost(&call, used, 0));
+        free(shape);
+    }
+    stand_free(b, &stand);
+    return status;
 }
 
 static bool seen_before(const StepRecord *record, int index) { // the same op at the same shape, for another tensor
@@ -195,6 +259,28 @@ static bool seen_before(const StepRecord *record, int index) { // the same op at
     return seen;
 }
 
+// Whether a second call finds other values than the first did: in place, or added to.
+static bool changes_what_it_reads(const OpRecord *call) {
+    switch (call->op) {
+    case OP_SUM_F32:
+    case OP_LINEAR_BACKWARD_WEIGHT:
+    case OP_GROUPED_LINEAR_BACKWARD_WEIGHT: return call->flag;
+    case OP_ADD:
+    case OP_EMBEDDING_BACKWARD:
+    case OP_ADD_RMSNORM_BACKWARD:
+    case OP_QK_ROPE_BACKWARD:
+    case OP_CROSS_ENTROPY:
+    case OP_CROSS_ENTROPY_APPLY:
+    case OP_MOE_ROUTER_BACKWARD:
+    case OP_MOE_BALANCE:
+    case OP_MOE_BIAS_UPDATE:
+    case OP_ADAMW: return true;
+    default: return false;
+    }
+}
+
+// One more step, call by call, so that each op meets the values that training has there; one that has changed them by
+// being repeated is reached again from the step's beginning.
 static Status time_step(Bench *b) {
     StepRecord record;
     step_record_of_model(&record, b->model);
@@ -202,11 +288,14 @@ static Status time_step(Bench *b) {
     for (int i = 0; i < record.count && !status; i++) {
         const StepCall *call = &record.calls[i];
         OpId op = call->call.op;
-        if (b->bench->only && !strstr(op_name(op), b->bench->only)) continue;
-        if (seen_before(&record, i)) continue;
-        status = time_step_call(b, call, false);
-        bool gradient = op == OP_LINEAR_BACKWARD_WEIGHT || op == OP_GROUPED_LINEAR_BACKWARD_WEIGHT;
-        if (!status && gradient && !call->call.flag) status = time_step_call(b, call, true);
+        if ((!b->bench->only || strstr(op_name(op), b->bench->only)) && !seen_before(&record, i)) {
+            status = time_step_call(b, call, false);
+            bool gradient = op == OP_LINEAR_BACKWARD_WEIGHT || op == OP_GROUPED_LINEAR_BACKWARD_WEIGHT;
+            if (!status && gradient && !call->call.flag) status = time_step_call(b, call, true);
+            for (int again = 0; again < i && changes_what_it_reads(&call->call); again++)
+                run_call(b, &record.calls[again].call);
+        }
+        run_call(b, &call->call);
     }
     step_record_free(&record);
     return status;
@@ -222,7 +311,7 @@ static void shorten(ModelConfig *config) {
     config->layers = kinds;
 }
 
-// A step on random tokens leaves the values of training in all buffers.
+// A step on random tokens: their ids and what a step begins with stay where the ops look for them.
 static Status run_one_step(Bench *b) {
     Model *model = b->model;
     int64_t tokens = model->layout.tokens;
@@ -250,31 +339,17 @@ static Status run_one_step(Bench *b) {
     return b->ops->sync(b->ops);
 }
 
-static Status make_spare(Bench *b) {
-    const Layout *layout = &b->model->layout;
-    const LayoutActivation *gate_up = layout_activation(layout, ACT_GATE_UP, 0, STEP_BACKWARD);
-    if (layout->layer_count == 2 && layout_activation(layout, ACT_GATE_UP, 1, STEP_BACKWARD)->bytes > gate_up->bytes)
-        gate_up = layout_activation(layout, ACT_GATE_UP, 1, STEP_BACKWARD);
-    int64_t count = 2 * gate_up->bytes / (int64_t)dtype_size(layout->dtype);
-    void *memory;
-    TRY(b->ops->alloc(b->ops, &memory, (size_t)count * dtype_size(layout->dtype), "results of ops"));
-    b->spare = tensor_make(memory, layout->dtype, 1, count, "spare");
-    return NULL;
-}
-
 Status bench_ops(Ops *ops, const BenchOps *bench) {
     LayoutRequest request = bench->request;
     shorten(&request.config);
     Bench b = {.ops = ops, .bench = bench};
     double copy_rate = 0, gemm_rate = 0;
     TRY(model_create(&b.model, ops, &request));
-    Status status = make_spare(&b);
+    Status status = run_one_step(&b);
     if (!status) status = time_ceiling(&b, OP_COPY, &copy_rate);
     if (!status) status = time_ceiling(&b, OP_LINEAR_FORWARD, &gemm_rate);
     b.copy_rate = copy_rate, b.gemm_rate = gemm_rate;
-    if (!status) status = run_one_step(&b);
     if (!status) status = time_step(&b);
-    if (b.spare.data) ops->free(ops, b.spare.data, (size_t)tensor_count(b.spare) * dtype_size(b.spare.dtype));
     model_destroy(b.model);
     return status;
 }

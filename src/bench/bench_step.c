@@ -22,7 +22,7 @@ typedef struct Run {
 static void run_step(Run *run) {
     Model *model = run->model;
     int64_t tokens = model->layout.tokens;
-    model_step_begin(model, tokens * run->bench->accum, run->bench->accum);
+    model_step_begin(model, tokens * run->bench->accum * run->bench->request.mesh.dp, run->bench->accum);
     for (int i = 0; i < run->bench->accum; i++)
         model_micro_step(model, run->ids + i * tokens, run->targets + i * tokens, run->doc_start);
     model_optimizer_step(model, &(OptimizerStep){.step = ++run->step,
@@ -91,7 +91,7 @@ Status bench_step(Ops *ops, const BenchStep *bench, BenchResult *result) {
     double start = clock_seconds();
     int64_t free_before = ops->memory_free(ops);
     Run run = {.bench = bench};
-    TRY(model_create(&run.model, ops, &bench->request));
+    TRY(model_create_ranks(&run.model, ops, &bench->request, &bench->groups));
     Model *model = run.model;
     model->force = bench->force;
     model_init_weights(model, 1, false);
@@ -100,8 +100,10 @@ Status bench_step(Ops *ops, const BenchStep *bench, BenchResult *result) {
     run.ids = xmalloc(2 * (size_t)count * sizeof *run.ids);
     run.targets = run.ids + count;
     run.doc_start = xcalloc((size_t)model->layout.tokens, sizeof *run.doc_start);
+    int64_t own = 2 * count * bench->request.dp_rank; // data-parallel ranks have data of their own
     for (int64_t i = 0; i < 2 * count; i++)
-        run.ids[i] = (int32_t)rng_below(1, RNG_STREAM_BENCH, (uint64_t)i, (uint64_t)bench->request.config.vocab);
+        run.ids[i] =
+            (int32_t)rng_below(1, RNG_STREAM_BENCH, (uint64_t)(own + i), (uint64_t)bench->request.config.vocab);
     run_step(&run);
     Status status = ops->sync(ops);
     result->start_seconds = clock_seconds() - start;
@@ -115,7 +117,7 @@ Status bench_step(Ops *ops, const BenchStep *bench, BenchResult *result) {
         split_step(&run, result);
         status = ops->sync(ops);
     }
-    result->tokens_per_second = (double)count / result->step_seconds;
+    result->tokens_per_second = (double)count * bench->request.mesh.dp / result->step_seconds;
     result->predicted_bytes = model->layout.total_bytes;
     result->used_bytes = free_before - ops->memory_free(ops);
     free(run.ids);

@@ -5,16 +5,17 @@
 #include "model/model.h"
 
 typedef struct BenchStep {
-    LayoutRequest request;
-    int accum, steps;     // steps timed; warm-up steps come on top
-    MoeForce force;       // routing of MoE models
-    double embedding_std; // > 0: deviation of the embedding's first values (the power a GPU draws depends on its data)
+    LayoutRequest request; // of this rank
+    ModelRanks groups;     // that it is part of
+    int accum, steps;      // steps timed; warm-up steps come on top
+    MoeForce force;        // routing of MoE models
+    double embedding_std;  // > 0: deviation of the embedding's first values (the power a GPU draws depends on its data)
 } BenchStep;
 
 typedef struct BenchResult {
-    double step_seconds; // median
-    double spread;       // (slowest - fastest) / median of the timed steps
-    double tokens_per_second;
+    double step_seconds;      // median
+    double spread;            // (slowest - fastest) / median of the timed steps
+    double tokens_per_second; // of all ranks
     // One more step, run op by op and profiled; slower than the median step where that is a replayed graph.
     double split_ms[CATEGORY_COUNT];
     double gaps_ms;                      // of that step, between its ops

@@ -7,9 +7,12 @@
 #include "cli/args.h"
 #include "cli/bench_commands.h"
 #include "cli/commands.h"
+#include "cli/launch.h"
 #include "cli/range.h"
+#include "dist/device.h"
 #include "plan/flops.h"
 #include "train/prediction.h"
+#include "train/ranks.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -93,9 +96,35 @@ static void print_json(const BenchStep *bench, const BenchResult *result, const 
     json_decref(json);
 }
 
+static Status bench_on_ranks(BenchStep *bench, World *world, const char *device, int tensor, int zero,
+                             const char *model, const char *routing, double peak) {
+    if (world->size % tensor) return status_usage("%d ranks do not divide by --tp %d", world->size, tensor);
+    Ops *ops;
+    TRY(device_open(&ops, world, device));
+    Status status = NULL;
+    LayoutRequest *request = &bench->request;
+    request->device = ops->kind;
+    request->mesh.dp = world->size / tensor;
+    request->mesh.tp = tensor;
+    request->mesh.zero = zero;
+    request->dp_rank = world->rank / tensor;
+    request->tp_rank = world->rank % tensor;
+    Ranks ranks = {.world = world, .mesh = request->mesh, .dp_rank = request->dp_rank, .tp_rank = request->tp_rank};
+    status = ranks_open(&ranks, ops, request);
+    bench->groups = ranks.groups;
+    if (peak == 0) peak = device_peak(ops, bench);
+    BenchResult result;
+    if (!status) status = bench_step(ops, bench, &result);
+    if (!status && world->rank == 0) print_json(bench, &result, model, routing, ops, peak);
+    ranks_close(&ranks);
+    ops_destroy(ops);
+    return status;
+}
+
 static Status bench_step_command(int argc, char **argv) {
     const char *model = NULL, *precision = "bf16", *recompute = "none", *routing = "natural", *device = "auto";
-    int64_t seq = 512, micro_batch = 8, accum = 1, layers = 0, steps = 8, logits_rows = 0;
+    int64_t seq = 512, micro_batch = 8, accum = 1, layers = 0, steps = 8, logits_rows = 0, count = 0, tensor = 1,
+            zero = 0;
     double peak = 0, embedding_std = 0;
     const Arg options[] = {
         {"--model", ARG_TEXT, &model, "NAME", "preset, or a directory with a config.json"},
@@ -111,6 +140,9 @@ static Status bench_step_command(int argc, char **argv) {
         {"--peak-tflops", ARG_DOUBLE, &peak, "P", "dense peak of this device for the MFU (default: the catalogue's)"},
         {"--embedding-std", ARG_DOUBLE, &embedding_std, "S", "first values of the embedding (default: init_std)"},
         {"--device", ARG_TEXT, &device, "D", "auto, cpu or cuda"},
+        {"--ranks", ARG_INT, &count, "N", "start N ranks on this machine; micro-batch and accumulation are of each"},
+        {"--tp", ARG_INT, &tensor, "N", "of which so many share every layer (1); the others have data of their own"},
+        {"--zero", ARG_INT, &zero, "Z", "ZeRO stage 0 to 3 (0)"},
     };
     const ArgCommand command = {
         "hearth bench step --model NAME [options]",
@@ -136,6 +168,12 @@ static Status bench_step_command(int argc, char **argv) {
     TRY(check_number("--logits-rows", (double)logits_rows, 0, INT32_MAX));
     TRY(check_number("--peak-tflops", peak, 0, 1e7));
     TRY(check_number("--embedding-std", embedding_std, 0, 1e3));
+    TRY(check_number("--tp", (double)tensor, 1, 1 << 16));
+    TRY(check_number("--zero", (double)zero, 0, 3));
+    bool launched;
+    int code;
+    TRY(launch_ranks(count, &launched, &code));
+    if (launched) exit(code);
     BenchStep bench = {.accum = (int)accum, .steps = (int)steps, .embedding_std = embedding_std};
     LayoutRequest *request = &bench.request;
     *request = (LayoutRequest){.mesh = MESH_SINGLE,
@@ -147,15 +185,11 @@ static Status bench_step_command(int argc, char **argv) {
     TRY(precision_parse(&request->precision, precision));
     TRY(recompute_parse(&request->recompute, recompute));
     TRY(routing_parse(&bench.force, routing));
-    Ops *ops;
-    TRY(ops_create(&ops, device));
-    bool cuda = ops->kind == DEVICE_CUDA;
-    request->device = cuda ? DEVICE_CUDA : DEVICE_CPU;
-    if (peak == 0) peak = device_peak(ops, &bench);
-    BenchResult result;
-    Status status = bench_step(ops, &bench, &result);
-    if (!status) print_json(&bench, &result, model, routing, ops, peak);
-    ops_destroy(ops);
+    World *world;
+    TRY(world_open(&world, NULL));
+    Status status = bench_on_ranks(&bench, world, device, (int)tensor, (int)zero, model, routing, peak);
+    if (status && world->size > 1) world_abort(world, status);
+    world_close(world);
     return status;
 }
 

@@ -5,22 +5,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#ifdef HEARTH_HAVE_CUDA
-#include <cuda_runtime.h>
-#endif
-
-static int gpu_count(void) {
-    int count = 0;
-#ifdef HEARTH_HAVE_CUDA
-    if (cudaGetDeviceCount(&count) != cudaSuccess) count = 0;
-    cudaGetLastError(); // forget it
-#endif
-    return count;
-}
-
 Status device_open(Ops **ops, const World *world, const char *device) {
     bool choose = strcmp(device, "auto") == 0 || strcmp(device, "cuda") == 0;
-    int gpus = choose && world->local_size > 1 ? gpu_count() : 0;
+    int gpus = choose && world->local_size > 1 ? ops_cuda_count() : 0;
     if (!gpus) return ops_create(ops, device);
     if (world->local_size > gpus && world->local_rank == 0)
         log_warn("%d ranks share the %d GPU%s of %s", world->local_size, gpus, gpus > 1 ? "s" : "",

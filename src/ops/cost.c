@@ -84,7 +84,7 @@ OpCost op_cost(const OpRecord *r, double expert_rows, double added) {
     case OP_MOE_ROUTE_BACKWARD: return (OpCost){.bytes = 3 * bytes_of(t[0])};
     case OP_MOE_GATHER:
         used = expert_rows >= 0 ? expert_rows : (double)t[0].rows;
-        return (OpCost){.bytes = 2 * used * (double)t[0].cols * width};
+        return (OpCost){.bytes = bytes_of(t[1]) + used * (double)t[0].cols * width}; // a token's row is read once
     case OP_MOE_SUM: return (OpCost){.bytes = used * (double)t[0].cols * width + bytes_of(t[0]) + bytes_of(t[2])};
     case OP_ADD: return (OpCost){.bytes = 3 * bytes_of(t[0])};
     case OP_SUM_F32:

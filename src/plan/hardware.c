@@ -39,6 +39,8 @@ static const Field efficiency_fields[] = {
     NUMBER(HardwareEfficiency, "attention_forward_half", attention_forward_half, 1, 0, 1e6),
     NUMBER(HardwareEfficiency, "attention_backward_half", attention_backward_half, 1, 0, 1e6),
     NUMBER(HardwareEfficiency, "memory", memory, 1, 1e-6, 1),
+    NUMBER(HardwareEfficiency, "elementwise", elementwise, 1, 1e-6, 1),
+    NUMBER(HardwareEfficiency, "scattered", scattered, 1, 1e-6, 1),
     NUMBER(HardwareEfficiency, "link", link, 1, 1e-6, 1),
     NUMBER(HardwareEfficiency, "swiglu_hidden", swiglu_hidden, 1, 0, 1),
     NUMBER(HardwareEfficiency, "rope_hidden", rope_hidden, 1, 0, 1),
@@ -50,6 +52,7 @@ static const Field gpu_fields[] = {
     TEXT(HardwareGpu, "title", title),
     TEXT(HardwareGpu, "link", link),
     {"cpu", FIELD_BOOL, offsetof(HardwareGpu, cpu), 0, 0, 0},
+    NUMBER(HardwareGpu, "processors", processors, 1, 0, 1e6),
     NUMBER(HardwareGpu, "fp32_tflops", peak[HARDWARE_FP32], TERA, 1e-6, 1e6),
     NUMBER(HardwareGpu, "tf32_tflops", peak[HARDWARE_TF32], TERA, 0, 1e6),
     NUMBER(HardwareGpu, "bf16_tflops", peak[HARDWARE_BF16], TERA, 0, 1e6),
@@ -116,12 +119,16 @@ static const Field defaults_fields[] = {
 
 typedef struct GemmEntry { // as written
     char dtype[8], kind[16];
-    double m, n, k, flops;
+    double groups, m, n, k, flops;
 } GemmEntry;
 static const Field gemm_fields[] = {
-    TEXT(GemmEntry, "dtype", dtype),      TEXT(GemmEntry, "kind", kind),
-    NUMBER(GemmEntry, "m", m, 1, 1, 1e9), NUMBER(GemmEntry, "n", n, 1, 1, 1e9),
-    NUMBER(GemmEntry, "k", k, 1, 1, 1e9), NUMBER(GemmEntry, "tflops", flops, TERA, 1e-6, 1e6),
+    TEXT(GemmEntry, "dtype", dtype),
+    TEXT(GemmEntry, "kind", kind),
+    NUMBER(GemmEntry, "groups", groups, 1, 1, 1e6),
+    NUMBER(GemmEntry, "m", m, 1, 1, 1e9),
+    NUMBER(GemmEntry, "n", n, 1, 1, 1e9),
+    NUMBER(GemmEntry, "k", k, 1, 1, 1e9),
+    NUMBER(GemmEntry, "tflops", flops, TERA, 1e-6, 1e6),
 };
 static const Field attention_fields[] = {
     NUMBER(HardwareAttention, "head_dim", head_dim, 1, 1, 4096),
@@ -150,6 +157,8 @@ void hardware_init(Hardware *hardware) {
                        .attention_forward_half = 380,
                        .attention_backward_half = 1200,
                        .memory = 0.80,
+                       .elementwise = 0.90,
+                       .scattered = 0.60,
                        .link = 0.78,
                        .sustained = 1,
                        .launch_gap = 2e-6},
@@ -287,6 +296,7 @@ static Status read_gemms(const Reader *reader, const TomlValue *array, HardwareG
             return reader_error(reader, value, status_usage("more than %d gemm points", HARDWARE_GEMMS_MAX));
         gpu->gemms[gpu->gemm_count++] = (HardwareGemm){.dtype = (HardwareDtype)dtype,
                                                        .grouped = grouped,
+                                                       .groups = grouped ? point.groups : 0,
                                                        .m = point.m,
                                                        .n = point.n,
                                                        .k = point.k,
@@ -435,10 +445,11 @@ static Status read_machine(const Reader *reader, Hardware *hardware, const TomlV
     TRY(reader_error(reader, table, hardware_find_gpu(hardware, machine.gpu, &found)));
     HardwareGpu *gpu = &hardware->gpus[found - hardware->gpus];
     gpu->measured |= !only_links(table);
-    double reached = machine.elementwise > 0 ? machine.elementwise : machine.copy;
-    if (reached > 0) { // more than the catalogue's figure means that the figure is too low
-        if (reached > gpu->bandwidth) gpu->bandwidth = reached;
-        gpu->efficiency.memory = reached / gpu->bandwidth;
+    double copy = machine.copy > 0 ? machine.copy : machine.elementwise;
+    if (copy > 0) { // more than the catalogue's figure means that the figure is too low
+        if (copy > gpu->bandwidth) gpu->bandwidth = copy;
+        gpu->efficiency.memory = copy / gpu->bandwidth;
+        if (machine.elementwise > 0) gpu->efficiency.elementwise = machine.elementwise / copy;
     }
     if (machine.launch_gap >= 0) gpu->efficiency.launch_gap = machine.launch_gap;
     if (machine.swiglu_hidden >= 0) gpu->efficiency.swiglu_hidden = machine.swiglu_hidden;

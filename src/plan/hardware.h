@@ -31,8 +31,10 @@ typedef struct HardwareEfficiency {
     double attention_forward_64, attention_forward_128;
     double attention_backward_64, attention_backward_128;
     double attention_forward_half, attention_backward_half; // sequence lengths
-    double memory;                                          // of the memory bandwidth, for fused elementwise kernels
-    double link;                                            // of a link's bandwidth, for collectives
+    double memory;                                          // of the memory bandwidth: copies and the optimizer
+    double elementwise;   // of that, what hearth's norms, SwiGLU, loss and gathering of rows reach
+    double scattered;     // and QK-norm (single heads) and the rest of routing
+    double link;          // of a link's bandwidth, for collectives
     double swiglu_hidden; // share of a dense SwiGLU's own time that goes away inside the products beside it (bf16)
     double rope_hidden;   // and of the rotary's, at head_dim 64 without documents: inside the QKV product, and backward
                           // inside attention, where alone it is measured
@@ -43,6 +45,7 @@ typedef struct HardwareEfficiency {
 typedef struct HardwareGemm { // one measured product
     HardwareDtype dtype;
     bool grouped;
+    double groups; // products side by side, of a grouped one; 0: not known
     double m, n, k;
     double flops;               // FLOP/s reached
     double log_m, log_n, log_k; // base 2, kept because the search asks thousands of times
@@ -56,6 +59,7 @@ typedef struct HardwareAttention { // measured, causal FLOPs counted
 typedef struct HardwareGpu {
     char name[HARDWARE_NAME_MAX], title[HARDWARE_TITLE_MAX], link[HARDWARE_TITLE_MAX];
     bool cpu;
+    double processors;                 // that tiles of a product are dealt to; 0: not known
     double peak[HARDWARE_DTYPE_COUNT]; // 0: the chip has no such unit
     double memory;                     // bytes a program can use
     double bandwidth;                  // of the memory
@@ -134,7 +138,7 @@ Status hardware_find_software(const Hardware *hardware, const char *name, const 
 // The entry for a device as its driver names it ("NVIDIA H200"), NULL when there is none.
 const HardwareGpu *hardware_match_device(const Hardware *hardware, const char *device);
 
-// FLOP/s that a product of [m,k] by [k,n] reaches, and attention in its forward or backward pass (causal FLOPs): the
-// default curve, corrected by the measured points nearby.
-double hardware_gemm_rate(const HardwareGpu *gpu, HardwareDtype dtype, bool grouped, double m, double n, double k);
+// FLOP/s that a product of [m,k] by [k,n] reaches (groups > 0: one of so many of an MoE layer), and attention in its
+// forward or backward pass (causal FLOPs): the default curve, corrected by the measured points nearby.
+double hardware_gemm_rate(const HardwareGpu *gpu, HardwareDtype dtype, double groups, double m, double n, double k);
 double hardware_attention_rate(const HardwareGpu *gpu, HardwareDtype dtype, double head_dim, double seq, bool backward);

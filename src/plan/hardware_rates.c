@@ -20,13 +20,21 @@ static void blend_add(Blend *blend, double distance, double ratio) {
     blend->sum += weight * ratio;
 }
 
+// Tiles of 128 x 256 results are dealt to the processors in turn; in the last round some have none. Of a grouped
+// product's weight gradients with few experts that is much.
+static double share_of_rounds(const HardwareGpu *gpu, double groups, double m, double n) {
+    double tiles = groups * ceil(m / 128) * ceil(n / 256);
+    return tiles > 0 && gpu->processors > 0 ? tiles / (ceil(tiles / gpu->processors) * gpu->processors) : 1;
+}
+
 static double gemm_curve(const HardwareGpu *gpu, HardwareDtype dtype, bool grouped, double m, double n, double k) {
     const HardwareEfficiency *e = &gpu->efficiency;
     double h = e->gemm_half;
     return gpu->peak[dtype] * e->gemm * (grouped ? e->grouped : 1) * m / (m + h) * n / (n + h) * k / (k + h);
 }
 
-double hardware_gemm_rate(const HardwareGpu *gpu, HardwareDtype dtype, bool grouped, double m, double n, double k) {
+double hardware_gemm_rate(const HardwareGpu *gpu, HardwareDtype dtype, double groups, double m, double n, double k) {
+    bool grouped = groups > 0;
     Blend blend = {0};
     double log_m = log2(m), log_n = log2(n), log_k = log2(k);
     for (int i = 0; i < gpu->gemm_count; i++) {
@@ -34,10 +42,11 @@ double hardware_gemm_rate(const HardwareGpu *gpu, HardwareDtype dtype, bool grou
         if (point->dtype != dtype || point->grouped != grouped) continue;
         double dm = log_m - point->log_m, dn = log_n - point->log_n, dk = log_k - point->log_k;
         blend_add(&blend, dm * dm + dn * dn + dk * dk,
-                  point->flops / gemm_curve(gpu, dtype, grouped, point->m, point->n, point->k));
+                  point->flops / (gemm_curve(gpu, dtype, grouped, point->m, point->n, point->k) *
+                                  share_of_rounds(gpu, point->groups, point->m, point->n)));
     }
-    double rate = gemm_curve(gpu, dtype, grouped, m, n, k) * (blend.weight > 0 ? blend.sum / blend.weight : 1);
-    return fmin(rate, gpu->peak[dtype]);
+    double rate = gemm_curve(gpu, dtype, grouped, m, n, k) * share_of_rounds(gpu, groups, m, n);
+    return fmin(rate * (blend.weight > 0 ? blend.sum / blend.weight : 1), gpu->peak[dtype]);
 }
 
 // Kernels work on heads padded to 32.

@@ -21,13 +21,13 @@ typedef struct Pricing {
 // ---- one line -------------------------------------------------------------------------------------------------------
 
 static void add_line(Pricing *p, const char *name, OpCategory category, StepPass pass, double times, double flops,
-                     double rate, double bytes) {
+                     double rate, double bytes, double share) {
     StageCost *cost = p->cost;
     const HardwareGpu *gpu = &p->machine->gpu;
     // Factors of other software were fitted to logs and contain what the power limit takes.
     double sustained = p->fused ? gpu->efficiency.sustained : 1;
     double compute = flops > 0 ? flops / (rate * sustained) * p->compute_factor : 0;
-    double memory = bytes / (gpu->bandwidth * gpu->efficiency.memory);
+    double memory = bytes / (gpu->bandwidth * gpu->efficiency.memory * share);
     bool product = category == CATEGORY_GEMM || category == CATEGORY_GROUPED || category == CATEGORY_ATTENTION;
     if (!product) memory *= p->memory_factor;
     int i = 0;
@@ -48,8 +48,18 @@ static void add_line(Pricing *p, const char *name, OpCategory category, StepPass
     cost->pass[pass] += seconds + times * gpu->efficiency.launch_gap;
 }
 
+// The share of a copy's rate that an op's kernels reach; what is inside a product or an attention has no kernel.
+static double memory_share(const Pricing *p, OpCategory category, const OpRecord *r) {
+    const HardwareEfficiency *e = &p->machine->gpu.efficiency;
+    if (!p->fused) return 1; // within the factors of other software
+    bool rope = r->op == OP_QK_ROPE_FORWARD || r->op == OP_QK_ROPE_BACKWARD;
+    if (rope && tensor_present(r->rope.q_weight)) return e->scattered;
+    if (category == CATEGORY_ROUTING && r->op != OP_MOE_GATHER) return e->scattered;
+    return category == CATEGORY_ELEMENTWISE || category == CATEGORY_ROUTING ? e->elementwise : 1;
+}
+
 static void add_pass_over(Pricing *p, const char *name, OpCategory category, const StepCall *c, double bytes) {
-    if (bytes > 0) add_line(p, name, category, c->pass, c->times, 0, 1, bytes);
+    if (bytes > 0) add_line(p, name, category, c->pass, c->times, 0, 1, bytes, memory_share(p, category, &c->call));
 }
 
 // ---- products -------------------------------------------------------------------------------------------------------
@@ -67,12 +77,12 @@ static double rope_left(const Pricing *p, const OpRecord *r, bool backward) {
 }
 
 // m x n results, each a sum of k.
-static void add_product(Pricing *p, const StepCall *c, const char *what, Tensor weight, bool grouped, double m,
+static void add_product(Pricing *p, const StepCall *c, const char *what, Tensor weight, double groups, double m,
                         double n, double k, OpCost cost) {
     char name[STEP_OP_NAME];
     snprintf(name, sizeof name, "%s%s", weight.name, what);
-    add_line(p, name, grouped ? CATEGORY_GROUPED : CATEGORY_GEMM, c->pass, c->times, cost.flops,
-             hardware_gemm_rate(&p->machine->gpu, p->dtype, grouped, m, n, k), cost.bytes);
+    add_line(p, name, groups > 0 ? CATEGORY_GROUPED : CATEGORY_GEMM, c->pass, c->times, cost.flops,
+             hardware_gemm_rate(&p->machine->gpu, p->dtype, groups, m, n, k), cost.bytes, 1);
 }
 
 static void price_linear(Pricing *p, const StepCall *c, OpCost cost) {
@@ -82,35 +92,32 @@ static void price_linear(Pricing *p, const StepCall *c, OpCost cost) {
     case OP_LINEAR_FORWARD:
         // Software that does not fuse adds the residual with the next norm.
         if (!p->fused && tensor_present(t[3])) cost.bytes -= (double)tensor_count(t[3]) * width;
-        add_product(p, c, "", t[2], false, (double)t[0].rows, (double)t[0].cols, (double)t[1].cols, cost);
+        add_product(p, c, "", t[2], 0, (double)t[0].rows, (double)t[0].cols, (double)t[1].cols, cost);
         break;
     case OP_LINEAR_ROPE_FORWARD: {
         double turned = (double)(c->call.rope.heads + c->call.rope.kv_heads) * c->call.rope.head_dim;
-        add_product(p, c, "", t[2], false, (double)t[0].rows, (double)t[0].cols, (double)t[1].cols, cost);
-        add_pass_over(p, "RoPE", CATEGORY_ELEMENTWISE, c,
+        add_product(p, c, "", t[2], 0, (double)t[0].rows, (double)t[0].cols, (double)t[1].cols, cost);
+        add_pass_over(p, "RoPE", CATEGORY_GEMM, c,
                       2 * (double)t[0].rows * turned * width * rope_left(p, &c->call, false));
         break;
     }
     case OP_LINEAR_SWIGLU_FORWARD:
-        add_product(p, c, "", t[2], false, (double)t[0].rows, (double)t[0].cols, (double)t[1].cols, cost);
-        add_pass_over(p, "SwiGLU", CATEGORY_ELEMENTWISE, c,
-                      1.5 * (double)tensor_count(t[0]) * width * swiglu_left(p, t[0]));
+        add_product(p, c, "", t[2], 0, (double)t[0].rows, (double)t[0].cols, (double)t[1].cols, cost);
+        add_pass_over(p, "SwiGLU", CATEGORY_GEMM, c, 1.5 * (double)tensor_count(t[0]) * width * swiglu_left(p, t[0]));
         break;
     case OP_LINEAR_SWIGLU_BACKWARD: {
         double rows = (double)t[0].rows, n = (double)t[1].cols, k = (double)t[3].cols;
         cost.bytes = (rows * (n + k) + n * k) * width; // of the product alone; SwiGLU's share is the next line
-        add_product(p, c, ", input gradient", t[4], false, rows, n, k, cost);
-        add_pass_over(p, "SwiGLU backward", CATEGORY_ELEMENTWISE, c,
+        add_product(p, c, ", input gradient", t[4], 0, rows, n, k, cost);
+        add_pass_over(p, "SwiGLU backward", CATEGORY_GEMM, c,
                       (p->fused ? 5 : 6) * (double)tensor_count(t[1]) * width * swiglu_left(p, t[0]));
         break;
     }
     case OP_LINEAR_BACKWARD_INPUT:
-        add_product(p, c, ", input gradient", t[2], false, (double)t[0].rows, (double)t[0].cols, (double)t[1].cols,
-                    cost);
+        add_product(p, c, ", input gradient", t[2], 0, (double)t[0].rows, (double)t[0].cols, (double)t[1].cols, cost);
         break;
     case OP_LINEAR_BACKWARD_WEIGHT:
-        add_product(p, c, ", weight gradient", t[0], false, (double)t[0].rows, (double)t[0].cols, (double)t[1].rows,
-                    cost);
+        add_product(p, c, ", weight gradient", t[0], 0, (double)t[0].rows, (double)t[0].cols, (double)t[1].rows, cost);
         break;
     default: assert(!"a linear op"); break;
     }
@@ -118,11 +125,11 @@ static void price_linear(Pricing *p, const StepCall *c, OpCost cost) {
 
 static void price_grouped(Pricing *p, const StepCall *c, OpCost cost) {
     const Tensor *t = c->call.tensor;
-    double each = p->expert_rows / (double)(t[3].cols - 1);
+    double groups = (double)(t[3].cols - 1), each = p->expert_rows / groups;
     if (c->call.op == OP_GROUPED_LINEAR_BACKWARD_WEIGHT)
-        add_product(p, c, ", weight gradient", t[0], true, (double)t[1].cols, (double)t[2].cols, each, cost);
+        add_product(p, c, ", weight gradient", t[0], groups, (double)t[1].cols, (double)t[2].cols, each, cost);
     else
-        add_product(p, c, c->call.op == OP_GROUPED_LINEAR_FORWARD ? "" : ", input gradient", t[2], true, each,
+        add_product(p, c, c->call.op == OP_GROUPED_LINEAR_FORWARD ? "" : ", input gradient", t[2], groups, each,
                     (double)t[0].cols, (double)t[1].cols, cost);
 }
 
@@ -137,7 +144,7 @@ static void price_attention(Pricing *p, const StepCall *c, OpCost cost) {
     add_line(p, backward ? "attention backward" : "attention", CATEGORY_ATTENTION, c->pass, c->times,
              cost.flops * context,
              hardware_attention_rate(&p->machine->gpu, p->dtype, r->attention.head_dim, r->attention.seq, backward),
-             cost.bytes);
+             cost.bytes, 1);
     if (context > 1) { // each further block is merged into what is there, in float
         StepCall merge = *c;
         merge.times *= context - 1;
@@ -146,7 +153,7 @@ static void price_attention(Pricing *p, const StepCall *c, OpCost cost) {
     }
     if (backward && r->rope.head_dim) {
         double turned = (double)(r->rope.heads + r->rope.kv_heads) * r->rope.head_dim;
-        add_pass_over(p, "RoPE backward", CATEGORY_ELEMENTWISE, c,
+        add_pass_over(p, "RoPE backward", CATEGORY_ATTENTION, c,
                       2 * (double)out.rows * turned * width * rope_left(p, r, true));
     }
 }
@@ -177,7 +184,11 @@ static void price_elements(Pricing *p, const StepCall *c, OpCost cost) {
     case OP_QK_ROPE_BACKWARD: snprintf(name, sizeof name, "QK-norm + RoPE backward"); break;
     case OP_SWIGLU_FORWARD: snprintf(name, sizeof name, "SwiGLU (experts)"); break;
     case OP_SWIGLU_BACKWARD: snprintf(name, sizeof name, "SwiGLU backward (experts)"); break;
-    case OP_MOE_GATHER: snprintf(name, sizeof name, "gather %s%s", t[0].name, again); break;
+    case OP_MOE_GATHER:
+        // Sorted rows, not tokens: each is read again for every expert that has it.
+        if (!p->fused) bytes = 2 * p->expert_rows * (double)t[0].cols * (double)dtype_size(t[0].dtype);
+        snprintf(name, sizeof name, "gather %s%s", t[0].name, again);
+        break;
     case OP_MOE_SUM:
         if (!p->fused && tensor_present(t[2])) bytes -= (double)tensor_count(t[2]) * (double)dtype_size(t[2].dtype);
         snprintf(name, sizeof name, "sum %s", t[1].name);

@@ -52,13 +52,6 @@ Status ranks_mesh(const Config *config, int size, Mesh *mesh) {
     return config_blame(config, key, status);
 }
 
-char *ranks_device(const World *world, const char *device) {
-    bool cuda = strcmp(device, "cuda") == 0 || (strcmp(device, "auto") == 0 && ops_cuda_available());
-    if (!world || world->size == 1 || !cuda) return text_copy(device);
-    int count = ops_cuda_count();
-    return text_format("cuda:%d", count > 0 ? world->local_rank % count : 0);
-}
-
 // The group of `count` ranks first, first + stride, ...; NULL for one rank.
 static Status open_group(Comm **comm, World *world, Ops *ops, const char *name, int first, int stride, int count) {
     int *ranks = xmalloc((size_t)count * sizeof *ranks);

@@ -13,8 +13,6 @@ typedef struct Ranks {
 
 // The mesh of `size` processes. A product of degrees that is not their number is refused with what would be right.
 Status ranks_mesh(const Config *config, int size, Mesh *mesh);
-// "cuda" becomes the GPU of this local rank, counted over the GPUs that are there; malloc'd.
-char *ranks_device(const World *world, const char *device);
 // The groups of this rank; `layout` is its own.
 Status ranks_open(Ranks *ranks, Ops *ops, const LayoutRequest *request);
 void ranks_close(Ranks *ranks);

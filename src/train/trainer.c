@@ -5,6 +5,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/threads.h"
+#include "dist/device.h"
 #include "model/hf.h"
 #include "plan/flops.h"
 #include "train/checkpoint.h"
@@ -48,10 +49,9 @@ static Status open_model(Trainer *trainer) {
     const Config *config = trainer->config;
     LayoutRequest request;
     Ranks *ranks = &trainer->ranks;
-    char *device = ranks_device(ranks->world, config->train.device);
-    Status status = config_blame(config, "train.device", ops_create(&trainer->ops, device));
-    free(device);
-    TRY(status);
+    TRY(config_blame(config, "train.device",
+                     ranks->world ? device_open(&trainer->ops, ranks->world, config->train.device)
+                                  : ops_create(&trainer->ops, config->train.device)));
     TRY(setup_layout(config, &trainer->model_config, trainer->ops->kind, &request));
     request.mesh = ranks->mesh;
     ranks->dp_rank = request.dp_rank = ranks_rank(ranks) / ranks->mesh.tp;
@@ -281,11 +281,17 @@ Status trainer_step(Trainer *trainer, MetricsStep *metrics, const volatile sig_a
                                .norm_limit = INFINITY,
                                .seed = (uint64_t)config->train.seed};
     StepResult result;
+    // A GPU that waits for another rank's is seen only by who waits for it.
+    World *world = trainer->ranks.world;
+    bool watched = world && world->size > 1 && trainer->ops->kind == DEVICE_CUDA;
     model_optimizer_step(model, &optimizer);
     if (config->model.router_bias_rate > 0) model_update_router_bias(model, (float)config->model.router_bias_rate);
+    if (watched) world_enter(world, "a step on the GPU");
     model_step_result(model, &result);
     if (profiled) split_stop(trainer, metrics);
-    TRY(trainer->ops->sync(trainer->ops));
+    Status status = trainer->ops->sync(trainer->ops);
+    if (watched) world_leave(world);
+    TRY(status);
     int64_t step_tokens = (int64_t)samples * config->train.seq;
     trainer->step++;
     trainer->tokens += step_tokens;

@@ -76,6 +76,94 @@ static void test_all_precisions_are_timed(void **state) {
         assert_true(bench_small(SMALL_MOE, (Precision)precision, "adamw").rows > 2);
 }
 
+// ---- values ---------------------------------------------------------------------------------------------------------
+
+enum { NESTED_CALLS = 2 }; // a fused op of the CPU calls its parts in between
+
+typedef struct Watch {
+    OpRecord last[OP_COUNT];
+    int at[OP_COUNT], calls; // when each op was called last
+    int repeats[OP_COUNT];   // of one call
+    double first[OP_COUNT][OP_RECORD_TENSORS];
+    bool repeated[OP_COUNT];
+    int adamw;
+} Watch;
+
+static double largest_of(Tensor t) { // infinite where anything is not finite
+    double largest = 0;
+    if (!tensor_present(t) || (t.dtype != DTYPE_F32 && t.dtype != DTYPE_BF16)) return 0;
+    for (int64_t row = 0; row < t.rows; row++)
+        for (int64_t col = 0; col < t.cols; col++) {
+            const void *at = tensor_at(t, row, col);
+            float value = t.dtype == DTYPE_F32 ? *(const float *)at : bf16_to_f32(*(const bf16 *)at);
+            if (!isfinite(value)) return INFINITY;
+            largest = fmax(largest, fabs((double)value));
+        }
+    return largest;
+}
+
+// When a call is repeated, all of its tensors have values: those that it reads, and those that it has written. What is
+// added to grows by as much each time, so to n times its size at most (twice that: the first of the terms may cancel);
+// what is multiplied each time would soon be beyond that, and beyond all numbers where there is time for more repeats.
+static void watch_repeat(Watch *watch, const OpRecord *record) {
+    int n = ++watch->repeats[record->op];
+    watch->repeated[record->op] = true;
+    for (int i = 0; i < OP_RECORD_TENSORS; i++) {
+        double largest = largest_of(record->tensor[i]), *first = &watch->first[record->op][i];
+        if (n == 1) *first = largest;
+        if (!isfinite(largest) || largest > 2 * n * *first)
+            fail_msg("%s, repeated %d times, is called with a %s of up to %g; it was %g", op_name(record->op), n,
+                     record->tensor[i].name, largest, *first);
+    }
+}
+
+static bool same_tensors(const OpRecord *a, const OpRecord *b) {
+    for (int i = 0; i < OP_RECORD_TENSORS; i++)
+        if (a->tensor[i].data != b->tensor[i].data) return false;
+    return a->flag == b->flag;
+}
+
+static void watch_call(void *context, const OpRecord *record) {
+    Watch *watch = context;
+    OpRecord *last = &watch->last[record->op];
+    bool again = watch->calls && watch->calls - watch->at[record->op] <= 1 + NESTED_CALLS && same_tensors(last, record);
+    if (record->op == OP_ADAMW) {
+        const AdamwArgs *args = &record->adamw;
+        watch->adamw++;
+        assert_int_equal(*(const int32_t *)args->skip.data, 0); // else it does nothing
+        for (int i = 0; i < 4; i++)
+            assert_true(isfinite(largest_of(((Tensor[]){args->weight, args->m, args->v, args->grad})[i])));
+    } else if (again) {
+        watch_repeat(watch, record);
+    } else {
+        watch->repeats[record->op] = 0;
+    }
+    *last = *record;
+    watch->at[record->op] = watch->calls++;
+}
+
+static void test_timed_ops_have_finite_values_and_do_their_work(void **state) {
+    (void)state;
+    for (int which = SMALL_LLAMA; which <= SMALL_MOE; which++)
+        for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++) {
+            Watch watch = {0};
+            Seen seen = {0};
+            Ops *ops;
+            BenchOps bench = {
+                .request = small_request((SmallModel)which), .quick = true, .row = row_note, .context = &seen};
+            bench.request.precision = (Precision)precision;
+            assert_ok(ops_cpu_create(&ops));
+            ops_observe(ops, watch_call, &watch);
+            assert_ok(bench_ops(ops, &bench));
+            ops_stop_observing(ops);
+            ops_destroy(ops);
+            assert_true(watch.adamw > 2);
+            for (int i = 0; i < OP_COUNT; i++)
+                if (seen.times[i] && i != OP_COPY && i != OP_ADAMW && !watch.repeated[i])
+                    fail_msg("%s was not repeated", op_name((OpId)i));
+        }
+}
+
 static void test_a_dense_model_has_no_moe_ops(void **state) {
     (void)state;
     Seen seen = bench_small(SMALL_LLAMA, PRECISION_FP32, NULL);
@@ -95,6 +183,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_op_of_a_step_is_timed),
         cmocka_unit_test(test_all_precisions_are_timed),
+        cmocka_unit_test(test_timed_ops_have_finite_values_and_do_their_work),
         cmocka_unit_test(test_a_dense_model_has_no_moe_ops),
         cmocka_unit_test(test_a_name_picks_ops_after_the_two_ceilings),
     };

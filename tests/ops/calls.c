@@ -92,7 +92,7 @@ static Rope rope_make(void **p, const CallSizes *s) {
                   .sin = floats(p[1], positions, half, "sin"),
                   .q_weight = stored(p[2], s, 1, s->head_dim, "q_weight"),
                   .k_weight = stored(p[3], s, 1, s->head_dim, "k_weight"),
-                  .eps = 1e-6f};
+                  .eps = CALL_ROPE_EPS};
 }
 
 // Query, key and value heads side by side, and what rotary embedding reads of them.

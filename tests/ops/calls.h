@@ -28,6 +28,7 @@ typedef struct CallSizes {
 
 typedef void OpCall(Ops *ops, void **p, const CallSizes *s); // a buffer that is NULL: an absent tensor
 
+#define CALL_ROPE_EPS 1e-6f    // of the norms of query and key heads
 enum { ROUTING_BUFFERS = 12 }; // the tensors of MoeRouting, in their order
 
 #define OPS_LIST_CALL(id, function, category) OpCall call_##function;

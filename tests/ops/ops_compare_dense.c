@@ -213,6 +213,19 @@ static void add_rope_shape(Compare *run, Case *c, bool norm) {
     }
 }
 
+// The reciprocal deviations that the forward pass leaves of its input. Others would not do: the backward pass subtracts
+// the input's direction from the gradient, and with a wrong deviation the difference can be any number of times larger
+// than the gradient, its error with it.
+static void head_deviations_fill(float *rstd, const void *in, const CallSizes *s) {
+    int64_t turned = s->heads + s->kv_heads, stride = (turned + s->kv_heads) * s->head_dim;
+    for (int64_t i = 0; i < s->rows * turned; i++) {
+        double squares = 0;
+        for (int64_t at = i / turned * stride + i % turned * s->head_dim, end = at + s->head_dim; at < end; at++)
+            squares += pow((double)value_at(in, s->dtype, at), 2);
+        rstd[i] = (float)(1 / sqrt(squares / s->head_dim + (double)CALL_ROPE_EPS));
+    }
+}
+
 static void sweep_qk_rope(Compare *run, bool backward) {
     EACH_DTYPE(dtype)
     EACH(hd, 8, 16, 56, 64, 80, 96, 128) EACH(heads, 1, 9) EACH(norm, 0, 1) EACH_SIZE(rows, 1, 65, 390) {
@@ -233,8 +246,11 @@ static void sweep_qk_rope(Compare *run, bool backward) {
                 else
                     add_null(run, &c);
             }
-            add_in(run, &c, dtype, n);
-            positive(add_in(run, &c, DTYPE_F32, (int64_t)rows * all), (int64_t)rows * all);
+            void *in = add_in(run, &c, dtype, n);
+            if (norm)
+                head_deviations_fill(add_in(run, &c, DTYPE_F32, (int64_t)rows * all), in, &c.sizes);
+            else
+                add_null(run, &c);
         } else {
             add_out(run, &c, dtype, n, hd);
             if (norm)

@@ -88,7 +88,7 @@ static void a_machine_profile_replaces_measured_rates(void **state) {
     assert_true(gpu->measured);
     assert_near(gpu->bandwidth * gpu->efficiency.memory, 4e12, 1);
     assert_near(gpu->efficiency.launch_gap, 3e-6, 1e-12);
-    assert_near(hardware_gemm_rate(gpu, HARDWARE_BF16, false, 4096, 4096, 4096), 500e12, 1e6);
+    assert_near(hardware_gemm_rate(gpu, HARDWARE_BF16, 0, 4096, 4096, 4096), 500e12, 1e6);
     assert_near(hardware_attention_rate(gpu, HARDWARE_BF16, 64, 2048, true), 200e12, 1e6);
     hardware_free(&hardware);
 }
@@ -113,6 +113,35 @@ static void measured_links_are_planned_with(void **state) {
     hardware_free(&hardware);
 }
 
+static void passes_of_a_profile_have_a_share_of_its_copy(void **state) {
+    Hardware hardware;
+    const HardwareGpu *gpu;
+    (void)state;
+    catalogue_load(&hardware);
+    assert_ok(hardware_find_gpu(&hardware, "h200-sxm", &gpu));
+    double scattered = gpu->efficiency.scattered;
+    assert_ok(merge_text(&hardware, "[machine]\ngpu = \"h200-sxm\"\ncopy_GBps = 4000\nelementwise_GBps = 3000"));
+    assert_ok(hardware_find_gpu(&hardware, "h200-sxm", &gpu));
+    assert_near(gpu->bandwidth * gpu->efficiency.memory, 4e12, 1);
+    assert_near(gpu->efficiency.elementwise, 0.75, 1e-12);
+    assert_near(gpu->efficiency.scattered, scattered, 0); // not measured by it
+    hardware_free(&hardware);
+}
+
+// 16 gradients of 896 x 512 are 224 tiles of 128 x 256: two rounds of 132 processors, 0.85 of them at work. 64 are 896:
+// seven rounds, 0.97.
+static void few_tiles_leave_processors_idle(void **state) {
+    Hardware hardware;
+    const HardwareGpu *gpu;
+    (void)state;
+    catalogue_load(&hardware);
+    assert_ok(hardware_find_gpu(&hardware, "h200-sxm", &gpu));
+    double few = hardware_gemm_rate(gpu, HARDWARE_BF16, 16, 896, 512, 4096);
+    double many = hardware_gemm_rate(gpu, HARDWARE_BF16, 64, 896, 512, 4096);
+    assert_near(many / few, (896.0 / (7 * 132)) / (224.0 / (2 * 132)), 1e-9);
+    hardware_free(&hardware);
+}
+
 static void rates_agree_with_measured_points_and_grow_with_size(void **state) {
     Hardware hardware;
     const HardwareGpu *gpu, *other;
@@ -122,12 +151,12 @@ static void rates_agree_with_measured_points_and_grow_with_size(void **state) {
     // The weights of far points leave a trace of at most a few tenths of a per cent.
     for (int i = 0; i < gpu->gemm_count; i++) {
         const HardwareGemm *p = &gpu->gemms[i];
-        assert_near(hardware_gemm_rate(gpu, p->dtype, p->grouped, p->m, p->n, p->k) / p->flops, 1, 0.01);
+        assert_near(hardware_gemm_rate(gpu, p->dtype, p->groups, p->m, p->n, p->k) / p->flops, 1, 0.01);
     }
     assert_ok(hardware_find_gpu(&hardware, "l40s", &other));
     double before = 0;
     for (double size = 64; size <= 16384; size *= 2) {
-        double rate = hardware_gemm_rate(other, HARDWARE_BF16, false, size, size, size);
+        double rate = hardware_gemm_rate(other, HARDWARE_BF16, 0, size, size, size);
         assert_true(rate > before && rate < other->peak[HARDWARE_BF16]);
         before = rate;
     }
@@ -152,6 +181,8 @@ int main(void) {
         cmocka_unit_test(a_later_file_replaces_single_values),
         cmocka_unit_test(a_machine_profile_replaces_measured_rates),
         cmocka_unit_test(measured_links_are_planned_with),
+        cmocka_unit_test(passes_of_a_profile_have_a_share_of_its_copy),
+        cmocka_unit_test(few_tiles_leave_processors_idle),
         cmocka_unit_test(rates_agree_with_measured_points_and_grow_with_size),
         cmocka_unit_test(devices_are_found_by_their_drivers_name),
     };
