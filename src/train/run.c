@@ -87,8 +87,9 @@ static void settle_writer(Run *run) {
     if (!world || world->size == 1) return;
     double mine = run->save_failure != NULL, *all = xmalloc((size_t)world->size * sizeof *all);
     world_gather_doubles(world, &mine, 1, all);
-    for (int rank = 0; rank < world->size && !run->save_failure; rank++)
-        if (all[rank] != 0) run->save_failure = status_runtime("rank %d wrote no part of the checkpoint", rank);
+    for (int rank = world->size - 1; rank >= 0 && !run->save_failure; rank--) // rank 0 fails with any other
+        if (all[rank] != 0)
+            run->save_failure = status_runtime("rank %d did not write its part of the checkpoint", rank);
     free(all);
 }
 
