@@ -9,6 +9,8 @@ deps:
 test: build
 	@ctest --preset $(PRESET) -j $(JOBS)
 	@grep -hs '^SKIPPED' build*/Testing/Temporary/LastTest.log | sort -u || true
+test-ranks: build # whole jobs of many ranks against one, resumed on other meshes, and with faults; make test has a part of it
+	@for subject in equal reshard faults; do python3 tests/ranks/test_$$subject.py build/hearth || failed=1; done; [ -z "$$failed" ]
 demo: build
 	@scripts/demo
 bench: build
@@ -20,4 +22,4 @@ format:
 clean:
 	rm -rf build build-*
 
-.PHONY: build deps test demo bench mutants format clean
+.PHONY: build deps test test-ranks demo bench mutants format clean

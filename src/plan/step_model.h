@@ -8,7 +8,7 @@
 #include "ops/ops.h"
 #include "plan/hardware.h"
 
-enum { STEP_OPS_MAX = 64, STEP_OP_NAME = 48 };
+enum { STEP_OPS_MAX = 128, STEP_OP_NAME = 48 };
 
 typedef struct PlanMachine { // what runs the job
     HardwareGpu gpu;

@@ -29,7 +29,7 @@ typedef struct Run {
     Metrics *metrics;
     Progress progress;
     CheckpointWriter *writer;
-    int64_t saved_step;                 // of the last checkpoint that is on disk or on its way; -1 when it failed
+    int64_t saved_step;                 // of the last checkpoint that was begun, the same on all ranks; -1: none
     Status save_failure;                // of the newest checkpoint, when it could not be written
     bool metrics_failed;                // said once
     double speed_tokens, speed_seconds; // after the warm-up steps
@@ -65,11 +65,9 @@ static void poll_writer(Run *run, bool wait) {
     log_warn("checkpoint failed: %s\ntraining goes on", status_text(status)); // heard with watch.terminal = "off" too
     status_free(run->save_failure);
     run->save_failure = status;
-    run->saved_step = -1;
 }
 
-static Status save_checkpoint(Run *run) {
-    if (run->saved_step == run->trainer.step) return NULL;
+static Status write_checkpoint(Run *run) {
     poll_writer(run, true); // checkpoint_save would wait as well, and the outcome of this one must not be lost
     TRY(checkpoint_save(run->writer, run->trainer.model, run->trainer.step, trainer_state(&run->trainer)));
     run->saved_step = run->trainer.step;
@@ -77,12 +75,30 @@ static Status save_checkpoint(Run *run) {
     return NULL;
 }
 
+static Status save_checkpoint(Run *run) {
+    return run->saved_step == run->trainer.step ? NULL : write_checkpoint(run);
+}
+
+// Waits for the write under way. All ranks then know whether it failed anywhere: a rank whose own part is on disk must
+// not be missing when the others try again.
+static void settle_writer(Run *run) {
+    poll_writer(run, true);
+    World *world = run->world;
+    if (!world || world->size == 1) return;
+    double mine = run->save_failure != NULL, *all = xmalloc((size_t)world->size * sizeof *all);
+    world_gather_doubles(world, &mine, 1, all);
+    for (int rank = world->size - 1; rank >= 0 && !run->save_failure; rank--) // rank 0 fails with any other
+        if (all[rank] != 0)
+            run->save_failure = status_runtime("rank %d did not write its part of the checkpoint", rank);
+    free(all);
+}
+
 // Waits for the checkpoint that the run is left with; one that could not be written is tried once more.
 static Status wait_for_last(Run *run) {
-    poll_writer(run, true);
+    settle_writer(run);
     if (!run->save_failure) return NULL;
-    TRY(save_checkpoint(run));
-    poll_writer(run, true);
+    TRY(write_checkpoint(run));
+    settle_writer(run);
     return NULL;
 }
 

@@ -14,6 +14,7 @@
 #include "train/router_bias.h"
 #include "train/setup.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -73,6 +74,14 @@ static Status open_model(Trainer *trainer) {
     return NULL;
 }
 
+// The plan of memory is not an estimate: what it says of this rank is what this rank has asked for.
+static void require_planned_memory(const Trainer *trainer) {
+    int64_t current, peak;
+    if (trainer->ops->kind != DEVICE_CPU) return;
+    ops_cpu_allocated(trainer->ops, &current, &peak);
+    assert(current == trainer->model->layout.total_bytes && peak == current);
+}
+
 // What the planner expects of a step here. A device that the catalogue does not know has no prediction, and no harm is
 // done.
 static void predict_step(Trainer *trainer) {
@@ -110,6 +119,7 @@ static Status open_all(Trainer *trainer) {
                              (double)config->train.seq, PLAN_ATTENTION_FULL);
     trainer->peak_flops = config->watch.peak_tflops * 1e12; // 0: predict_step() asks the catalogue
     TRY(open_model(trainer));
+    require_planned_memory(trainer);
     predict_step(trainer);
     return NULL;
 }
@@ -200,11 +210,18 @@ static double step_mfu(Trainer *trainer, double tokens_per_second) {
     return 0;
 }
 
+// What the device's memory has in it; of a host, which others use too, what was asked of it here.
+static double memory_in_use(Ops *ops) {
+    int64_t current, peak;
+    if (ops->kind == DEVICE_CUDA) return (double)ops->memory_total(ops) - (double)ops->memory_free(ops);
+    ops_cpu_allocated(ops, &current, &peak);
+    return (double)current;
+}
+
 static void fill_metrics(Trainer *trainer, MetricsStep *metrics, const StepResult *result, double seconds,
                          double waited, double comm_waited, int64_t step_tokens) {
     Ops *ops = trainer->ops;
     double total = (double)ops->memory_total(ops);
-    bool device = ops->kind == DEVICE_CUDA;
     metrics->step = trainer->step;
     metrics->tokens = trainer->tokens;
     metrics->loss = result->loss;
@@ -217,7 +234,7 @@ static void fill_metrics(Trainer *trainer, MetricsStep *metrics, const StepResul
     metrics->tokens_per_second = (double)step_tokens / seconds;
     metrics->tflops = plan_achieved_flops(trainer->flops_per_token, metrics->tokens_per_second) / 1e12;
     metrics->mfu = step_mfu(trainer, metrics->tokens_per_second);
-    metrics->memory_bytes = device ? total - (double)ops->memory_free(ops) : (double)trainer->model->layout.total_bytes;
+    metrics->memory_bytes = memory_in_use(ops);
     metrics->memory_fraction = total > 0 ? metrics->memory_bytes / total : 0;
     metrics->data_wait = waited / seconds;
     metrics->comm_wait = comm_waited / seconds;

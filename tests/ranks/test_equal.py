@@ -1,0 +1,153 @@
+"""Many ranks train as one does: the same losses, norms, gradients and weights for the same batch, the same bits when run
+again, the same initial weights, and as much memory as planned."""
+
+import os
+
+from jobs import GRADIENT_BOUND, LOSS_BOUND, NORM_BOUND, ONE, Difference, Failure, Mesh, curve_difference, main, same_files
+from models import FIXTURE_NAMES, FIXTURES, MODELS, config_text, fixture_sizes, small_tokenizer
+
+STEPS = 20
+# AdamW moves an element by about lr m / sqrt(v). Both are off by at most the share that the gradient is off by, so a step
+# is by twice as much of lr, and the steps add up; 0.06 is the deviation of the initial weights, 2e-3 the rate.
+WEIGHT_BOUND = 2 * STEPS * 2e-3 / 0.06 * GRADIENT_BOUND  # of each tensor at the end, ||a - b|| / ||b||
+
+
+def require(found, bound, what):
+    if not found <= bound:
+        raise Failure(f"{what} differs by {found:.2g}, and {bound:.2g} is allowed")
+
+
+class Case:
+    def __init__(self, bench, name, model, data, batch, sets=None, grow="accum"):
+        """batch: micro-batches of a step over all ranks. grow: how one rank takes as many sequences: it accumulates, or
+        its micro-batches are larger."""
+        self.bench, self.name, self.batch, self.sets, self.grow = bench, name, batch, sets or {}, grow
+        self.config = bench.config(name, config_text(model, data, STEPS))
+        self.references = {}
+
+    def mesh_sets(self, mesh):
+        if self.grow == "accum":
+            return {"train.grad_accum": self.batch // mesh.dp, **self.sets}
+        return {"train.grad_accum": 3, "train.micro_batch": self.batch // mesh.dp, **self.sets}
+
+    def train(self, mesh, kind, run):
+        # "start": one step that moves nothing, so that its checkpoint has the initial weights, and in adam_m the gradient
+        # (clipped) times 1 - beta1.
+        sets = {"eval.every": 5, "eval.at_end": True}
+        if kind == "start":
+            sets = {"train.steps": 1, "optimizer.lr": 0, "schedule.warmup_steps": 0}
+        return self.bench.train(self.config, mesh, run, {**self.mesh_sets(mesh), **sets})
+
+    def reference(self, kind):
+        if kind not in self.references:
+            self.references[kind] = self.train(ONE, kind, f"{self.name}-{kind}-one".replace(" ", "-"))
+        return self.references[kind]
+
+    def run_name(self, mesh, kind):
+        return f"{self.name}-{kind}-{mesh.name}".replace(" ", "-").replace("+", "-")
+
+    def starts_equal(self, mesh):
+        one, run = self.reference("start"), self.train(mesh, "start", self.run_name(mesh, "start"))
+        weights = Difference(run.checkpoint(1) + "/model.safetensors", one.checkpoint(1) + "/model.safetensors")
+        if not weights.same:
+            raise Failure(f"the initial weights are not one rank's: {weights.tensor} differs by {weights.largest:.2g}")
+        gradient = Difference(run.checkpoint(1) + "/adam_m.safetensors", one.checkpoint(1) + "/adam_m.safetensors")
+        loss, norm = curve_difference(run, one)
+        require(loss, LOSS_BOUND, "the first loss")
+        require(gradient.relative, GRADIENT_BOUND, f"the gradient of {gradient.tensor}")
+        planned = self.bench.planned_bytes(self.config, mesh, self.mesh_sets(mesh))
+        if run.memory_bytes() != planned:
+            raise Failure(f"rank 0 has {run.memory_bytes():.0f} bytes, and {planned} were planned")
+        return f"gradient {gradient.relative:.1e}, loss {loss:.1e}, norm {norm:.1e}, {planned} bytes"
+
+    def trains_equal(self, mesh):
+        one, run = self.reference("curve"), self.train(mesh, "curve", self.run_name(mesh, "curve"))
+        loss, norm = curve_difference(run, one)
+        end = Difference(run.checkpoint(STEPS) + "/model.safetensors", one.checkpoint(STEPS) + "/model.safetensors")
+        found = f"loss {loss:.1e}, norm {norm:.1e}, weights {end.relative:.1e} ({end.tensor}, {end.largest:.1e})"
+        require(loss, LOSS_BOUND, f"{found}: a loss")
+        require(norm, NORM_BOUND, f"{found}: a norm")
+        require(end.relative, WEIGHT_BOUND, f"{found}: {end.tensor}")
+        return found
+
+    def repeats(self, mesh):
+        first = self.bench.path(self.run_name(mesh, "curve"))
+        if not os.path.exists(first):
+            self.train(mesh, "curve", self.run_name(mesh, "curve"))
+        run = self.train(mesh, "curve", self.run_name(mesh, "again"))
+        other = type(run)(first)
+        if run.curve() != other.curve() or not same_files(run.checkpoint(STEPS), other.checkpoint(STEPS)):
+            raise Failure("the second run has other bits than the first")
+        return ""
+
+
+def fixture_meshes(name):
+    """Those whose heads divide: what is not a power of two is cut in three."""
+    sizes = fixture_sizes(name)
+    heads, kv, ffn = sizes["num_attention_heads"], sizes["num_key_value_heads"], sizes["intermediate_size"]
+    meshes = [Mesh(2), Mesh(2, 1, 3)]
+    for tp in (2, 3, 4):
+        if heads % tp == 0 and ffn % tp == 0 and (kv % tp == 0 or tp % kv == 0):
+            meshes += [Mesh(1, tp)] + ([Mesh(2, tp, 3)] if tp == 2 else [])
+    return meshes
+
+
+def checks(case, mesh, *kinds):
+    known = {
+        "start": ("starts as one rank does", case.starts_equal),
+        "curve": ("trains as one rank does", case.trains_equal),
+        "again": ("repeats itself to the bit", case.repeats),
+    }
+    return [(f"{case.name}, {mesh.name}: {known[kind][0]}", known[kind][1], mesh) for kind in kinds]
+
+
+MESHES = [
+    Mesh(2),
+    Mesh(4),
+    *(Mesh(dp, 1, zero) for zero in (1, 2, 3) for dp in (2, 4)),
+    Mesh(1, 2),
+    Mesh(1, 4),
+    Mesh(2, 2),
+    *(Mesh(2, 2, zero) for zero in (1, 2, 3)),
+]
+
+
+def tests(bench, quick):
+    data = bench.data("data", 60)
+    tokenizer = small_tokenizer(bench.path("tokenizer.json"))
+    letters = bench.data("letters", 60, tokenizer)
+    dense, moe = (Case(bench, name, MODELS[name], data, 4) for name in ("dense", "moe"))
+    masked = {"data.mask_documents": True}
+    untied, qk = (Case(bench, name, MODELS[name], data, 4, masked) for name in ("untied", "qk-norm"))
+    if quick:
+        found = checks(dense, Mesh(2), "start", "curve") + checks(dense, Mesh(2, 2, 3), "start", "curve", "again")
+        found += checks(moe, Mesh(2, 1, 2), "curve") + checks(moe, Mesh(1, 4), "start", "curve")
+        found += checks(untied, Mesh(1, 2), "curve") + checks(qk, Mesh(2, 1, 1), "curve")
+        fixture = Case(bench, "qwen3-moe-step", {"init": os.path.join(FIXTURES, "qwen3-moe-step")}, letters, 2)
+        return found + checks(fixture, Mesh(1, 2), "start")
+    found = []
+    for case in (dense, untied, qk, moe):
+        for mesh in MESHES:
+            found += checks(case, mesh, "start", "curve", "again")
+    deep = [Case(bench, name + " accumulating", MODELS[name], data, 16) for name in ("dense", "moe")]
+    for case in deep:
+        for mesh in (Mesh(4), Mesh(4, 1, 1), Mesh(4, 1, 2), Mesh(4, 1, 3), Mesh(1, 4), Mesh(2, 2, 3)):
+            found += checks(case, mesh, "start", "curve")
+    for mode in ("selective", "full"):
+        for name in ("untied", "moe"):
+            case = Case(bench, f"{name} recomputing {mode}", MODELS[name], data, 4, {"recompute.mode": mode, **masked})
+            for mesh in (Mesh(2), Mesh(4, 1, 3), Mesh(1, 4), Mesh(2, 2, 3)):
+                found += checks(case, mesh, "start", "curve")
+    warming = {"train.batch_warmup_tokens": 2000}
+    case = Case(bench, "dense with a growing batch", MODELS["dense"], data, 4, warming, grow="micro_batch")
+    for mesh in (Mesh(2), Mesh(4, 1, 3), Mesh(2, 2, 2), Mesh(1, 4)):
+        found += checks(case, mesh, "curve")
+    for name in FIXTURE_NAMES:
+        case = Case(bench, name, {"init": os.path.join(FIXTURES, name)}, letters, 4, {"train.seq": 36})
+        for mesh in fixture_meshes(name):
+            found += checks(case, mesh, "start", "curve")
+    return found
+
+
+if __name__ == "__main__":
+    main(__doc__, tests)
