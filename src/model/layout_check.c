@@ -40,8 +40,10 @@ Status layout_check_request(const LayoutRequest *request) {
     TRY(require_divides(config->ffn, mesh->tp, "the MLP width", "the tensor-parallel degree"));
     int64_t tokens = (int64_t)request->micro_batch * request->seq / mesh->cp;
     if (tokens % mesh->tp)
-        return status_usage("%lld tokens of a micro-batch (%d x %d) do not divide by the tensor-parallel degree %d",
-                            (long long)tokens, request->micro_batch, request->seq, mesh->tp);
+        return status_hint(
+            status_usage("%lld tokens of a micro-batch (%d x %d) do not divide by the tensor-parallel degree %d",
+                         (long long)tokens, request->micro_batch, request->seq, mesh->tp),
+            "choose a micro_batch or seq that is a multiple of %d", mesh->tp);
     TRY(require_divides(request->seq, mesh->cp, "the sequence length", "the context-parallel degree"));
     TRY(require_divides(mesh->dp * mesh->cp * mesh->tp, mesh->ep * mesh->etp, "the data- and tensor-parallel ranks",
                         "expert-parallel ranks"));

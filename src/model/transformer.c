@@ -273,8 +273,8 @@ void transformer_layer_cached(Model *model, int layer, Tensor keys, Tensor value
         ops->copy(ops, tensor_at(keys, used + i, 0), tensor_at(l.k, i, 0), row_bytes);
         ops->copy(ops, tensor_at(values, used + i, 0), tensor_at(l.v, i, 0), row_bytes);
     }
-    for (int64_t i = 0; i < l.q.rows;
-         i++) // one by one: queries stand apart by the stride of qkv, the op takes adjacent ones
+    // One by one: queries stand apart by the stride of qkv, the op takes adjacent ones.
+    for (int64_t i = 0; i < l.q.rows; i++)
         ops->attention_cached(ops, tensor_rows(l.attn_out, i, 1), tensor_rows(l.q, i, 1), keys, values, used + (int)i,
                               l.attention.head_dim, l.attention.scale);
     ops->linear_forward(ops, l.residual_mid, l.attn_out, l.w.o, l.residual_in);
