@@ -7,9 +7,10 @@ build: deps
 deps:
 	@scripts/install-deps
 test: build
-	@ctest --preset $(PRESET) -j $(JOBS)
+	@ctest --preset $(PRESET) -j $(JOBS) -LE ranks
 	@grep -hs '^SKIPPED' build*/Testing/Temporary/LastTest.log | sort -u || true
-test-ranks: build # whole jobs of many ranks against one, resumed on other meshes, and with faults; make test has a part of it
+test-ranks: build # collectives, and whole jobs of many ranks against one, resumed on other meshes, and with faults
+	@ctest --preset $(PRESET) -L ranks
 	@for subject in equal reshard faults; do python3 tests/ranks/test_$$subject.py build/hearth || failed=1; done; [ -z "$$failed" ]
 demo: build
 	@scripts/demo

@@ -79,7 +79,7 @@ static void nothing_is_faster_for_less_memory_than_the_frontier(void **state) {
 }
 
 static void thousands_of_candidates_take_about_a_second(void **state) {
-    PlanMachine machine = catalogue_machine("h200-sxm", "hearth", 64);
+    PlanMachine machine = catalogue_machine("h200-sxm", "hearth", 16);
     PlanRun run = preset_run("qwen3-30b-a3b", 1, 8192, 1);
     SearchResult result;
     (void)state;
