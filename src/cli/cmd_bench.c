@@ -63,7 +63,7 @@ static double device_peak(Ops *ops, const BenchStep *bench) {
 static void print_json(const BenchStep *bench, const BenchResult *result, const char *model, const char *routing,
                        const Ops *ops, double peak_tflops) {
     const LayoutRequest *request = &bench->request;
-    double flops[3];
+    double flops[3], ranks = (double)mesh_ranks(&request->mesh);
     bench_flops_per_token(&request->config, request->seq, flops);
     json_t *split = json_object();
     for (int i = 0; i < CATEGORY_COUNT; i++)
@@ -81,7 +81,7 @@ static void print_json(const BenchStep *bench, const BenchResult *result, const 
         static const char *const names[3] = {"mfu", "mfu_causal", "mfu_6n"};
         for (int i = 0; i < 3; i++)
             json_object_set_new(json, names[i],
-                                json_real(plan_mfu(flops[i], result->tokens_per_second, peak_tflops * 1e12, 1)));
+                                json_real(plan_mfu(flops[i], result->tokens_per_second, peak_tflops * 1e12, ranks)));
     }
     json_object_set_new(json, "memory_predicted_gib", json_real((double)result->predicted_bytes / 0x1p30));
     if (ops->kind == DEVICE_CUDA) // what is free on a CPU's machine changes by itself
