@@ -218,6 +218,11 @@ static void test_what_hearth_does_not_compute_is_refused(void **state) {
         {"{" BASE ", \"partial_rotary_factor\": 0.5}", "partial_rotary_factor"},
         {"{" BASE ", \"num_key_value_heads\": 3}", "do not divide"},
         {"{" BASE ", \"head_dim\": 7}", "odd"},
+        {"{" BASE ", \"head_dim\": 1073741824}", "the width of attention (heads and KV heads times head_dim) is"},
+        {"{" MOE ", \"num_experts\": 2147483647}", "the number of experts is 2147483647"},
+        {"{\"model_type\": \"llama\", \"vocab_size\": 16777216, \"hidden_size\": 16777216, \"num_hidden_layers\": 256, "
+         "\"num_attention_heads\": 1, \"head_dim\": 2, \"intermediate_size\": 16777216}",
+         "parameters is beyond"},
         {"{" BASE ", \"quantization_config\": {}}", "quantization_config"},
         {"{" BASE ", \"model_type\": \"mistral\"}", "\"model_type\" is \"mistral\", not \"llama\""},
         {"{\"architectures\": [], \"model_type\": \"llama\"}", "a list of one name"},
