@@ -52,7 +52,8 @@ typedef struct Config {
         ConfigTexts train, val;
         ConfigNumbers weights;
         const char *tokenizer;
-        bool mask_documents, verify;
+        bool mask_documents;
+        const char *verify;
         int64_t prefetch;
         int64_t seed; // -1: the run's seed
     } data;

@@ -96,8 +96,9 @@ const ConfigKey config_keys[] = {
      "tokenizer.json, a directory that holds one, or \"bytes\" (empty: the one the shards were made with)"},
     {"data", "mask_documents", "document_masking", CONFIG_BOOL, AT(data.mask_documents), "false", 0, 0, "", NULL,
      "a token attends only within its document, and no loss is taken across document ends"},
-    {"data", "verify", "", CONFIG_BOOL, AT(data.verify), "false", 0, 0, "", NULL,
-     "check all shards' checksums and token ranges before the first step"},
+    {"data", "verify", "", CONFIG_CHOICE, AT(data.verify), "once", 0, 0, "", "once|true|false",
+     "check the shards' checksums and token ranges before the first step: once, and again when a file has changed; "
+     "true: at every start"},
     {"data", "prefetch", "", CONFIG_INT, AT(data.prefetch), "4", 1, 64, "micro-batches", NULL,
      "how far the loader's thread works ahead"},
     {"data", "seed", "", CONFIG_INT, AT(data.seed), "-1", -1, BIG, "", NULL,

@@ -186,6 +186,15 @@ static Status after_step(Run *run, const MetricsStep *metrics) {
     return NULL;
 }
 
+// What was learned so far is kept, whatever is wrong with the data.
+static Status save_before_end(Run *run, Status cause) {
+    Status status = save_checkpoint(run);
+    if (!status) status = wait_for_last(run);
+    if (status) log_warn("no checkpoint before the end: %s", status_text(status));
+    status_free(status);
+    return cause;
+}
+
 typedef struct Verdict {
     bool ended; // all steps or hours are done
     int signal; // that any rank got; 0: none
@@ -213,7 +222,8 @@ static Status train_until_end(Run *run) {
         MetricsStep metrics;
         if (run->world) world_set_step(run->world, run->trainer.step + 1);
         // Between micro-batches one process can stop alone; of several, none may leave the others waiting.
-        TRY(trainer_step(&run->trainer, &metrics, alone ? &stop_signal : NULL, &stopped));
+        Status status = trainer_step(&run->trainer, &metrics, alone ? &stop_signal : NULL, &stopped);
+        if (status) return stopped && alone ? save_before_end(run, status) : status;
         if (!stopped) TRY(after_step(run, &metrics));
         verdict = run_verdict(run);
     }

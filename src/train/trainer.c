@@ -262,7 +262,13 @@ Status trainer_step(Trainer *trainer, MetricsStep *metrics, const volatile sig_a
     // The scale of every micro-batch's loss is known before the first one runs, so the sum is the token-weighted mean.
     model_step_begin(model, samples_targets(&trainer->train, trainer->sample, samples), (int)accum);
     for (int64_t i = 0; i < accum; i++) {
-        const LoaderBatch *batch = loader_next(trainer->loader, &waited);
+        const LoaderBatch *batch;
+        Status damage = loader_next(trainer->loader, &batch, &waited);
+        if (damage) {
+            drop_step(trainer, profiled);
+            *stopped = true;
+            return damage;
+        }
         model_micro_step(model, batch->ids, batch->targets, batch->doc_start);
         if (stop && *stop && i + 1 < accum) {
             drop_step(trainer, profiled);
