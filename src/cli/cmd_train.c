@@ -48,8 +48,10 @@ Status cmd_train(int argc, char **argv) {
     const ArgCommand command = {
         "hearth train CONFIG.toml [--set SECTION.KEY=VALUE]... [--run DIR] [--ranks N] | hearth train --resume --run "
         "DIR",
-        "Trains a model. `hearth config --help` explains every key. SIGINT and SIGTERM write a checkpoint first, and\n"
-        "the program then exits with 130 or 143; --resume continues at any time, also after a crash, with the same\n"
+        "Trains a model. `hearth config --help` explains every key. SIGINT, SIGTERM and SIGHUP write a checkpoint "
+        "first,\n"
+        "and the program then exits with 130, 143 or 129; --resume continues at any time, also after a crash, with the "
+        "same\n"
         "numbers.",
         args,
         ARG_COUNT(args),

@@ -88,6 +88,7 @@ typedef struct Config {
         int64_t logits_rows;
     } recompute;
     struct {
+        double minutes;
         int64_t every, keep_last, keep_every;
         bool keep_best, async, at_end;
     } checkpoint;

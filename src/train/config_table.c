@@ -187,7 +187,9 @@ const ConfigKey config_keys[] = {
      "tokens whose logits exist at one time (0: chosen from the vocabulary)"},
 
     {"checkpoint", "every", "interval", CONFIG_INT, AT(checkpoint.every), "1000", 0, 1e12, "steps", NULL,
-     "steps between checkpoints (0: only at the end and on a signal)"},
+     "steps between checkpoints (0: by time, at the end and on a signal only)"},
+    {"checkpoint", "minutes", "", CONFIG_DOUBLE, AT(checkpoint.minutes), "10", 0, 1e6, "minutes", NULL,
+     "a checkpoint is due at the latest this long after the one before (0: by steps only)"},
     {"checkpoint", "keep_last", "keep_latest_k", CONFIG_INT, AT(checkpoint.keep_last), "2", 1, 1e9, "checkpoints", NULL,
      "newest ones that stay"},
     {"checkpoint", "keep_every", "", CONFIG_INT, AT(checkpoint.keep_every), "0", 0, 1e12, "steps", NULL,

@@ -29,6 +29,7 @@ typedef struct Run {
     Metrics *metrics;
     Progress progress;
     CheckpointWriter *writer;
+    double saved_at;                    // when it was begun, or the run
     int64_t saved_step;                 // of the last checkpoint that was begun, the same on all ranks; -1: none
     Status save_failure;                // of the newest checkpoint, when it could not be written
     bool metrics_failed;                // said once
@@ -45,11 +46,18 @@ static void on_signal(int number) {
 }
 
 static void catch_signals(void) {
-    // The handler resets itself: a second Ctrl-C ends the program at once.
-    struct sigaction action = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND};
+    // The handler resets itself: a second Ctrl-C ends the program at once. A terminal that closes says so twice, by the
+    // system and by the shell.
+    struct sigaction action = {.sa_handler = on_signal};
     stop_signal = 0;
-    sigaction(SIGTERM, &action, NULL);
-    sigaction(SIGINT, &action, NULL);
+    static const int stopping[] = {SIGTERM, SIGINT, SIGHUP};
+    for (size_t i = 0; i < sizeof stopping / sizeof *stopping; i++) {
+        struct sigaction before;
+        sigaction(stopping[i], NULL, &before);
+        action.sa_flags = stopping[i] == SIGHUP ? 0 : (int)SA_RESETHAND;
+        if (before.sa_handler != SIG_IGN) sigaction(stopping[i], &action, NULL); // nohup wants to hear of none
+    }
+    signal(SIGPIPE, SIG_IGN); // nobody reads the progress any more: the training goes on
 }
 
 // ---- checkpoints ---------------------------------------------------------------------------------------------------
@@ -71,6 +79,7 @@ static Status write_checkpoint(Run *run) {
     poll_writer(run, true); // checkpoint_save would wait as well, and the outcome of this one must not be lost
     TRY(checkpoint_save(run->writer, run->trainer.model, run->trainer.step, trainer_state(&run->trainer)));
     run->saved_step = run->trainer.step;
+    run->saved_at = clock_seconds();
     if (!run->config->checkpoint.async) poll_writer(run, true);
     return NULL;
 }
@@ -198,18 +207,22 @@ static Status save_before_end(Run *run, Status cause) {
 typedef struct Verdict {
     bool ended; // all steps or hours are done
     int signal; // that any rank got; 0: none
+    bool save;  // a checkpoint is due by time
 } Verdict;
 
-// All ranks stop at the same step: for a signal that one of them got, or by the clock of rank 0.
+// All ranks stop or save at the same step: for a signal that one of them got, or by the clock of rank 0.
 static Verdict run_verdict(const Run *run) {
-    Verdict verdict = {reached_end(run), (int)stop_signal};
+    double minutes = run->config->checkpoint.minutes;
+    Verdict verdict = {reached_end(run), (int)stop_signal,
+                       minutes > 0 && clock_seconds() - run->saved_at >= minutes * 60};
     const World *world = run->world;
     if (!world || world->size == 1) return verdict;
-    double mine[2] = {verdict.ended, verdict.signal}, *all = xmalloc(2 * (size_t)world->size * sizeof *all);
-    world_gather_doubles(run->world, mine, 2, all);
+    double mine[3] = {verdict.ended, verdict.save, verdict.signal}, *all = xmalloc(sizeof mine * (size_t)world->size);
+    world_gather_doubles(run->world, mine, 3, all);
     verdict.ended = all[0] != 0;
+    verdict.save = all[1] != 0;
     for (int i = 0; i < world->size; i++)
-        if (all[2 * i + 1] != 0) verdict.signal = (int)all[2 * i + 1];
+        if (all[3 * i + 2] != 0) verdict.signal = (int)all[3 * i + 2];
     free(all);
     return verdict;
 }
@@ -226,6 +239,7 @@ static Status train_until_end(Run *run) {
         if (status) return stopped && alone ? save_before_end(run, status) : status;
         if (!stopped) TRY(after_step(run, &metrics));
         verdict = run_verdict(run);
+        if (verdict.save && !run->trainer.guard.skipped_in_row) TRY(save_checkpoint(run));
     }
     if (verdict.signal && !verdict.ended) {
         run->stopped_by = verdict.signal;
@@ -542,8 +556,9 @@ Status run_train(const RunOptions *options, int *stopped_by) {
     bool opened = false;
     TRY_GOTO(run_open(&run, options, checkpoint), done);
     opened = true;
-    open_progress(&run);
     catch_signals();
+    open_progress(&run);
+    run.saved_at = clock_seconds();
     status = run_steps_or_say_ended(&run, options->resume);
     *stopped_by = run.stopped_by;
 done:

@@ -1,0 +1,60 @@
+#!/usr/bin/env python3
+"""What a run keeps when it is ended, when nobody listens any more, when a disk is full or a folder is gone.
+
+usage: test_endings.py HEARTH
+"""
+import os
+import resource
+import signal
+import subprocess
+
+from program import Case, unittest
+
+LONG = ("--set", "train.steps=1000000", "--set", "checkpoint.every=0")
+
+
+class Signals(Case):
+    def started(self, *more, **options):
+        """A run that is in its steps."""
+        child = self.start("train", self.config, "--run", self.run_folder, *LONG, *more, **options)
+        metrics = self.run_folder / "metrics.jsonl"
+        self.wait_for(lambda: child.poll() is not None or metrics.exists() and metrics.stat().st_size > 1000)
+        self.assertIsNone(child.poll())
+        return child
+
+    def test_a_closed_terminal_ends_a_run_with_a_checkpoint(self):
+        child = self.started()
+        for _ in range(2):  # the system says it, and the shell
+            child.send_signal(signal.SIGHUP)
+        child.communicate(timeout=60)
+        self.assertEqual(child.returncode, 129)
+        self.assertEqual(self.checkpoints()[-1], self.lines()[-1]["step"])
+
+    def test_nohup_keeps_a_run_going(self):
+        child = self.started(preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+        child.send_signal(signal.SIGHUP)
+        reached = len(self.lines())
+        self.wait_for(lambda: child.poll() is not None or len(self.lines()) > reached + 10)
+        self.assertIsNone(child.poll())
+        child.terminate()
+        child.communicate(timeout=60)
+        self.assertEqual(child.returncode, 143)
+
+    def test_a_reader_that_goes_away_does_not_end_a_run(self):
+        child = self.start("train", self.config, "--run", self.run_folder, "--set", "watch.terminal=plain", "--set",
+                           "train.steps=300", "--set", "watch.print_every=1", stderr=subprocess.DEVNULL)
+        child.stdout.readline()
+        child.stdout.close()
+        self.assertEqual(child.wait(timeout=60), 0)
+        self.assertEqual(self.checkpoints()[-1], 300)
+
+    def test_checkpoints_are_due_by_time(self):
+        self.train("--set", "checkpoint.every=0", "--set", "checkpoint.minutes=1e-9", "--set", "checkpoint.keep_last=9",
+                   "--set", "checkpoint.at_end=false", "--set", "checkpoint.async=false")
+        self.assertEqual(self.checkpoints(), [1, 2, 3, 4, 5, 6])
+        shown = self.hearth("config", self.config)
+        self.assertIn("minutes = 10", shown)
+
+
+if __name__ == "__main__":
+    unittest.main()
