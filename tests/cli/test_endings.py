@@ -56,5 +56,16 @@ class Signals(Case):
         self.assertIn("minutes = 10", shown)
 
 
+class Resuming(Case):
+    def test_data_of_another_tokenizer_of_the_same_size_is_refused(self):
+        for seed in (1, 2):
+            self.hearth("data", "synth", self.folder / f"words{seed}", "--stories", "200", "--val-stories", "20", "--vocab",
+                        "300", "--seed", seed)
+        self.train("--set", f"data.train={self.folder}/words1")
+        said = self.train("--resume", "--set", f"data.train={self.folder}/words2", "--set", "train.steps=9", code=2)
+        self.assertIn("the data was made with another tokenizer than that of", said)
+        self.train("--resume", "--set", f"data.train={self.folder}/words1", "--set", "train.steps=9")
+
+
 if __name__ == "__main__":
     unittest.main()
