@@ -1,9 +1,7 @@
 #include "data/verified.h"
 
-#include "base/io.h"
 #include "base/text.h"
 
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -38,11 +36,7 @@ bool verified_find(const Shard *shard) {
 
 void verified_add(const Shard *shard) {
     char *path = verified_path(shard), *line = verified_line(shard);
-    int fd = line && !verified_find(shard) ? io_open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666) : -1;
-    if (fd >= 0) {
-        status_free(file_write_all(fd, line, strlen(line), path));
-        io_close(fd);
-    }
+    if (line && !verified_find(shard)) status_free(file_append(path, line, strlen(line)));
     free(line);
     free(path);
 }

@@ -348,8 +348,8 @@ json_t *trainer_state(const Trainer *trainer) {
     json_t *root = json_pack("{s:I,s:I,s:I,s:I,s:I,s:s,s:s,s:s,s:o,s:o}", "step", (json_int_t)trainer->step, "tokens",
                              (json_int_t)trainer->tokens, "applied", (json_int_t)trainer->applied, "sample",
                              (json_int_t)trainer->sample, "seed", (json_int_t)trainer->config->train.seed,
-                             "settings_hash", hash, "data_hash", data, "tokenizer_hash", tokenizer, "guard", guard_json(&trainer->guard), "schedule",
-                             schedule_json(&trainer->schedule));
+                             "settings_hash", hash, "data_hash", data, "tokenizer_hash", tokenizer, "guard",
+                             guard_json(&trainer->guard), "schedule", schedule_json(&trainer->schedule));
     bool fresh = trainer->val_step == trainer->step && isfinite(trainer->val_loss);
     if (trainer->model->router_bias) json_object_set_new(root, "router_bias", router_bias_json(trainer->model));
     json_object_set_new(root, "val_loss", fresh ? json_real(trainer->val_loss) : json_null());
