@@ -3,6 +3,7 @@
 
 #include "base/file.h"
 #include "base/json.h"
+#include "base/leftovers.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "infer/loaded.h"
@@ -51,6 +52,7 @@ Status export_hf(const char *path, const char *checkpoint, const char *directory
     if (!status) status = model_snapshot(loaded.model, &snapshot, false);
     if (!status) status = hf_save(&loaded.model->layout, &snapshot, directory, dtype, 0);
     if (!status) status = write_tokenizer(&loaded, directory);
+    if (!status) leftovers_remove(directory, ".tmp-"); // of an export that was killed before
     if (!status && source) *source = text_copy(loaded.source);
     model_snapshot_free(&snapshot);
     loaded_close(&loaded);

@@ -289,6 +289,7 @@ Status model_config_parse(ModelConfig *config, const json_t *root, const char *w
 // Beyond these no machine trains, and the products of sizes would not fit the integers that count them.
 enum { SIZE_MAX_SUPPORTED = 1 << 24 };
 static const double PARAMETERS_MAX = 1e15;
+static const float VALUE_MAX = 1e30f; // finite, and read back as it is written
 
 static Status check_sizes(const ModelConfig *config) {
     const double hidden = config->hidden, ffn = fmax(config->ffn, (double)config->moe_ffn * config->experts);
@@ -326,6 +327,10 @@ Status model_config_check(const ModelConfig *config, const char *where) {
         status = status_usage("a token chooses %d of only %d experts", config->top_k, config->experts);
     else if (!(config->norm_eps > 0 && config->norm_eps < 1))
         status = status_usage("rms_norm_eps %g is out of range", (double)config->norm_eps);
+    else if (!(config->init_std >= 0 && config->init_std <= VALUE_MAX))
+        status = status_usage("initializer_range %g is out of range", (double)config->init_std);
+    else if (!(fabsf(config->aux_coef) <= VALUE_MAX))
+        status = status_usage("router_aux_loss_coef %g is out of range", (double)config->aux_coef);
     return status_at(status, where, 0, 0);
 }
 

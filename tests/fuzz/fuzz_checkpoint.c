@@ -80,7 +80,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     json_t *root = json_loadb((const char *)data, size, JSON_ALLOW_NUL, NULL);
     json_t *manifest = json_object_get(root, "manifest"), *state = json_object_get(root, "state");
     json_t *config = json_object_get(root, "config");
-    if (json_is_object(manifest) && state && config) {
+    if (json_is_object(manifest) && json_is_object(state) && json_is_object(config)) { // as files have it
         char hash[24];
         checkpoint_hash_text(hash, checkpoint_json_hash(state));
         json_object_set_new(manifest, "state", json_string(hash));

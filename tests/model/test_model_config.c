@@ -239,6 +239,8 @@ static void test_what_hearth_does_not_compute_is_refused(void **state) {
         {"{" MOE ", \"num_experts\": 8, \"mlp_only_layers\": 3}", "list of layers"},
         {"{" BASE ", \"rms_norm_eps\": \"tiny\"}", "rms_norm_eps"},
         {"{" BASE ", \"vocab_size\": 3.5}", "Duplicate"},
+        {"{" MOE ", \"num_experts\": 8, \"router_aux_loss_coef\": 1e308}", "router_aux_loss_coef inf is out of range"},
+        {"{" BASE ", \"initializer_range\": 1e308}", "initializer_range inf is out of range"},
         {"{" MOE ", \"num_experts\": 1}", "2 of only 1"},
         {"{" MOE ", \"num_experts\": 8, \"mlp_only_layers\": [7]}", "layer 7 of 4"},
         {"{" MOE "}", "num_experts"},
