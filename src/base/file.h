@@ -7,12 +7,17 @@
 #include <stddef.h>
 #include <stdint.h>
 
+typedef struct FileMapped FileMapped;
+
 typedef struct FileMap {
     const void *data; // NULL for an empty file
     size_t size;
+    FileMapped *mapped; // file.c's own
 } FileMap;
 
-Status file_map(FileMap *map, const char *path); // read-only, shared
+// Read-only, shared. A file that is cut short while it is mapped ends the program at the first use of what is gone, with
+// its name and exit code 1.
+Status file_map(FileMap *map, const char *path);
 void file_unmap(FileMap *map);
 
 Status file_read(char **data, size_t *size, const char *path); // malloc'd, NUL-terminated beyond size
