@@ -43,7 +43,8 @@ static struct sigaction mapped_action_before;
 static void on_bus_error(int number, siginfo_t *info, void *context) {
     (void)number, (void)context;
     const char *at = info->si_addr;
-    sigaction(SIGBUS, &mapped_action_before, NULL); // another fault, or one elsewhere, ends the program as it would have
+    sigaction(SIGBUS, &mapped_action_before,
+              NULL); // another fault, or one elsewhere, ends the program as it would have
     for (const FileMapped *map = mapped_first; map; map = map->next) {
         if (at < map->data || at >= map->data + map->size) continue;
         char line[4600];
@@ -324,6 +325,16 @@ Status dir_remove(const char *path) {
 char *path_join(const char *directory, const char *name) {
     if (name[0] == '/' || !directory[0]) return text_copy(name);
     return text_format("%s%s%s", directory, text_ends_with(directory, "/") ? "" : "/", name);
+}
+
+char *path_absolute(const char *path) {
+    char *folder = path[0] == '/' ? NULL : getcwd(NULL, 0);
+    if (!folder) return text_copy(path);
+    while (path[0] == '.' && path[1] == '/')
+        path += 2 + strspn(path + 2, "/");
+    char *whole = path_join(folder, path);
+    free(folder);
+    return whole;
 }
 
 char *path_directory(const char *path) {
