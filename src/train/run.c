@@ -512,7 +512,8 @@ static Status run_open(Run *run, const RunOptions *options, const char *checkpoi
     if (options->resume) TRY(resume_training(run, checkpoint));
     if (!run->first) return NULL;
     char *path = path_join(run->directory, "metrics.jsonl");
-    Status status = metrics_open(&run->metrics, path, run->trainer.step);
+    // Before the first step there is nothing to keep: its validation is taken again.
+    Status status = metrics_open(&run->metrics, path, run->trainer.step > 0 ? run->trainer.step : -1);
     free(path);
     if (status || !options->resume) return status;
     Status kept = run_directory_update(run->directory, &run->trainer, checkpoint != NULL);
