@@ -37,8 +37,9 @@ typedef struct Run {
     bool metrics_failed;                // said once, until a line could be written again
     double speed_tokens, speed_seconds; // after the warm-up steps
     Outcome outcome;
-    int stopped_by; // the signal that ended it before its end
-    int lock;       // of the run directory: two processes must not write one run
+    MachineLoad load; // as it was at the first step
+    int stopped_by;   // the signal that ended it before its end
+    int lock;         // of the run directory: two processes must not write one run
 } Run;
 
 static volatile sig_atomic_t stop_signal;
@@ -422,6 +423,13 @@ static void close_prediction(Run *run) {
                      prediction->calibration.factor, prediction->calibration.runs,
                      prediction->calibration.runs > 1 ? "s" : "", prediction->calibration.bounded ? ", bounded" : "");
     text_buffer_free(&text);
+    MachineLoad now = machine_load_now();
+    double others = machine_load_others(&run->load, &now, (int)sysconf(_SC_NPROCESSORS_ONLN));
+    const char *unfit = outcome_unfit(&run->outcome, trainer->ops->kind == DEVICE_CPU ? others : 0);
+    if (unfit) {
+        progress_say(&run->progress, "  (not kept for later predictions: %s)", unfit);
+        return;
+    }
     Status status = prediction_remember(prediction, &measured);
     if (status) log_warn("the outcome was not added to the history: %s", status_message(status));
     status_free(status);
@@ -647,6 +655,7 @@ Status run_train(const RunOptions *options, int *stopped_by) {
     catch_signals();
     open_progress(&run);
     run.saved_at = clock_seconds();
+    run.load = machine_load_now();
     status = run_steps_or_say_ended(&run, options->resume);
     *stopped_by = run.stopped_by;
 done:
