@@ -1,6 +1,8 @@
 // Log lines: filtered by level and rank, made whole before they are written.
 #include "base/log.h"
 
+#include "base/text.h"
+
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -46,5 +48,6 @@ void log_write(LogLevel level, const char *format, ...) {
     va_start(args, format);
     vsnprintf(line + n, sizeof line - (size_t)n, format, args);
     va_end(args);
+    text_mask_controls(line);
     fprintf(stderr, "%s\n", line); // one call, so that lines of several threads do not mix
 }

@@ -9,6 +9,7 @@
 #include "cli/range.h"
 #include "plan/calc.h"
 #include "train/prediction.h"
+#include "train/ranks.h"
 #include "train/schedule.h"
 #include "train/setup.h"
 #include "watch/plan_text.h"
@@ -21,6 +22,12 @@
 #include <unistd.h>
 
 enum { KEYS_MAX = 20 };
+
+#ifdef HEARTH_HAVE_NCCL
+#define BUILD_WITHOUT_NCCL ""
+#else
+#define BUILD_WITHOUT_NCCL "; without NCCL in it, GPUs exchange through the host"
+#endif
 
 #define NOT_GIVEN       (-DBL_MAX)
 #define COUNT_NOT_GIVEN INT64_MIN
@@ -167,6 +174,9 @@ static Status make_machine(PlanMachine *machine, const Hardware *hardware, const
     if (args->node || cluster) TRY(hardware_find_node(hardware, args->node ? args->node : cluster->node, &node));
     if (!name) name = default_gpu(hardware, node, config);
     TRY(hardware_find_gpu(hardware, name, &gpu));
+    if (node && strcmp(gpu->name, node->gpu) != 0)
+        return status_hint(status_usage("--gpu %s, and the node %s has %s", gpu->name, node->name, node->gpu),
+                           "leave --gpu out, or name its --nodes and --gpus-per-node instead of a node");
     TRY(hardware_find_software(hardware, args->software, &software));
     int64_t per_node = args->gpus_per_node ? args->gpus_per_node : node ? (int64_t)node->gpus : gpu->cpu ? 1 : 8;
     int64_t nodes = args->nodes ? args->nodes : cluster ? (int64_t)cluster->nodes : 0;
@@ -243,6 +253,60 @@ static Status show_plan(Document *document, json_t *json, const PlanArgs *args) 
     document_free(document);
     json_decref(json);
     return status;
+}
+
+// ---- what this build can do
+// ------------------------------------------------------------------------------------------
+
+// Whether hearth, as it is built, could train on this mesh; *why: what it lacks, owned by the caller.
+static bool build_trains(const Config *config, const Mesh *mesh, int gpus, Status *why) {
+    Config cut = *config;
+    Mesh unused;
+    cut.parallelism.data = mesh->dp;
+    cut.parallelism.tensor = mesh->tp;
+    cut.parallelism.pipeline = mesh->pp;
+    cut.parallelism.expert = mesh->ep;
+    cut.parallelism.expert_tensor = mesh->etp;
+    cut.parallelism.context = mesh->cp;
+    cut.parallelism.zero = mesh->zero;
+    *why = NULL;
+#ifndef HEARTH_HAVE_MPI
+    if (gpus > 1) *why = status_usage("it is built without MPI, and trains on one device");
+#endif
+    if (!*why) *why = ranks_mesh(&cut, gpus, &unused);
+    return !*why;
+}
+
+static void build_section(Document *document, json_t *json, const Config *config, const PlanReport *report) {
+    Status why;
+    int gpus = report->machine.gpus;
+    if (gpus == 1 || strcmp(report->machine.software.name, "hearth") != 0) return;
+    bool trains = build_trains(config, &report->run.layout.mesh, gpus, &why);
+    document_section(document, "This build", "l", "");
+    if (trains)
+        document_note(document, "trains on this mesh: hearth train --ranks %d on one node, mpirun or srun on several%s",
+                      gpus, BUILD_WITHOUT_NCCL);
+    else
+        document_note(document, "cannot train on this mesh: %s", status_message(why));
+    json_object_set_new(json, "trains_here", json_boolean(trains));
+    status_free(why);
+}
+
+static void build_note(Document *document, const Config *config, const SearchResult *result, int gpus) {
+    Status why;
+    for (int i = 0; i < result->found_count; i++) {
+        const SearchCandidate *c = &result->found[i];
+        bool trains = build_trains(config, &c->mesh, gpus, &why);
+        status_free(why);
+        if (!trains) continue;
+        document_note(document,
+                      "the fastest that this build can train: dp %d, tp %d, ZeRO %d, recompute %s, %d x %d x %d: %.0f "
+                      "tokens/s",
+                      c->mesh.dp, c->mesh.tp, c->mesh.zero, recompute_name(c->recompute), c->micro_batch, c->seq,
+                      c->grad_accum, c->tokens_per_second);
+        return;
+    }
+    if (result->found_count) document_note(document, "this build can train none of them: they can only be planned");
 }
 
 // ---- the three questions --------------------------------------------------------------------------------------------
@@ -322,10 +386,16 @@ static Status plan_one(const char *name, const PlanMachine *machine, const PlanR
     Status status = plan_report(report, name, machine, run, &questions);
     Document *document = status ? NULL : plan_document(report, args->ops || args->html);
     if (!status && args->schedule) status = simulate_plan(document, report, args);
-    if (!status)
-        status = show_plan(document, plan_report_json(report), args);
-    else
+    if (!status) {
+        json_t *json = plan_report_json(report);
+        build_section(document, json, config, report);
+        status = show_plan(document, json, args);
+    } else {
         document_free(document);
+    }
+    if (!status && !report->fits) // last, below what was shown
+        status = status_runtime("the plan does not fit: it needs %.0f %% of a device's memory",
+                                100 * report->prediction.memory.fraction);
     free(report);
     return status;
 }
@@ -357,8 +427,12 @@ static Status plan_search(const char *name, const PlanMachine *machine, const Pl
     double start = clock_seconds();
     TRY(search_run(&result, machine, run, &space));
     Document *document = search_document(&report, &result, space.memory_limit, clock_seconds() - start);
+    if (machine->gpus > 1 && strcmp(machine->software.name, "hearth") == 0)
+        build_note(document, config, &result, machine->gpus);
+    bool none = !result.found_count;
     Status status = show_plan(document, search_json(&result), args);
     search_free(&result);
+    if (!status && none) status = status_runtime(NOTHING_FITS, 100 * space.memory_limit);
     return status;
 }
 

@@ -82,7 +82,8 @@ static Comm tensor_comm(const PlanMachine *machine, const Layout *layout, StepAx
                   .bytes = (4 + again) * layers * plan_ring_allreduce_bytes(bytes, r->mesh.tp)};
 }
 
-// Keys and values travel around the ring, their gradients too; a hop hides behind the attention of a block.
+// Keys and values travel around the ring, their gradients too, and once more where attention is computed again; a hop
+// hides behind the attention of a block.
 static Comm context_comm(const PlanMachine *machine, const Layout *layout, const StageCost *cost, StepAxis *axis,
                          double *on_links) {
     const LayoutRequest *r = &layout->request;
@@ -93,16 +94,17 @@ static Comm context_comm(const PlanMachine *machine, const Layout *layout, const
     if (mesh->cp == 1) return (Comm){0};
     double kv = mesh_kv_heads(mesh, r->config.kv_heads);
     double bytes = 2.0 * (double)layout->tokens * kv * r->config.head_dim * (double)dtype_size(layout->dtype);
-    double hops = (mesh->cp - 1.0) * layout->layer_count, forward_attention = 0, backward_attention = 0;
+    double hops = (mesh->cp - 1.0) * layout->layer_count, attention[STEP_ONCE + 1] = {0};
     for (int i = 0; i < cost->op_count; i++)
-        if (cost->ops[i].part == STEP_ATTENTION)
-            *(cost->ops[i].pass == STEP_BACKWARD ? &backward_attention : &forward_attention) += cost->ops[i].seconds;
+        if (cost->ops[i].part == STEP_ATTENTION) attention[cost->ops[i].pass] += cost->ops[i].seconds;
+    double again = attention[STEP_RECOMPUTE] > 0 ? 1 : 0;
     double forward = hops * send_seconds(machine, group.nodes > 1, bytes);
     double backward = hops * send_seconds(machine, group.nodes > 1, 2 * bytes);
-    *on_links = forward + backward;
-    return (Comm){.forward = fmax(0, forward - forward_attention),
-                  .backward = fmax(0, backward - backward_attention),
-                  .bytes = 3 * hops * bytes};
+    *on_links = (1 + again) * forward + backward;
+    return (Comm){.forward = fmax(0, forward - attention[STEP_FORWARD]),
+                  .backward = fmax(0, backward - attention[STEP_BACKWARD]) +
+                              again * fmax(0, forward - attention[STEP_RECOMPUTE]),
+                  .bytes = (3 + again) * hops * bytes};
 }
 
 // Dispatch and combine, each way. Beside the bytes: latency per peer, the wait for the busiest rank, and what the
