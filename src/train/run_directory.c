@@ -312,7 +312,7 @@ static char *creating_mark(void) {
 Status run_directory_create(const char *path, const Trainer *trainer) {
     char *mark = creating_mark(), *folder = path_directory(path);
     char *beside = text_format("%s%s%ld", path, mark, (long)getpid()); // two runs may start at the same moment
-    leftovers_remove(folder, mark); // whatever run it was to be
+    leftovers_remove(folder, mark);                                    // whatever run it was to be
     free(folder);
     free(mark);
     Status status = dir_remove(beside);

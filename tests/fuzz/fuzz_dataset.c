@@ -42,9 +42,9 @@ static void hash_correct(json_t *root) {
     json_object_set_new(root, "hash", json_string(hash));
 }
 
-static void split_use(const char *split, bool deep) {
+static void split_use(const char *split, DatasetVerify verify) {
     Dataset dataset;
-    Status status = dataset_open(&dataset, "/mem/set", split, deep);
+    Status status = dataset_open(&dataset, "/mem/set", split, verify);
     if (!status) {
         uint32_t ids[16];
         for (uint64_t at = 0; at < dataset.token_count; at += 16)
@@ -72,8 +72,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         fuzz_file_put("/mem/set/dataset.json", data, size);
     }
     json_decref(root);
-    split_use("train", false);
-    split_use("val", true);
+    split_use("train", VERIFY_ONCE);
+    split_use("val", VERIFY_ALWAYS);
     fuzz_files_clear();
     return 0;
 }
