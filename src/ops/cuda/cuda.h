@@ -144,6 +144,7 @@ void tune_close(TuneFile *tune);
 
 // elementwise.cu and its neighbours
 void cuda_add(Ops *ops, Tensor out, Tensor in);
+void cuda_cast(Ops *ops, Tensor out, Tensor in);
 void cuda_sum_f32(Ops *ops, Tensor out, Tensor in, bool accumulate);
 void cuda_embedding_forward(Ops *ops, Tensor out, Tensor ids, Tensor weight, int64_t first);
 void cuda_embedding_backward(Ops *ops, Tensor dweight, Tensor dout, Tensor ids, int64_t first);
