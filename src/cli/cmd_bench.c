@@ -112,6 +112,7 @@ static Status bench_on_ranks(BenchStep *bench, World *world, const char *device,
     Ranks ranks = {.world = world, .mesh = request->mesh, .dp_rank = request->dp_rank, .tp_rank = request->tp_rank};
     status = ranks_open(&ranks, ops, request);
     bench->groups = ranks.groups;
+    bench->world = world;
     if (peak == 0) peak = device_peak(ops, bench);
     BenchResult result;
     if (!status) status = bench_step(ops, bench, &result);
