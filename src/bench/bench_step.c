@@ -101,7 +101,7 @@ Status bench_step(Ops *ops, const BenchStep *bench, BenchResult *result) {
     run.ids = xmalloc(2 * (size_t)count * sizeof *run.ids);
     run.targets = run.ids + count;
     run.doc_start = xcalloc((size_t)model->layout.tokens, sizeof *run.doc_start);
-    int64_t own = 2 * count * bench->request.dp_rank; // data-parallel ranks have data of their own
+    int64_t own = 2 * count * model->layout.place.dp; // data-parallel ranks have data of their own
     for (int64_t i = 0; i < 2 * count; i++)
         run.ids[i] =
             (int32_t)rng_below(1, RNG_STREAM_BENCH, (uint64_t)(own + i), (uint64_t)bench->request.config.vocab);

@@ -107,9 +107,8 @@ static Status bench_on_ranks(BenchStep *bench, World *world, const char *device,
     request->mesh.dp = world->size / tensor;
     request->mesh.tp = tensor;
     request->mesh.zero = zero;
-    request->dp_rank = world->rank / tensor;
-    request->tp_rank = world->rank % tensor;
-    Ranks ranks = {.world = world, .mesh = request->mesh, .dp_rank = request->dp_rank, .tp_rank = request->tp_rank};
+    request->rank = world->rank;
+    Ranks ranks = {.world = world, .mesh = request->mesh};
     status = ranks_open(&ranks, ops, request);
     bench->groups = ranks.groups;
     bench->world = world;

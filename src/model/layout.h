@@ -35,11 +35,10 @@ typedef enum Recompute {
 typedef struct LayoutRequest {
     ModelConfig config;
     Mesh mesh;
-    DType reduce; // of gradients on the wire between data-parallel ranks: DTYPE_F32 or DTYPE_BF16
-    int stage;    // pipeline stage of this rank
-    int dp_rank, tp_rank, ep_rank, etp_rank; // and its places along these axes (dp: of dp * cp)
-    int virtual_stages;                      // chunks of layers on a rank, of the interleaved schedule; 0: 1
-    int micro_batches; // of a step, which bound what a pipeline has in flight; 0: as many as it can
+    DType reduce;       // of gradients on the wire between data-parallel ranks: DTYPE_F32 or DTYPE_BF16
+    int rank;           // of the mesh
+    int virtual_stages; // chunks of layers on a rank, of the interleaved schedule; 0: 1
+    int micro_batches;  // of a step, which bound what a pipeline has in flight; 0: as many as it can
     Precision precision;
     Recompute recompute;
     int micro_batch, seq;
@@ -160,7 +159,7 @@ typedef enum ActId {
     ACT_FINAL_RSTD, // [T] float
     ACT_LOSSES,     // [T] float
     ACT_COUNTS,     // [sparse layers, experts] int32: of the tokens that this rank routed
-    ACT_ALL_COUNTS, // the same of all tokens, where tensor-parallel ranks share them out
+    ACT_ALL_COUNTS, // the same of the whole micro-batch, where ranks share its tokens out
     ACT_PROB_SUM,   // [sparse layers, experts] float
     ACT_DPROB,      // [sparse layers, experts] float
     // temporary
@@ -223,7 +222,8 @@ typedef enum ConstId {
     CONST_ROUTER_BIAS,  // [sparse layers, experts] float
     CONST_EXPERT_TOTAL, // [sparse layers, experts] int32: tokens of each expert in the step so far
     CONST_EXPERT_LOAD,  // [sparse layers, MOE_LOAD_STATS] float
-    CONST_NORMS,        // [data-parallel ranks, units] float: norms of the pieces of gradients; only under ZeRO
+    CONST_NORMS,        // [1, parts] float: norms of the gradients that this rank counts; only where ranks share them
+    CONST_RANK_NORMS,   // [1, ranks] float: the norm of those, of every rank
     CONST_ID_COUNT,
 } ConstId;
 
@@ -235,6 +235,7 @@ typedef struct LayoutConst {
 
 typedef struct Layout {
     LayoutRequest request;
+    MeshPlace place; // of this rank
     // local sizes
     int64_t tokens, rows, logits_rows; // of a micro-batch; expert rows; rows of an LM-head chunk
     int64_t local_tokens; // this rank's share of the tokens where tensor-parallel ranks split them: norms, residual,
@@ -282,8 +283,8 @@ bool layout_slice_owner(const Layout *layout, const LayoutParam *param, int inde
 void layout_owned(const Layout *layout, const LayoutParam *param, int64_t *first, int64_t *count);
 
 // The gradient norm of several ranks is put together from norms of parts, each of which one rank counts: so many ranks
-// (0: there is nothing to put together), and so many parts on each. Without tensor parallelism a part is a unit, with
-// it there are two to a parameter, because of KV heads that several ranks hold.
+// (0: there is nothing to put together, each has all gradients), and so many parts on this one. Where ZeRO alone cuts
+// the model a part is a unit, else there are two to a parameter, because of KV heads that several ranks hold.
 int layout_norm_ranks(const Layout *layout);
 int layout_norm_parts(const Layout *layout);
 

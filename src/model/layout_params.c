@@ -75,10 +75,7 @@ static LayoutUnit *add_unit(Layout *layout, const LayoutParam *param) {
                          .vectors = !param->decay,
                          .offset = layout->element_count,
                          .ranks = (int)(param->expert ? mesh_expert_data_ranks(mesh) : mesh_data_ranks(mesh)),
-                         .rank = layout->request.dp_rank};
-    int ep_rank, etp_rank;
-    if (param->expert)
-        mesh_expert_place(mesh, layout->request.dp_rank, layout->request.tp_rank, &ep_rank, &etp_rank, &unit->rank);
+                         .rank = param->expert ? layout->place.copy : layout->place.data};
     return unit;
 }
 
@@ -141,7 +138,7 @@ void layout_owned(const Layout *layout, const LayoutParam *param, int64_t *first
 void layout_build_params(Layout *layout) {
     const LayoutRequest *request = &layout->request;
     const ModelConfig *c = &request->config;
-    bool first_stage = request->stage == 0, last_stage = request->stage == request->mesh.pp - 1;
+    bool first_stage = layout->place.pp == 0, last_stage = layout->place.pp == request->mesh.pp - 1;
     int64_t vocab = layout_vocab_rows(request);
     int end = layout->first_layer + layout->layer_count;
     if (first_stage || (c->tied && last_stage))

@@ -298,14 +298,15 @@ void model_step_begin(Model *model, int64_t valid, int micro_batches) {
     const ModelConfig *config = &model->layout.request.config;
     float scalars[MODEL_SCALARS] = {0};
     int sparse = model_sparse_layers(config);
-    int all = micro_batches * (model->ranks.dp ? model->ranks.dp->size : 1); // micro-batches of all ranks
+    const Mesh *mesh = &model->layout.request.mesh;
+    int all = micro_batches * mesh->dp; // of all ranks
+    double micro_batch_tokens = (double)model->layout.tokens * mesh->cp;
     scalars[SCALAR_CE_SCALE] = valid > 0 ? (float)(1.0 / (double)valid) : 0.0f;
     scalars[SCALAR_AUX_SCALE] = config->aux_coef / (float)all;
-    if (sparse)
-        scalars[SCALAR_Z_COEF] = (float)((double)model->z_loss_coef / ((double)model->layout.tokens * sparse * all));
+    if (sparse) scalars[SCALAR_Z_COEF] = (float)((double)model->z_loss_coef / (micro_batch_tokens * sparse * all));
     model->step_valid = valid;
     model->step_micro_batches = micro_batches;
-    model->aux_micro_batches = all;
+    model->aux_micro_batches = all * mesh->cp; // each of cp ranks has all of it
     model->accumulate = false;
     model->micro_batches_run = 0;
     model->ops->upload(model->ops, model_const(model, CONST_SCALARS).data, scalars, sizeof scalars);

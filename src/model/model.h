@@ -15,11 +15,16 @@
 
 // The groups of ranks that a model is part of; not owned. On one rank there are none.
 typedef struct ModelRanks {
-    Comm *dp;        // ranks that train on other data: dp * cp; NULL: one
-    Comm *expert_dp; // ranks that hold the same experts, in the order of LayoutUnit.rank; NULL: one
-    Comm *tp;        // ranks that share every layer; NULL: one
-    Comm *kv;        // of those, the ones that hold the same KV heads; NULL: none does
-    Comm *norms;     // ranks whose parts make the gradient norm (layout_norm_ranks); NULL: none
+    Comm *dp;          // ranks that have the same weights and train on other tokens: dp * cp; NULL: one
+    Comm *cp;          // of those, the ones that share a sequence; NULL: one
+    Comm *tp;          // ranks that share every layer; NULL: one
+    Comm *micro_batch; // ranks that share the tokens of a micro-batch: cp * tp; NULL: one
+    Comm *kv;          // of tp, the ones that hold the same KV heads; NULL: none does
+    Comm *pp;          // the same place on the other pipeline stages; NULL: one stage
+    Comm *ep, *etp;    // ranks that have other experts, and other shares of the same; NULL: one
+    Comm *expert_dp;   // ranks that hold the same experts, in the order of LayoutUnit.rank; NULL: one
+    Comm *stage;       // ranks that hold the same layers of a model with experts; NULL: one
+    Comm *all;         // every rank; NULL: one
 } ModelRanks;
 
 enum { SEAM_SLOTS = 4 }; // two for layers, one for embedding or head, one for the vectors

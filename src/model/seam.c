@@ -217,12 +217,12 @@ void seam_micro_step_end(Model *model) {
 // ---- the optimizer step ---------------------------------------------------------------------------------------------
 
 void seam_step_sums(Model *model) {
-    Comm *dp = model->ranks.dp;
+    Comm *dp = model->ranks.dp, *stage = model->ranks.stage;
+    Tensor counts = model_const(model, CONST_EXPERT_TOTAL);
+    if (stage && tensor_present(counts)) sum_over(stage, counts);
     if (!dp) return;
     Tensor sums = tensor_cols(model_const(model, CONST_SCALARS), SCALAR_LOSS_SUM, 2); // and SCALAR_AUX_SUM
     comm_wait(dp, comm_all_reduce(dp, sums));
-    Tensor counts = model_const(model, CONST_EXPERT_TOTAL);
-    if (tensor_present(counts)) comm_wait(dp, comm_all_reduce(dp, tensor_reshape(counts, 1, tensor_count(counts))));
 }
 
 // Part of a parameter's gradient, elements [first, first + count), as far as it is in this rank's piece.
@@ -241,20 +241,21 @@ static Tensor gradient_part(const Model *model, const LayoutParam *param, int64_
     return tensor_cols(from, begin - piece, end - begin);
 }
 
-// Every parameter counts once: what tensor-parallel ranks hold copies of, on the first of those that do.
+// Every parameter counts once: on the rank that writes it into checkpoints, which is the first of those that hold it,
+// and under ZeRO each its own piece.
 static void norms_of_parameters(Model *model, Tensor own) {
     const Layout *layout = &model->layout;
-    const LayoutRequest *r = &layout->request;
-    int copies = r->mesh.tp > r->config.kv_heads ? r->mesh.tp / r->config.kv_heads : 1;
+    const ModelConfig *c = &layout->request.config;
+    bool shares_kv = layout->request.mesh.tp > c->kv_heads; // with other ranks: the last rows of QKV
     for (int i = 0; i < layout->param_count; i++) {
         const LayoutParam *param = &layout->params[i];
-        bool cut = param->decay && param->id != PARAM_ROUTER && (!param->expert || layout->zero); // ZeRO cuts experts
-        int64_t shared = param->id == PARAM_QKV && copies > 1 ? 2 * (int64_t)r->config.head_dim * r->config.hidden : 0;
-        Tensor first = cut || r->tp_rank == 0 ? gradient_part(model, param, 0, param->count - shared) : TENSOR_NONE;
-        Tensor second = shared && r->tp_rank % copies == 0 ? gradient_part(model, param, param->count - shared, shared)
-                                                           : TENSOR_NONE;
-        if (tensor_present(first)) model->ops->norm_f32(model->ops, tensor_cols(own, 2 * i, 1), first);
-        if (tensor_present(second)) model->ops->norm_f32(model->ops, tensor_cols(own, 2 * i + 1, 1), second);
+        if (!layout->zero && layout->units[param->unit].rank) continue;
+        int64_t kv = param->id == PARAM_QKV && shares_kv ? 2 * (int64_t)c->head_dim * c->hidden : 0;
+        Tensor part[2] = {gradient_part(model, param, 0, param->count - kv),
+                          gradient_part(model, param, param->count - kv, kv)};
+        for (int k = 0; k < 2; k++)
+            if (tensor_present(part[k]) && layout_slice_owner(layout, param, k))
+                model->ops->norm_f32(model->ops, tensor_cols(own, 2 * i + k, 1), part[k]);
     }
 }
 
@@ -266,21 +267,23 @@ static void norms_of_units(Model *model, Tensor own) {
 
 void seam_gradient_norm(Model *model) {
     Ops *ops = model->ops;
-    Tensor norm = model_scalar(model, SCALAR_NORM), all = model_const(model, CONST_NORMS);
+    Tensor norm = model_scalar(model, SCALAR_NORM), parts = model_const(model, CONST_NORMS);
+    Tensor all = model_const(model, CONST_RANK_NORMS);
     if (!tensor_present(all)) {
         ops->norm_f32(ops, norm, model_gradients(model));
         return;
     }
-    // Every rank's norms of its parts, in the order of the ranks; their norm is the norm of all.
-    Comm *norms = model->ranks.norms;
-    Tensor own = tensor_rows(all, norms ? norms->rank : 0, 1), flat = tensor_reshape(all, 1, tensor_count(all));
-    ops->zero(ops, flat);
-    if (tensor_ranks(model) > 1)
-        norms_of_parameters(model, own);
+    ops->zero(ops, parts);
+    if (parts.cols == model->layout.unit_count)
+        norms_of_units(model, parts);
     else
-        norms_of_units(model, own);
-    if (norms) comm_wait(norms, comm_all_gather(norms, flat, own));
-    ops->norm_f32(ops, norm, flat);
+        norms_of_parameters(model, parts);
+    // The norms of all ranks in their order; their norm is that of all gradients.
+    Comm *everyone = model->ranks.all;
+    Tensor own = tensor_cols(all, everyone ? everyone->rank : 0, 1);
+    ops->norm_f32(ops, own, parts);
+    if (everyone) comm_wait(everyone, comm_all_gather(everyone, all, own));
+    ops->norm_f32(ops, norm, all);
 }
 
 void seam_new_weights(Model *model) {
@@ -347,7 +350,7 @@ void seam_project_backward(Model *model, Tensor din, Tensor dout, Tensor weight)
 
 // First row of the vocabulary on this rank.
 static int64_t first_word(const Model *model) {
-    return model->layout.request.tp_rank * layout_vocab_rows(&model->layout.request);
+    return model->layout.place.tp * layout_vocab_rows(&model->layout.request);
 }
 
 void seam_embed(Model *model, Tensor out, Tensor ids, Tensor weight) {
@@ -368,7 +371,7 @@ void seam_cross_entropy(Model *model, Tensor losses, Tensor logits, Tensor targe
     }
     int64_t first = first_word(model), vocab = model->layout.request.config.vocab, rows = logits.rows;
     Tensor stats = tensor_rows(model_act(model, ACT_SPLIT_STATS, -1), 0, tensor_ranks(model) * rows);
-    Tensor own = tensor_rows(stats, model->layout.request.tp_rank * rows, rows);
+    Tensor own = tensor_rows(stats, model->layout.place.tp * rows, rows);
     ops->cross_entropy_stats(ops, own, logits, targets, first, vocab);
     Comm *tp = model->ranks.tp;
     if (tp) comm_wait(tp, comm_all_gather(tp, flat_view(stats), flat_view(own)));
@@ -376,12 +379,12 @@ void seam_cross_entropy(Model *model, Tensor losses, Tensor logits, Tensor targe
 }
 
 Tensor seam_balance_sums(Model *model, Tensor counts, Tensor prob_sum) {
-    if (tensor_ranks(model) == 1) return counts;
     Tensor all = model_act(model, ACT_ALL_COUNTS, -1);
-    Comm *tp = model->ranks.tp;
-    if (!tp) return all; // a model that is only recorded
+    if (!tensor_present(all)) return counts;
+    Comm *sharing = model->ranks.micro_batch;
+    if (!sharing) return all; // a model that is only recorded
     model->ops->copy(model->ops, all.data, counts.data, (size_t)tensor_count(counts) * sizeof(int32_t));
-    comm_all_reduce(tp, flat_view(all));
-    comm_wait(tp, comm_all_reduce(tp, flat_view(prob_sum)));
+    comm_all_reduce(sharing, flat_view(all));
+    comm_wait(sharing, comm_all_reduce(sharing, flat_view(prob_sum)));
     return all;
 }

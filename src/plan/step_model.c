@@ -277,7 +277,7 @@ void step_model(StepModel *model, const PlanMachine *machine, const PlanRun *run
     const Stage *stage = &stages[busiest];
     const Layout *layout = &layouts[busiest];
     double flops;
-    model->stage = layout->request.stage;
+    model->stage = layout->place.pp;
     model->forward = stage->forward, model->backward = stage->backward;
     add_ops(model, &stage->cost, machine, micro_steps, &flops);
     in_layer_axis(model, STEP_TENSOR, stage->tensor, stage->tensor.forward + stage->tensor.backward, micro_steps);

@@ -27,7 +27,7 @@ Status checkpoint_form_make(CheckpointForm *form, const Layout *layout) {
     *form = (CheckpointForm){0};
     LayoutRequest request = layout->request;
     request.mesh = MESH_SINGLE;
-    request.stage = request.dp_rank = request.tp_rank = request.ep_rank = request.etp_rank = 0;
+    request.rank = 0;
     Layout whole;
     TRY(layout_build(&whole, &request));
     for (int i = 0; i < whole.param_count; i++)

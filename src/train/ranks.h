@@ -7,13 +7,15 @@
 typedef struct Ranks {
     World *world; // not owned; NULL: one process
     Mesh mesh;
-    int dp_rank, tp_rank; // tensor-parallel ranks are neighbours: rank = dp_rank * tp + tp_rank
+    MeshPlace place;
     ModelRanks groups;
+    Comm *opened[16]; // what the groups are, each once
+    int opened_count;
 } Ranks;
 
 // The mesh of `size` processes. A product of degrees that is not their number is refused with what would be right.
 Status ranks_mesh(const Config *config, int size, Mesh *mesh);
-// The groups of this rank; `layout` is its own.
+// The groups of this rank, as its model has use for them.
 Status ranks_open(Ranks *ranks, Ops *ops, const LayoutRequest *request);
 void ranks_close(Ranks *ranks);
 

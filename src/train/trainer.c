@@ -54,8 +54,7 @@ static Status open_model(Trainer *trainer) {
                                   : ops_create(&trainer->ops, config->train.device)));
     TRY(setup_layout(config, &trainer->model_config, trainer->ops->kind, &request));
     request.mesh = ranks->mesh;
-    ranks->dp_rank = request.dp_rank = ranks_rank(ranks) / ranks->mesh.tp;
-    ranks->tp_rank = request.tp_rank = ranks_rank(ranks) % ranks->mesh.tp;
+    request.rank = ranks_rank(ranks);
     TRY(check_router(config, &trainer->model_config));
     TRY(ranks_open(ranks, trainer->ops, &request));
     FitMemory memory = {trainer->ops->memory_free(trainer->ops), trainer->ops->memory_total(trainer->ops)};
@@ -252,7 +251,7 @@ Status trainer_step(Trainer *trainer, MetricsStep *metrics, const volatile sig_a
     *stopped = false;
     int micro_batch = (int)config->train.micro_batch, ranks = trainer->ranks.mesh.dp;
     if (!trainer->loader)
-        TRY(loader_start(&trainer->loader, &trainer->train, micro_batch, trainer->ranks.dp_rank, ranks,
+        TRY(loader_start(&trainer->loader, &trainer->train, micro_batch, trainer->ranks.place.dp, ranks,
                          (int)config->data.prefetch, trainer->sample));
     double start = clock_seconds(), waited = 0, comm_before = comm_waited_so_far(trainer);
     bool profiled;

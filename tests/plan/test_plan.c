@@ -157,7 +157,7 @@ static void a_stage_keeps_as_many_activations_as_its_schedule_has_in_flight(void
                 LayoutRequest request = run.layout;
                 Layout layout;
                 int64_t layers, once, in_flight = pp - stage; // 1F1B
-                request.stage = stage;
+                request.rank = stage * mesh_stage_ranks(&request.mesh);
                 assert_ok(layout_build(&layout, &request));
                 kept_bytes(&layout, &layers, &once);
                 assert_true(layers > 0);
