@@ -143,22 +143,24 @@ bool seam_in_graph(const Model *model) {
 
 // ---- gradients that tensor-parallel ranks have parts of -------------------------------------------------------------
 
-// The operations of a rank run in their order: nothing need wait for these, but a copy that is made of the sum.
-static void sum_over(const Model *model, Comm *comm, Tensor gradient) {
-    CommTicket ticket = comm_all_reduce(comm, tensor_reshape(gradient, 1, tensor_count(gradient)));
-    if (model->layout.wire_offset >= 0) comm_wait(comm, ticket);
+static CommTicket sum_over(Comm *comm, Tensor gradient) {
+    return comm_all_reduce(comm, tensor_reshape(gradient, 1, tensor_count(gradient)));
 }
 
 // Of what every rank holds: the router, which saw this rank's tokens, and KV heads, which saw its queries.
+// The operations of a rank run in their order: nothing need wait for these, but a copy in bf16, which is made at once.
 static void sum_layer_copies(Model *model, int layer) {
     const ModelRanks *ranks = &model->ranks;
+    CommTicket summed = 0;
     if (!ranks->tp || !seam_ends_gradients(model)) return;
     if (model->layout.request.config.sparse[layer]) // experts have a group of their own
-        sum_over(model, ranks->tp, model_grad(model, PARAM_ROUTER, layer));
-    if (!ranks->kv) return;
-    Tensor qkv = model_grad(model, PARAM_QKV, layer);
-    int64_t kv_rows = 2 * (int64_t)model->layout.request.config.head_dim;
-    sum_over(model, ranks->kv, tensor_rows(qkv, qkv.rows - kv_rows, kv_rows));
+        summed = sum_over(ranks->tp, model_grad(model, PARAM_ROUTER, layer));
+    if (ranks->kv) {
+        Tensor qkv = model_grad(model, PARAM_QKV, layer);
+        int64_t kv_rows = 2 * (int64_t)model->layout.request.config.head_dim;
+        summed = sum_over(ranks->kv, tensor_rows(qkv, qkv.rows - kv_rows, kv_rows));
+    }
+    if (model->layout.wire_offset >= 0) comm_wait(ranks->tp, summed);
 }
 
 static bool mixed_layers(const Model *model) {
