@@ -92,8 +92,13 @@ Status bench_step(Ops *ops, const BenchStep *bench, BenchResult *result) {
     double start = clock_seconds();
     int64_t free_before = ops->memory_free(ops);
     Run run = {.bench = bench};
-    TRY(model_create_ranks(&run.model, ops, &bench->request, &bench->groups));
+    Status created = model_create_ranks(&run.model, ops, &bench->request, &bench->groups);
+    if (bench->world) created = world_share(bench->world, created); // who has no room leaves none of the others waiting
     Model *model = run.model;
+    if (created) {
+        model_destroy(model);
+        return created;
+    }
     model->force = bench->force;
     model_init_weights(model, 1, false);
     if (bench->embedding_std > 0) scale_embedding(model, bench->embedding_std);

@@ -437,23 +437,13 @@ static bool has_ended(const Run *run) {
     return evaluated;
 }
 
-// All ranks must be told the same; files that differ from host to host would show up much later.
-static Status agree_on_config(World *world, const Config *config) {
-    if (!world || world->size == 1) return NULL;
-    TextBuffer text = {0};
-    config_write(config, &text);
-    Status status = world_agree(world, "configuration", text.data, text.length);
-    text_buffer_free(&text);
-    return status;
-}
-
 static Status run_config(Config *config, const Run *run, char **checkpoint, const RunOptions *options) {
     const char *directory = run->directory;
     char *own = directory ? path_join(directory, "config.toml") : NULL, *folder = NULL;
     Status status = config_read(config, options->config ? options->config : own, options->sets, options->set_count);
     free(own);
     TRY(status);
-    status = agree_on_config(run->world, config);
+    status = ranks_agree_config(run->world, config);
     int64_t step;
     if (!status && directory && run->first) {
         folder = path_join(directory, "checkpoints");
