@@ -68,6 +68,7 @@ void world_close(World *world) {
 void world_abort(World *world, Status status) {
     assert(status);
     fflush(stdout);
+    log_file("failed: %s", status_text(status));
     if (world && world->state) watch_fail(world->state->watch, (int)status_code(status), status_text(status));
     status_print(status, stderr);
     exit((int)status_code(status));

@@ -20,6 +20,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef struct Run {
     const Config *config;
@@ -173,6 +174,10 @@ static Status after_step(Run *run, const MetricsStep *metrics) {
     Trainer *trainer = &run->trainer;
     if (run->first) note_metrics(run, metrics_step(run->metrics, metrics));
     progress_step(&run->progress, metrics);
+    if (step_is_due(config->watch.print_every, metrics->step))
+        log_file("step %lld: loss %.4f, norm %.4g, %.3f s, %.1f %% of it waiting for other ranks, %.1f %% for data%s",
+                 (long long)metrics->step, metrics->loss, metrics->grad_norm, metrics->seconds,
+                 100 * metrics->comm_wait, 100 * metrics->data_wait, metrics->skipped ? "; skipped" : "");
     kernel_choices_keep(trainer, run->directory, &run->choices_kept);
     if (metrics->step - run->progress.first_step > config->watch.warmup_steps) {
         run->speed_tokens += metrics->tokens_per_second * metrics->seconds;
@@ -233,6 +238,7 @@ static Status train_until_end(Run *run) {
         if (run->config->eval.at_end) TRY(take_validation_loss(run, true));
         TRY(wait_for_last(run));
     }
+    log_file("ended after step %lld%s", (long long)run->trainer.step, verdict.signal ? ", by a signal" : "");
     Status status = run->save_failure;
     run->save_failure = NULL;
     if (!status && run->trainer.step > 0 && run->trainer.applied == 0)
@@ -397,6 +403,26 @@ static Status lock_directory(Run *run) {
     return status_hint(status, "wait for that run to end, or stop it with Ctrl-C or SIGTERM");
 }
 
+// On demand, of every rank but the first, which has the terminal: where it is, its steps, and how it ends.
+static void open_rank_log(const Run *run) {
+    const Trainer *trainer = &run->trainer;
+    const World *world = run->world;
+    const Mesh *mesh = &trainer->ranks.mesh;
+    const MeshPlace *place = &trainer->ranks.place;
+    char *logs = path_join(run->directory, "logs"), *path = text_format("%s/rank-%d.log", logs, world->rank);
+    Status status = dir_make(logs);
+    if (!status) status = log_set_file(path);
+    if (status) log_warn("no log of this rank: %s", status_text(status));
+    status_free(status);
+    log_file(
+        "rank %d of %d: process %d on %s, %s; data %d of %d, context %d of %d, tensor %d of %d, stage %d of %d; %lld "
+        "bytes",
+        world->rank, world->size, (int)getpid(), world->hosts[world->rank], trainer->ops->device, place->dp, mesh->dp,
+        place->cp, mesh->cp, place->tp, mesh->tp, place->pp, mesh->pp, (long long)trainer->model->layout.total_bytes);
+    free(path);
+    free(logs);
+}
+
 // Everything that there is once for all ranks is made by the first; what it fails in ends the others too.
 static Status run_open(Run *run, const RunOptions *options, const char *checkpoint) {
     const Config *config = run->config;
@@ -408,6 +434,7 @@ static Status run_open(Run *run, const RunOptions *options, const char *checkpoi
         TRY(lock_directory(run));
     }
     if (run->world) world_barrier(run->world); // the directory is there
+    if (config->watch.log_ranks && !run->first) open_rank_log(run);
     run->checkpoints = path_join(run->directory, "checkpoints");
     CheckpointPolicy policy = {config->checkpoint.keep_last, config->checkpoint.keep_every,
                                config->checkpoint.keep_best, config->checkpoint.async};
@@ -536,6 +563,7 @@ done:
     if (opened && run.first) show_summary(&run);
     if (opened && run.first && !status) close_prediction(&run);
     outcome_free(&run.outcome);
+    if (!status) log_set_file(NULL); // a failure is still to be told
     trainer_close(&run.trainer);
     file_unlock(&run.lock);
     status_free(run.save_failure);
