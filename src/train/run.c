@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "train/checkpoint.h"
 #include "train/evaluate.h"
+#include "train/exposed.h"
 #include "train/kernel_choices.h"
 #include "train/outcome.h"
 #include "train/prediction.h"
@@ -37,6 +38,7 @@ typedef struct Run {
     int choices_kept;                   // kernel choices in the run directory
     double speed_tokens, speed_seconds; // after the warm-up steps
     Outcome outcome;
+    Exposed exposed;
     int stopped_by; // the signal that ended it before its end
     int lock;       // of the run directory: two processes must not write one run
 } Run;
@@ -179,7 +181,9 @@ static Status after_step(Run *run, const MetricsStep *metrics) {
                  (long long)metrics->step, metrics->loss, metrics->grad_norm, metrics->seconds,
                  100 * metrics->comm_wait, 100 * metrics->data_wait, metrics->skipped ? "; skipped" : "");
     kernel_choices_keep(trainer, run->directory, &run->choices_kept);
-    if (metrics->step - run->progress.first_step > config->watch.warmup_steps) {
+    bool warm = metrics->step - run->progress.first_step > config->watch.warmup_steps;
+    exposed_step(&run->exposed, trainer, metrics, warm);
+    if (warm) {
         run->speed_tokens += metrics->tokens_per_second * metrics->seconds;
         run->speed_seconds += metrics->seconds;
         // The prediction is of the full batch, and of a step that nobody takes apart to time its parts.
@@ -217,6 +221,7 @@ static Status train_until_end(Run *run) {
     bool stopped = false, alone = !run->world || run->world->size == 1;
     if (run->config->eval.at_start && run->trainer.step == 0) TRY(take_validation_loss(run, false));
     Verdict verdict = run_verdict(run);
+    exposed_begin(&run->exposed, &run->trainer);
     while (!verdict.ended && !verdict.signal) {
         MetricsStep metrics;
         if (run->world) world_set_step(run->world, run->trainer.step + 1);
@@ -308,6 +313,9 @@ static void show_summary(Run *run) {
         if (run->speed_seconds > 0)
             progress_say(&run->progress, "average %s tok/s after the first steps",
                          text_grouped(text, (int64_t)llround(run->speed_tokens / run->speed_seconds)));
+        char *exposed = exposed_text(&run->exposed);
+        if (exposed) progress_say(&run->progress, "%s", exposed);
+        free(exposed);
         progress_say(&run->progress, "run directory: %s", run->directory);
     }
     status_free(status);
