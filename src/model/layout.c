@@ -74,8 +74,8 @@ int64_t layout_expert_rows(const LayoutRequest *request) {
     // Each of tp ranks routes its share of the tokens, and etp of them work on every row together.
     tokens = (tokens * mesh->etp + mesh->tp - 1) / mesh->tp;
     tokens *= mesh->ep < LAYOUT_EXPERT_HEADROOM ? mesh->ep : LAYOUT_EXPERT_HEADROOM;
-    return moe_rows_capacity(tokens, c->top_k, c->experts / mesh->ep,
-                             request->device == DEVICE_CUDA ? OPS_CUDA_ROW_ALIGN : OPS_CPU_ROW_ALIGN);
+    int align = request->device == DEVICE_CUDA ? OPS_CUDA_ROW_ALIGN : OPS_CPU_ROW_ALIGN;
+    return moe_rows_capacity(tokens, c->top_k, c->experts / mesh->ep, request->row_align ? request->row_align : align);
 }
 
 static int64_t default_logits_rows(const LayoutRequest *request, int64_t tokens) {
