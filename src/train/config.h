@@ -82,6 +82,7 @@ typedef struct Config {
     } schedule;
     struct {
         int64_t data, tensor, pipeline, expert, expert_tensor, context, zero;
+        const char *reduce_dtype;
     } parallelism;
     struct {
         const char *mode;

@@ -180,6 +180,10 @@ const ConfigKey config_keys[] = {
     {"parallelism", "zero", "zero_stage", CONFIG_INT, AT(parallelism.zero), "0", 0, 3, "", NULL,
      "ZeRO stage over the data-parallel ranks (data_parallel_shard_degree, which is FSDP, makes it 3 unless it is "
      "given)"},
+    {"parallelism", "reduce_dtype", "train.mixed_precision_reduce", CONFIG_CHOICE, AT(parallelism.reduce_dtype),
+     "float32", 0, 0, "", "float32|bfloat16",
+     "gradients on their way between data-parallel ranks; bfloat16 halves the traffic and rounds each rank's and the "
+     "sum"},
 
     {"recompute", "mode", "", CONFIG_CHOICE, AT(recompute.mode), "none", 0, 0, "", "none|selective|full",
      "selective keeps a layer's large products, full keeps only its input"},

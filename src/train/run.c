@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "train/checkpoint.h"
 #include "train/evaluate.h"
+#include "train/kernel_choices.h"
 #include "train/outcome.h"
 #include "train/prediction.h"
 #include "train/setup.h"
@@ -35,6 +36,7 @@ typedef struct Run {
     int64_t saved_step;                 // of the last checkpoint that was begun, the same on all ranks; -1: none
     Status save_failure;                // of the newest checkpoint, when it could not be written
     bool metrics_failed;                // said once, until a line could be written again
+    int choices_kept;                   // kernel choices in the run directory
     double speed_tokens, speed_seconds; // after the warm-up steps
     Outcome outcome;
     int stopped_by; // the signal that ended it before its end
@@ -256,6 +258,7 @@ static Status after_step(Run *run, const MetricsStep *metrics) {
     Trainer *trainer = &run->trainer;
     if (run->first) note_metrics(run, metrics_step(run->metrics, metrics));
     progress_step(&run->progress, metrics);
+    kernel_choices_keep(trainer, run->directory, &run->choices_kept);
     if (metrics->step - run->progress.first_step > config->watch.warmup_steps) {
         run->speed_tokens += metrics->tokens_per_second * metrics->seconds;
         run->speed_seconds += metrics->seconds;
@@ -510,6 +513,7 @@ static Status run_open(Run *run, const RunOptions *options, const char *checkpoi
     TRY(checkpoint_writer_open(&run->writer, run->checkpoints, &run->trainer.model->layout, &policy,
                                ranks_rank(&run->trainer.ranks), ranks_size(&run->trainer.ranks)));
     if (options->resume) TRY(resume_training(run, checkpoint));
+    TRY(kernel_choices_settle(&run->trainer, run->directory));
     if (!run->first) return NULL;
     char *path = path_join(run->directory, "metrics.jsonl");
     Status status = metrics_open(&run->metrics, path, run->trainer.step);
@@ -539,23 +543,13 @@ static bool has_ended(const Run *run) {
     return evaluated;
 }
 
-// All ranks must be told the same; files that differ from host to host would show up much later.
-static Status agree_on_config(World *world, const Config *config) {
-    if (!world || world->size == 1) return NULL;
-    TextBuffer text = {0};
-    config_write(config, &text);
-    Status status = world_agree(world, "configuration", text.data, text.length);
-    text_buffer_free(&text);
-    return status;
-}
-
 static Status run_config(Config *config, const Run *run, char **checkpoint, const RunOptions *options) {
     const char *directory = run->directory;
     char *own = directory ? path_join(directory, "config.toml") : NULL, *folder = NULL;
     Status status = config_read(config, options->config ? options->config : own, options->sets, options->set_count);
     free(own);
     TRY(status);
-    status = agree_on_config(run->world, config);
+    status = ranks_agree_config(run->world, config);
     int64_t step;
     if (!status && directory && run->first) {
         folder = path_join(directory, "checkpoints");
