@@ -126,6 +126,7 @@ class Cluster(Bench):
         self.environment.update(
             {
                 "OMPI_MCA_plm_rsh_agent": agent,
+                "OMPI_MCA_orte_tmpdir_base": self.path(),
                 "HEARTH_WATCH_SECONDS": "60",
                 "OMPI_MCA_btl": "self,vader,tcp",
                 "OMPI_MCA_pml": "ob1",
