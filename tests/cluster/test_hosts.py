@@ -35,6 +35,7 @@ class Hosts:
         seconds = time.monotonic() - begin
         sent = [host.sent_bytes() - before for host, before in zip(self.cluster.hosts, (first, second))]
         alone = Bench(self.cluster.program, self.cluster.launcher)
+        alone.environment["OMPI_MCA_orte_tmpdir_base"] = alone.path()
         try:
             one = alone.train(self.config, mesh, "one", self.sets(mesh))
             if one.curve() != run.curve():
