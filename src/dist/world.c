@@ -32,6 +32,7 @@ static Status self_open(World **out) {
     if (size > 1)
         return status_hint(status_usage("WORLD_SIZE is %d, but this process was started alone", size),
                            "start the ranks with `hearth train --ranks %d`, mpirun or srun --mpi=pmix", size);
+    TRY(launch_check(0, 1, 0));
     SelfWorld *self = xcalloc(1, sizeof *self);
     gethostname(self->host, sizeof self->host - 1);
     self->hosts[0] = self->host;
