@@ -239,7 +239,7 @@ struct Ops {
     void (*graph_launch)(Ops *ops, void *graph);
     void (*graph_free)(Ops *ops, void *graph);
 
-    void (*forget_choices)(Ops *ops); // of kernels: the next call of an op asks `tune` again. NULL where tune is
+    void (*forget_choices)(Ops *ops); // of kernels: the next call of an op asks `tune` again
 
     // -- time: marks are points in the order of work; slot 0..63. --
     void (*mark)(Ops *ops, int slot);

@@ -164,6 +164,10 @@ static void cpu_graph_use(Ops *ops, void *graph) { // launch and free
     assert(!graph && "the CPU makes no graphs");
 }
 
+static void cpu_forget_choices(Ops *ops) { // it has none
+    (void)ops;
+}
+
 // ---- time -----------------------------------------------------------------------------------------------------------
 
 static void cpu_mark(Ops *ops, int slot) {
@@ -224,6 +228,7 @@ Status ops_cpu_create(Ops **ops) {
         .graph_end = cpu_graph_end,
         .graph_launch = cpu_graph_use,
         .graph_free = cpu_graph_use,
+        .forget_choices = cpu_forget_choices,
         .mark = cpu_mark,
         .mark_elapsed = cpu_mark_elapsed,
         .profile_start = cpu_profile_start,
