@@ -111,12 +111,13 @@ bool seam_ends_gradients(const Model *model) {
 }
 
 bool seam_in_micro_step(const Model *model) {
-    return model->ranks.tp || (!alone(model) && seam_ends_gradients(model));
+    return model->ranks.tp || model->ranks.cp || (!alone(model) && seam_ends_gradients(model));
 }
 
 bool seam_in_graph(const Model *model) {
     const ModelRanks *ranks = &model->ranks;
-    return (!ranks->dp || ranks->dp->in_graph) && (!ranks->tp || ranks->tp->in_graph);
+    return (!ranks->dp || ranks->dp->in_graph) && (!ranks->tp || ranks->tp->in_graph) &&
+           (!ranks->cp || ranks->cp->in_graph);
 }
 
 // ---- gradients that tensor-parallel ranks have parts of -------------------------------------------------------------

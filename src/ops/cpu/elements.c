@@ -120,8 +120,39 @@ static void cpu_add(Ops *ops, Tensor out, Tensor in) {
     threads_for(tensor_count(out), 1 << 16, add_task, &(Add){out.data, in.data, out.dtype});
 }
 
+typedef struct Convert {
+    Tensor out, in;
+    bool accumulate;
+} Convert;
+
+VEC_INLINE void convert_row(const Convert *convert, int64_t row, DType to, DType from) {
+    void *out = tensor_at(convert->out, row, 0);
+    const void *in = tensor_at(convert->in, row, 0);
+    VEC_FOR(i, n, convert->out.cols) {
+        Vec value = vec_get(in, i, n, from);
+        vec_put(out, i, n, to, convert->accumulate ? vec_get(out, i, n, to) + value : value);
+    }
+}
+
+static void convert_task(void *context, int64_t begin, int64_t end, int worker) {
+    (void)worker;
+    const Convert *convert = context;
+    bool to_float = convert->out.dtype == DTYPE_F32, from_float = convert->in.dtype == DTYPE_F32;
+    for (int64_t row = begin; row < end; row++)
+        if (to_float)
+            convert_row(convert, row, DTYPE_F32, from_float ? DTYPE_F32 : DTYPE_BF16);
+        else
+            convert_row(convert, row, DTYPE_BF16, from_float ? DTYPE_F32 : DTYPE_BF16);
+}
+
+static void cpu_convert(Ops *ops, Tensor out, Tensor in, bool accumulate) {
+    CPU_TIMED(ops, OP_CONVERT);
+    threads_for(out.rows, cpu_row_chunk(out.cols), convert_task, &(Convert){out, in, accumulate});
+}
+
 void cpu_install_elements(Ops *ops) {
     ops->add = cpu_add;
+    ops->convert = cpu_convert;
     ops->sum_f32 = cpu_sum_f32;
     ops->norm_f32 = cpu_norm_f32;
 }
