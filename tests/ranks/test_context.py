@@ -1,9 +1,8 @@
 """Ranks that share sequences (context parallelism) train as one rank does, whatever else is cut, with documents that
 begin and end in any chunk; the same bits when run again, as much memory as planned."""
 
-import test_equal
 from jobs import Mesh, main
-from models import MODELS, SEQ
+from models import MODELS
 from test_equal import Case, checks
 
 MESHES = [
@@ -21,17 +20,18 @@ MESHES = [
 def tests(bench, quick):
     data = bench.data("data", 60)
     masked = {"data.mask_documents": True}
-    dense, moe, wide = (
+    dense, moe, wide, long = (
         Case(bench, name, MODELS[model], data, 2, {**sets, **masked})
         for name, model, sets in (
             ("dense", "dense", {"train.seq": 48}),
             ("moe", "moe", {}),
-            ("qk-norm in pairs", "qk-norm", {"train.micro_batch": 2}),
+            ("qk-norm in pairs", "qk-norm", {"train.micro_batch": 2, "train.seq": 208}),
+            ("long", "dense", {"train.seq": 1536}),  # some ten documents in a sequence
         )
     )
     if quick:
         found = checks(dense, Mesh(cp=2), "start", "curve", "again") + checks(moe, Mesh(1, 2, cp=2), "start", "curve")
-        return found + checks(wide, Mesh(1, 1, 3, cp=4), "curve")
+        return found + checks(wide, Mesh(1, 1, 3, cp=4), "curve") + checks(long, Mesh(cp=2), "start")
     whole = Case(bench, "unmasked", MODELS["untied"], data, 2)
     found = []
     for case in (dense, moe, wide, whole):
@@ -43,6 +43,8 @@ def tests(bench, quick):
             case = Case(bench, f"{name} recomputing {mode}", MODELS[name], data, 2, sets)
             for mesh in (Mesh(cp=2), Mesh(1, 2, 3, cp=2)):
                 found += checks(case, mesh, "start", "curve")
+    for mesh in (Mesh(cp=2), Mesh(cp=4), Mesh(1, 2, cp=4)):
+        found += checks(long, mesh, "start", "curve")
     deep = Case(bench, "moe accumulating", MODELS["moe"], data, 8, masked)
     for mesh in (Mesh(cp=2), Mesh(2, 1, 2, cp=2)):
         found += checks(deep, mesh, "start", "curve")
