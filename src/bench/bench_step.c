@@ -20,9 +20,14 @@ typedef struct Run {
     int64_t step;
 } Run;
 
+// Of a micro-batch, which context-parallel ranks share.
+static int64_t micro_batch_tokens(const BenchStep *bench) {
+    return (int64_t)bench->request.micro_batch * bench->request.seq;
+}
+
 static void run_step(Run *run) {
     Model *model = run->model;
-    int64_t tokens = model->layout.tokens;
+    int64_t tokens = micro_batch_tokens(run->bench);
     model_step_begin(model, tokens * run->bench->accum * run->bench->request.mesh.dp, run->bench->accum);
     for (int i = 0; i < run->bench->accum; i++)
         model_micro_step(model, run->ids + i * tokens, run->targets + i * tokens, run->doc_start);
@@ -102,10 +107,10 @@ Status bench_step(Ops *ops, const BenchStep *bench, BenchResult *result) {
     model->force = bench->force;
     model_init_weights(model, 1, false);
     if (bench->embedding_std > 0) scale_embedding(model, bench->embedding_std);
-    int64_t count = model->layout.tokens * bench->accum;
+    int64_t tokens = micro_batch_tokens(bench), count = tokens * bench->accum;
     run.ids = xmalloc(2 * (size_t)count * sizeof *run.ids);
     run.targets = run.ids + count;
-    run.doc_start = xcalloc((size_t)model->layout.tokens, sizeof *run.doc_start);
+    run.doc_start = xcalloc((size_t)tokens, sizeof *run.doc_start);
     int64_t own = 2 * count * model->layout.place.dp; // data-parallel ranks have data of their own
     for (int64_t i = 0; i < 2 * count; i++)
         run.ids[i] =

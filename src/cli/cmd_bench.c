@@ -96,16 +96,18 @@ static void print_json(const BenchStep *bench, const BenchResult *result, const 
     json_decref(json);
 }
 
-static Status bench_on_ranks(BenchStep *bench, World *world, const char *device, int tensor, int zero,
+static Status bench_on_ranks(BenchStep *bench, World *world, const char *device, int tensor, int context, int zero,
                              const char *model, const char *routing, double peak) {
-    if (world->size % tensor) return status_usage("%d ranks do not divide by --tp %d", world->size, tensor);
+    if (world->size % (tensor * context))
+        return status_usage("%d ranks do not divide by --tp %d x --cp %d", world->size, tensor, context);
     Ops *ops;
     TRY(device_open(&ops, world, device));
     Status status = NULL;
     LayoutRequest *request = &bench->request;
     request->device = ops->kind;
-    request->mesh.dp = world->size / tensor;
+    request->mesh.dp = world->size / (tensor * context);
     request->mesh.tp = tensor;
+    request->mesh.cp = context;
     request->mesh.zero = zero;
     request->rank = world->rank;
     Ranks ranks = {.world = world, .mesh = request->mesh};
@@ -124,7 +126,7 @@ static Status bench_on_ranks(BenchStep *bench, World *world, const char *device,
 static Status bench_step_command(int argc, char **argv) {
     const char *model = NULL, *precision = "bf16", *recompute = "none", *routing = "natural", *device = "auto";
     int64_t seq = 512, micro_batch = 8, accum = 1, layers = 0, steps = 8, logits_rows = 0, count = 0, tensor = 1,
-            zero = 0;
+            context = 1, zero = 0;
     double peak = 0, embedding_std = 0;
     const Arg options[] = {
         {"--model", ARG_TEXT, &model, "NAME", "preset, or a directory with a config.json"},
@@ -142,6 +144,7 @@ static Status bench_step_command(int argc, char **argv) {
         {"--device", ARG_TEXT, &device, "D", "auto, cpu or cuda"},
         {"--ranks", ARG_INT, &count, "N", "start N ranks on this machine; micro-batch and accumulation are of each"},
         {"--tp", ARG_INT, &tensor, "N", "of which so many share every layer (1); the others have data of their own"},
+        {"--cp", ARG_INT, &context, "N", "of which so many share every sequence (1)"},
         {"--zero", ARG_INT, &zero, "Z", "ZeRO stage 0 to 3 (0)"},
     };
     const ArgCommand command = {
@@ -168,7 +171,8 @@ static Status bench_step_command(int argc, char **argv) {
     TRY(check_number("--logits-rows", (double)logits_rows, 0, INT32_MAX));
     TRY(check_number("--peak-tflops", peak, 0, 1e7));
     TRY(check_number("--embedding-std", embedding_std, 0, 1e3));
-    TRY(check_number("--tp", (double)tensor, 1, 1 << 16));
+    TRY(check_number("--tp", (double)tensor, 1, 1 << 14));
+    TRY(check_number("--cp", (double)context, 1, 1 << 14));
     TRY(check_number("--zero", (double)zero, 0, 3));
     bool launched;
     int code;
@@ -187,7 +191,7 @@ static Status bench_step_command(int argc, char **argv) {
     TRY(routing_parse(&bench.force, routing));
     World *world;
     TRY(launch_open_world(&world));
-    Status status = bench_on_ranks(&bench, world, device, (int)tensor, (int)zero, model, routing, peak);
+    Status status = bench_on_ranks(&bench, world, device, (int)tensor, (int)context, (int)zero, model, routing, peak);
     if (status && world->size > 1) world_abort(world, status);
     world_close(world);
     return status;

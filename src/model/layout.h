@@ -180,6 +180,10 @@ typedef enum ActId {
     ACT_DLOGITS,        // [T, experts] float: gradient of the router logits
     ACT_WIDE,           // [T, hidden] tensor parallelism: a norm's result of all tokens, or a product's part of the sum
     ACT_DWIDE,          // [T, hidden] the same of gradients
+    ACT_RING_KV,        // [2 T, 2 kv_heads * head_dim] context parallelism: keys and values here, and on their way here
+    ACT_RING_SUM,       // [T, heads * head_dim] float: attention so far; backward: the gradient of queries so far
+    ACT_RING_LSE,       // [batch * heads, chunk] float: of one part
+    ACT_RING_DKV,       // [2 T, 2 kv_heads * head_dim] float: gradients of keys and values so far, as ACT_RING_KV
     ACT_SPLIT_STATS,    // [tp * logits_rows, SPLIT_STATS] float: of a loss over a split vocabulary
     ACT_SCRATCH,        // bytes that are free while attention runs backward: a larger workspace at no cost; GPU only
     ACT_ID_COUNT,
@@ -216,7 +220,7 @@ typedef enum ConstId {
     CONST_IDS,       // [T] int32
     CONST_TARGETS,   // [T] int32
     CONST_DOC_START, // [T] int32, only with documents
-    CONST_COS,       // [seq, head_dim / 2] float
+    CONST_COS,       // [seq, head_dim / 2] float: of the positions that this rank has
     CONST_SIN,
     CONST_SCALARS,      // [MODEL_SCALARS] float
     CONST_ROUTER_BIAS,  // [sparse layers, experts] float

@@ -23,6 +23,28 @@ Status layout_check_kernels(const LayoutRequest *request) {
     return NULL;
 }
 
+// A sequence can be cut for context parallelism, and its tokens on a rank for tensor parallelism.
+static bool seq_divides(const LayoutRequest *request, int64_t seq) {
+    const Mesh *mesh = &request->mesh;
+    return seq % (2 * mesh->cp) == 0 && request->micro_batch * (seq / mesh->cp) % mesh->tp == 0;
+}
+
+static Status check_chunks(const LayoutRequest *request) {
+    const Mesh *mesh = &request->mesh;
+    if (mesh->cp == 1 || seq_divides(request, request->seq)) return NULL;
+    int64_t below = request->seq, above = request->seq;
+    while (below > 0 && !seq_divides(request, below))
+        below--;
+    while (!seq_divides(request, above))
+        above++;
+    Status status = status_usage(
+        "sequences of %d tokens cannot be cut for context parallelism of degree %d: into %d equal chunks, two "
+        "for each rank%s",
+        request->seq, mesh->cp, 2 * mesh->cp, mesh->tp > 1 ? ", whose tokens tensor-parallel ranks share evenly" : "");
+    if (below == 0) return status_hint(status, "the nearest length is %lld", (long long)above);
+    return status_hint(status, "the nearest lengths are %lld and %lld", (long long)below, (long long)above);
+}
+
 Status layout_check_request(const LayoutRequest *request) {
     const ModelConfig *config = &request->config;
     const Mesh *mesh = &request->mesh;
@@ -38,13 +60,13 @@ Status layout_check_request(const LayoutRequest *request) {
         return status_usage("%d KV heads neither divide by nor divide the tensor-parallel degree %d", config->kv_heads,
                             mesh->tp);
     TRY(require_divides(config->ffn, mesh->tp, "the MLP width", "the tensor-parallel degree"));
+    TRY(check_chunks(request));
     int64_t tokens = (int64_t)request->micro_batch * request->seq / mesh->cp;
     if (tokens % mesh->tp)
         return status_hint(
             status_usage("%lld tokens of a micro-batch (%d x %d) do not divide by the tensor-parallel degree %d",
                          (long long)tokens, request->micro_batch, request->seq, mesh->tp),
             "choose a micro_batch or seq that is a multiple of %d", mesh->tp);
-    TRY(require_divides(request->seq, mesh->cp, "the sequence length", "the context-parallel degree"));
     TRY(require_divides(mesh->dp * mesh->cp * mesh->tp, mesh->ep * mesh->etp, "the data- and tensor-parallel ranks",
                         "expert-parallel ranks"));
     if (config->experts) {

@@ -72,7 +72,7 @@ void seam_edge_weights(Model *model, ParamId id) {
 static Tensor narrow_unit(Model *model, const LayoutUnit *unit, Tensor whole) {
     Tensor wire = model_wire(model, unit);
     if (!tensor_present(wire)) return whole;
-    model->ops->cast(model->ops, wire, whole);
+    model->ops->convert(model->ops, wire, whole, false);
     return wire;
 }
 
@@ -84,7 +84,7 @@ static void widen_unit(Model *model, const LayoutUnit *unit) {
         wire = tensor_cols(wire, unit->rank * unit->piece, unit->piece);
         whole = tensor_cols(whole, unit->rank * unit->piece, unit->piece);
     }
-    model->ops->cast(model->ops, whole, wire);
+    model->ops->convert(model->ops, whole, wire, false);
 }
 
 static CommTicket reduce_unit(Model *model, const LayoutUnit *unit) {
@@ -133,12 +133,13 @@ bool seam_ends_gradients(const Model *model) {
 }
 
 bool seam_in_micro_step(const Model *model) {
-    return model->ranks.tp || (!alone(model) && seam_ends_gradients(model));
+    return model->ranks.tp || model->ranks.cp || (!alone(model) && seam_ends_gradients(model));
 }
 
 bool seam_in_graph(const Model *model) {
     const ModelRanks *ranks = &model->ranks;
-    return (!ranks->dp || ranks->dp->in_graph) && (!ranks->tp || ranks->tp->in_graph);
+    return (!ranks->dp || ranks->dp->in_graph) && (!ranks->tp || ranks->tp->in_graph) &&
+           (!ranks->cp || ranks->cp->in_graph);
 }
 
 // ---- gradients that tensor-parallel ranks have parts of -------------------------------------------------------------

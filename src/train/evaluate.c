@@ -30,7 +30,8 @@ Status evaluate_samples(Model *model, const Samples *samples, uint64_t windows, 
     int32_t *ids = xcalloc(3 * tokens, sizeof *ids), *wanted = ids + tokens, *doc_start = wanted + tokens;
     // Ranks take turns; every one runs as many forward passes, since their weights may be shared.
     const Comm *dp = model->ranks.dp;
-    uint64_t rank = dp ? (uint64_t)dp->rank : 0, ranks = dp ? (uint64_t)dp->size : 1;
+    const MeshPlace *place = &model->layout.place;
+    uint64_t rank = (uint64_t)place->dp, ranks = (uint64_t)model->layout.request.mesh.dp;
     uint64_t turns = (windows + micro * ranks - 1) / (micro * ranks);
     for (uint64_t turn = 0; turn < turns; turn++) {
         uint64_t first = (turn * ranks + rank) * micro;
@@ -51,7 +52,7 @@ Status evaluate_samples(Model *model, const Samples *samples, uint64_t windows, 
         model_eval_step(model, ids, wanted, doc_start);
         model_step_result(model, &result);
         sum += result.loss * (double)valid;
-        targets += valid;
+        if (place->cp == 0) targets += valid; // ranks that share sequences have parts of the sum each
     }
     free(ids);
     if (dp) sum_over_ranks(dp, &sum, &targets);

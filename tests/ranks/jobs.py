@@ -50,17 +50,15 @@ def until_met(test, *arguments, tries=20):
 
 
 class Mesh:
-    def __init__(self, dp=1, tp=1, zero=0):
-        self.dp, self.tp, self.zero = dp, tp, zero
-        self.size = dp * tp
-        self.name = "+".join(
-            word
-            for word, used in ((f"dp {dp}", dp > 1), (f"zero {zero}", zero), (f"tp {tp}", tp > 1), ("one", dp * tp == 1))
-            if used
-        )
+    def __init__(self, dp=1, tp=1, zero=0, cp=1):
+        self.dp, self.tp, self.zero, self.cp = dp, tp, zero, cp
+        self.size = dp * tp * cp
+        words = ((f"dp {dp}", dp > 1), (f"cp {cp}", cp > 1), (f"zero {zero}", zero), (f"tp {tp}", tp > 1))
+        self.name = "+".join(word for word, used in words if used) or "one"
 
     def sets(self):
-        return {"parallelism.data": self.dp, "parallelism.tensor": self.tp, "parallelism.zero": self.zero}
+        sets = {"parallelism.data": self.dp, "parallelism.tensor": self.tp, "parallelism.zero": self.zero}
+        return {**sets, "parallelism.context": self.cp}
 
 
 ONE = Mesh()
