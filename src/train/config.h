@@ -81,6 +81,7 @@ typedef struct Config {
     } schedule;
     struct {
         int64_t data, tensor, pipeline, expert, expert_tensor, context, zero;
+        double expert_headroom;
     } parallelism;
     struct {
         const char *mode;

@@ -50,17 +50,19 @@ def until_met(test, *arguments, tries=20):
 
 
 class Mesh:
-    def __init__(self, dp=1, tp=1, zero=0):
-        self.dp, self.tp, self.zero = dp, tp, zero
+    def __init__(self, dp=1, tp=1, zero=0, ep=1, etp=1):
+        self.dp, self.tp, self.zero, self.ep, self.etp = dp, tp, zero, ep, etp
         self.size = dp * tp
         self.name = "+".join(
             word
             for word, used in ((f"dp {dp}", dp > 1), (f"zero {zero}", zero), (f"tp {tp}", tp > 1), ("one", dp * tp == 1))
+            + ((f"ep {ep}", ep > 1), (f"etp {etp}", etp > 1))
             if used
         )
 
     def sets(self):
-        return {"parallelism.data": self.dp, "parallelism.tensor": self.tp, "parallelism.zero": self.zero}
+        sets = {"parallelism.data": self.dp, "parallelism.tensor": self.tp, "parallelism.zero": self.zero}
+        return {**sets, "parallelism.expert": self.ep, "parallelism.expert_tensor": self.etp}
 
 
 ONE = Mesh()
