@@ -2,10 +2,48 @@
 #include "model/layout_build.h"
 
 #include <assert.h>
+#include <stdlib.h>
 
 static Status require_divides(int whole, int parts, const char *whole_name, const char *parts_name) {
     if (parts >= 1 && whole % parts == 0) return NULL;
     return status_usage("%s %d does not divide by %s %d", whole_name, whole, parts_name, parts);
+}
+
+// The divisor of `whole` that is nearest to `wanted` and with which `others` still divides `ranks`.
+static int nearest_degree(int wanted, int whole, int others, int ranks) {
+    int nearest = 1;
+    for (int degree = 1; degree <= whole; degree++)
+        if (whole % degree == 0 && ranks % (degree * others) == 0 && abs(degree - wanted) <= abs(nearest - wanted))
+            nearest = degree;
+    return nearest;
+}
+
+static Status hint_degree(Status status, const char *what, int degree) {
+    return status ? status_hint(status, "the nearest degree that does is %s = %d", what, degree) : NULL;
+}
+
+Status layout_check_experts(const LayoutRequest *request) {
+    const ModelConfig *config = &request->config;
+    const Mesh *mesh = &request->mesh;
+    int ranks = mesh_stage_ranks(mesh);
+    if (mesh->ep * mesh->etp == 1) return NULL;
+    if (!config->experts)
+        return status_hint(status_usage("%s parallelism of degree %d needs a model with experts",
+                                        mesh->ep > 1 ? "expert" : "expert-tensor", mesh->ep > 1 ? mesh->ep : mesh->etp),
+                           "set parallelism.expert = 1 and parallelism.expert_tensor = 1");
+    TRY(hint_degree(
+        require_divides(config->moe_ffn, mesh->etp, "the expert width", "the expert-tensor-parallel degree"),
+        "parallelism.expert_tensor", nearest_degree(mesh->etp, config->moe_ffn, 1, ranks)));
+    if (ranks % mesh->etp)
+        return hint_degree(
+            require_divides(ranks, mesh->etp, "data x context x tensor ranks", "the expert-tensor-parallel degree"),
+            "parallelism.expert_tensor", nearest_degree(mesh->etp, config->moe_ffn, 1, ranks));
+    int ep = nearest_degree(mesh->ep, config->experts, mesh->etp, ranks);
+    TRY(hint_degree(require_divides(config->experts, mesh->ep, "the number of experts", "the expert-parallel degree"),
+                    "parallelism.expert", ep));
+    return hint_degree(require_divides(ranks, mesh->ep * mesh->etp, "data x context x tensor ranks",
+                                       "the expert-parallel degrees (expert x expert_tensor)"),
+                       "parallelism.expert", ep);
 }
 
 Status layout_check_kernels(const LayoutRequest *request) {
@@ -67,14 +105,7 @@ Status layout_check_request(const LayoutRequest *request) {
             status_usage("%lld tokens of a micro-batch (%d x %d) do not divide by the tensor-parallel degree %d",
                          (long long)tokens, request->micro_batch, request->seq, mesh->tp),
             "choose a micro_batch or seq that is a multiple of %d", mesh->tp);
-    TRY(require_divides(mesh->dp * mesh->cp * mesh->tp, mesh->ep * mesh->etp, "the data- and tensor-parallel ranks",
-                        "expert-parallel ranks"));
-    if (config->experts) {
-        TRY(require_divides(config->experts, mesh->ep, "the number of experts", "the expert-parallel degree"));
-        TRY(require_divides(config->moe_ffn, mesh->etp, "the expert width", "the expert-tensor-parallel degree"));
-    } else if (mesh->ep > 1) {
-        return status_usage("expert parallelism of degree %d needs a model with experts", mesh->ep);
-    }
+    TRY(layout_check_experts(request));
     if (mesh->pp > config->layers)
         return status_usage("%d layers cannot fill %d pipeline stages", config->layers, mesh->pp);
     assert(request->rank >= 0 && request->rank < mesh_ranks(mesh));

@@ -157,7 +157,8 @@ Status setup_layout(const Config *config, const ModelConfig *model, DeviceKind d
                                .logits_rows = config->recompute.logits_rows,
                                .device = device,
                                .threads = threads_count(),
-                               .documents = config->data.mask_documents};
+                               .documents = config->data.mask_documents,
+                               .expert_headroom = config->parallelism.expert_headroom};
     request->mesh.dp = config->parallelism.data > 0 ? (int)config->parallelism.data : 1;
     request->mesh.tp = (int)config->parallelism.tensor;
     request->mesh.pp = (int)config->parallelism.pipeline;

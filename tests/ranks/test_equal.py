@@ -125,6 +125,22 @@ MESHES = [
 ]
 
 
+# Experts over all ranks, over a part of them, over the ranks of a tensor group, and their widths cut too.
+EXPERT_MESHES = [
+    Mesh(2, ep=2),
+    Mesh(4, ep=2),
+    Mesh(1, 2, ep=2),
+    Mesh(2, 2, ep=2),
+    Mesh(2, 2, ep=4),
+    Mesh(1, 2, etp=2),
+    Mesh(2, 2, ep=2, etp=2),
+    Mesh(2, etp=2),
+    *(Mesh(2, 1, zero, ep=2) for zero in (1, 2, 3)),
+    *(Mesh(4, 1, zero, ep=2) for zero in (1, 2, 3)),
+    *(Mesh(2, 2, zero, ep=2, etp=2) for zero in (1, 3)),
+]
+
+
 def tests(bench, quick):
     data = bench.data("data", 60)
     tokenizer = small_tokenizer(bench.path("tokenizer.json"))
