@@ -84,8 +84,9 @@ int64_t layout_expert_slots_most(const LayoutRequest *request) {
 }
 
 static int64_t rows_for(const LayoutRequest *request, int64_t slots) {
+    int align = request->device == DEVICE_CUDA ? OPS_CUDA_ROW_ALIGN : OPS_CPU_ROW_ALIGN;
     return moe_rows_capacity(slots, 1, request->config.experts / request->mesh.ep,
-                             request->device == DEVICE_CUDA ? OPS_CUDA_ROW_ALIGN : OPS_CPU_ROW_ALIGN);
+                             request->row_align ? request->row_align : align);
 }
 
 int64_t layout_expert_rows(const LayoutRequest *request) {

@@ -45,6 +45,7 @@ typedef struct LayoutRequest {
     int64_t logits_rows; // rows of one LM-head chunk; 0: a good default
     DeviceKind device;
     int threads;            // of the CPU (its workspace has a part per thread)
+    int row_align;          // of experts' rows (Ops.row_align); 0: the device's
     double expert_headroom; // rows of experts that there is room for at first; 0: LAYOUT_EXPERT_HEADROOM
     bool documents;         // attention and loss are masked across documents
     bool inference;         // weights and activations only: no gradients, moments or master weights

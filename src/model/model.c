@@ -60,7 +60,9 @@ Status model_create_ranks(Model **out, Ops *ops, const LayoutRequest *request, c
     model->ops = ops;
     model->ranks = *ranks;
     seam_micro_step_begin(model);
-    Status status = layout_build(&model->layout, request);
+    LayoutRequest own = *request;
+    own.row_align = ops->row_align;
+    Status status = layout_build(&model->layout, &own);
     if (status) {
         free(model);
         return status;

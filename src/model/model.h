@@ -30,6 +30,8 @@ typedef struct ModelRanks {
 
 enum { SEAM_SLOTS = 4 }; // two for layers, one for embedding or head, one for the vectors
 
+typedef struct Trace Trace; // model/trace.h
+
 typedef struct Model {
     Ops *ops; // not owned
     ModelRanks ranks;
@@ -59,6 +61,7 @@ typedef struct Model {
     MoeBalance balance;                        // of the load-balancing loss
     bool router_bias;                          // aux-free balancing: choose experts by probability + bias
     MoeForce force;                            // benchmarks only
+    Trace *trace;                              // likewise; NULL: nobody asks
 } Model;
 
 // Allocates everything; nothing is allocated later. Weights are uninitialised.

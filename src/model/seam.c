@@ -1,5 +1,7 @@
 #include "model/seam.h"
 
+#include "model/trace.h"
+
 #include <assert.h>
 
 static bool alone(const Model *model) { // as far as gradients go
@@ -172,6 +174,7 @@ static bool mixed_layers(const Model *model) {
 }
 
 void seam_layer_gradients(Model *model, int layer) {
+    trace_backward(model);
     if (alone(model) || model->layout.zero < 2) return;
     finish_reduce(model, layer % 2);
     // Gaps between parameters count in the norm: another kind of layer may have left something there.
@@ -182,6 +185,7 @@ void seam_layer_gradients(Model *model, int layer) {
 }
 
 void seam_layer_done(Model *model, int layer) {
+    trace_layer(model, layer);
     sum_layer_copies(model, layer);
     if (alone(model) || !seam_ends_gradients(model)) return;
     int count;
@@ -208,6 +212,7 @@ void seam_micro_step_begin(Model *model) {
 }
 
 void seam_micro_step_end(Model *model) {
+    trace_mark(model, "the backward pass ends", -1);
     if (!seam_ends_gradients(model)) return;
     const LayoutUnit *vectors = &model->layout.units[model->layout.unit_count - 1];
     assert(vectors->vectors);

@@ -103,6 +103,7 @@ typedef struct Config {
         int64_t print_every;
         double peak_tflops;
         int64_t warmup_steps;
+        bool log_ranks;
     } watch;
     struct {
         int64_t every;
