@@ -96,8 +96,10 @@ static void print_json(const BenchStep *bench, const BenchResult *result, const 
     json_decref(json);
 }
 
-static Status bench_on_ranks(BenchStep *bench, World *world, const char *device, int tensor, int zero,
-                             const char *model, const char *routing, double peak) {
+// bench->request.mesh: all degrees but dp, which is what they leave.
+static Status bench_on_ranks(BenchStep *bench, World *world, const char *device, const char *model, const char *routing,
+                             double peak) {
+    int tensor = bench->request.mesh.tp;
     if (world->size % tensor) return status_usage("%d ranks do not divide by --tp %d", world->size, tensor);
     Ops *ops;
     TRY(device_open(&ops, world, device));
@@ -105,13 +107,12 @@ static Status bench_on_ranks(BenchStep *bench, World *world, const char *device,
     LayoutRequest *request = &bench->request;
     request->device = ops->kind;
     request->mesh.dp = world->size / tensor;
-    request->mesh.tp = tensor;
-    request->mesh.zero = zero;
     request->rank = world->rank;
     Ranks ranks = {.world = world, .mesh = request->mesh};
-    status = ranks_open(&ranks, ops, request);
+    status = layout_check_experts(request);
+    if (!status) status = ranks_open(&ranks, ops, request);
     bench->groups = ranks.groups;
-    if (peak == 0) peak = device_peak(ops, bench);
+    if (!status && peak == 0) peak = device_peak(ops, bench);
     BenchResult result;
     if (!status) status = bench_step(ops, bench, &result);
     if (!status && world->rank == 0) print_json(bench, &result, model, routing, ops, peak);
@@ -123,8 +124,8 @@ static Status bench_on_ranks(BenchStep *bench, World *world, const char *device,
 static Status bench_step_command(int argc, char **argv) {
     const char *model = NULL, *precision = "bf16", *recompute = "none", *routing = "natural", *device = "auto";
     int64_t seq = 512, micro_batch = 8, accum = 1, layers = 0, steps = 8, logits_rows = 0, count = 0, tensor = 1,
-            zero = 0;
-    double peak = 0, embedding_std = 0;
+            zero = 0, expert = 1, expert_tensor = 1;
+    double peak = 0, embedding_std = 0, headroom = 0;
     const Arg options[] = {
         {"--model", ARG_TEXT, &model, "NAME", "preset, or a directory with a config.json"},
         {"--seq", ARG_INT, &seq, "S", "sequence length (512)"},
@@ -141,6 +142,10 @@ static Status bench_step_command(int argc, char **argv) {
         {"--device", ARG_TEXT, &device, "D", "auto, cpu or cuda"},
         {"--ranks", ARG_INT, &count, "N", "start N ranks on this machine; micro-batch and accumulation are of each"},
         {"--tp", ARG_INT, &tensor, "N", "of which so many share every layer (1); the others have data of their own"},
+        {"--ep", ARG_INT, &expert, "N", "ranks that share the experts (1)"},
+        {"--etp", ARG_INT, &expert_tensor, "N", "ranks that share every expert (1)"},
+        {"--expert-headroom", ARG_DOUBLE, &headroom, "X",
+         "with --ep: rows that a rank has room for at first, over its share (2)"},
         {"--zero", ARG_INT, &zero, "Z", "ZeRO stage 0 to 3 (0)"},
     };
     const ArgCommand command = {
@@ -168,6 +173,9 @@ static Status bench_step_command(int argc, char **argv) {
     TRY(check_number("--peak-tflops", peak, 0, 1e7));
     TRY(check_number("--embedding-std", embedding_std, 0, 1e3));
     TRY(check_number("--tp", (double)tensor, 1, 1 << 16));
+    TRY(check_number("--ep", (double)expert, 1, 1 << 12));
+    TRY(check_number("--etp", (double)expert_tensor, 1, 1 << 12));
+    TRY(check_number("--expert-headroom", headroom, 0, 1 << 12));
     TRY(check_number("--zero", (double)zero, 0, 3));
     bool launched;
     int code;
@@ -176,17 +184,22 @@ static Status bench_step_command(int argc, char **argv) {
     BenchStep bench = {.accum = (int)accum, .steps = (int)steps, .embedding_std = embedding_std};
     LayoutRequest *request = &bench.request;
     *request = (LayoutRequest){.mesh = MESH_SINGLE,
+                               .expert_headroom = headroom,
                                .seq = (int)seq,
                                .micro_batch = (int)micro_batch,
                                .logits_rows = logits_rows,
                                .threads = threads_count()};
+    request->mesh.tp = (int)tensor;
+    request->mesh.ep = (int)expert;
+    request->mesh.etp = (int)expert_tensor;
+    request->mesh.zero = (int)zero;
     TRY(bench_model_read(&request->config, model, layers));
     TRY(precision_parse(&request->precision, precision));
     TRY(recompute_parse(&request->recompute, recompute));
     TRY(routing_parse(&bench.force, routing));
     World *world;
     TRY(world_open(&world, NULL));
-    Status status = bench_on_ranks(&bench, world, device, (int)tensor, (int)zero, model, routing, peak);
+    Status status = bench_on_ranks(&bench, world, device, model, routing, peak);
     if (status && world->size > 1) world_abort(world, status);
     world_close(world);
     return status;

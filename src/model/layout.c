@@ -97,7 +97,8 @@ int64_t layout_expert_rows(const LayoutRequest *request) {
 }
 
 bool layout_rows_bounded(const LayoutRequest *request) {
-    return request->config.experts && layout_expert_rows(request) < rows_for(request, layout_expert_slots_most(request));
+    return request->config.experts &&
+           layout_expert_rows(request) < rows_for(request, layout_expert_slots_most(request));
 }
 
 static int64_t default_logits_rows(const LayoutRequest *request, int64_t tokens) {

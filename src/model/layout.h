@@ -43,10 +43,10 @@ typedef struct LayoutRequest {
     int micro_batch, seq;
     int64_t logits_rows; // rows of one LM-head chunk; 0: a good default
     DeviceKind device;
-    int threads;    // of the CPU (its workspace has a part per thread)
+    int threads;            // of the CPU (its workspace has a part per thread)
     double expert_headroom; // rows of experts that there is room for at first; 0: LAYOUT_EXPERT_HEADROOM
-    bool documents; // attention and loss are masked across documents
-    bool inference; // weights and activations only: no gradients, moments or master weights
+    bool documents;         // attention and loss are masked across documents
+    bool inference;         // weights and activations only: no gradients, moments or master weights
 } LayoutRequest;
 
 // Expert parallelism: rows that one rank has room for, as a multiple of what it gets when all experts are equally busy.

@@ -29,16 +29,15 @@ Status layout_check_experts(const LayoutRequest *request) {
     if (mesh->ep * mesh->etp == 1) return NULL;
     if (!config->experts)
         return status_hint(status_usage("%s parallelism of degree %d needs a model with experts",
-                                        mesh->ep > 1 ? "expert" : "expert-tensor",
-                                        mesh->ep > 1 ? mesh->ep : mesh->etp),
+                                        mesh->ep > 1 ? "expert" : "expert-tensor", mesh->ep > 1 ? mesh->ep : mesh->etp),
                            "set parallelism.expert = 1 and parallelism.expert_tensor = 1");
     TRY(hint_degree(
         require_divides(config->moe_ffn, mesh->etp, "the expert width", "the expert-tensor-parallel degree"),
         "parallelism.expert_tensor", nearest_degree(mesh->etp, config->moe_ffn, 1, ranks)));
     if (ranks % mesh->etp)
-        return hint_degree(require_divides(ranks, mesh->etp, "data x context x tensor ranks",
-                                           "the expert-tensor-parallel degree"),
-                           "parallelism.expert_tensor", nearest_degree(mesh->etp, config->moe_ffn, 1, ranks));
+        return hint_degree(
+            require_divides(ranks, mesh->etp, "data x context x tensor ranks", "the expert-tensor-parallel degree"),
+            "parallelism.expert_tensor", nearest_degree(mesh->etp, config->moe_ffn, 1, ranks));
     int ep = nearest_degree(mesh->ep, config->experts, mesh->etp, ranks);
     TRY(hint_degree(require_divides(config->experts, mesh->ep, "the number of experts", "the expert-parallel degree"),
                     "parallelism.expert", ep));

@@ -116,8 +116,8 @@ typedef struct StepResult {
     double loss_aux;  // load-balancing loss, mean over micro-batches, without its coefficient
     double grad_norm; // before clipping
     bool skipped;     // the guard refused the step
-    // Rows that a rank's experts needed where there was not room for them (the most of all ranks); the guard refused the
-    // step, which must be run again after model_grow_experts. 0: there was room.
+    // Rows that a rank's experts needed where there was not room for them (the most of all ranks); the guard refused
+    // the step, which must be run again after model_grow_experts. 0: there was room.
     int64_t rows_needed;
 } StepResult;
 void model_result_start(Model *model); // begins reading the result back
@@ -125,8 +125,8 @@ void model_result_wait(Model *model, StepResult *result);
 void model_step_result(Model *model, StepResult *result); // both
 
 // More room for the rows of this rank's experts: for rows_needed of them, at least twice of what there was, and at most
-// what any routing needs. Activations and temporaries are allocated anew, recorded micro-steps forgotten. All ranks that
-// share experts call it with the same number.
+// what any routing needs. Activations and temporaries are allocated anew, recorded micro-steps forgotten. All ranks
+// that share experts call it with the same number.
 Status model_grow_experts(Model *model, int64_t rows_needed);
 
 // Expert load of the step so far, all its micro-batches, after model_result_wait: [sparse layers,

@@ -37,7 +37,8 @@ void seam_cross_entropy(Model *model, Tensor losses, Tensor logits, Tensor targe
 // Of the whole micro-batch: prob_sum in place; the counts are returned, since this rank's own stay in use (moe_gather).
 Tensor seam_balance_sums(Model *model, Tensor counts, Tensor prob_sum);
 
-// ---- experts that are spread over ranks (seam_experts.c) --------------------------------------------------------------
+// ---- experts that are spread over ranks (seam_experts.c)
+// --------------------------------------------------------------
 
 // The rows of this rank's experts. On one rank they are those of the routing; else of all ranks' tokens, and the
 // routing, of this rank's tokens, is left without.

@@ -1,9 +1,9 @@
 // Experts that are spread over ranks (ep), or whose widths are (etp).
 //
-// The ranks of a dispatch group have every share of every expert once between them. Each routes its own tokens; then all
-// of them get all tokens with their choices, make rows for their own experts, and hand back parts of the sums over a
-// token's experts, which are reduced to the rank that has the token. Shares of one expert's width are parts of the same
-// sums. Shapes do not depend on the routing, so nothing waits for the host and the micro-step can be recorded; an
+// The ranks of a dispatch group have every share of every expert once between them. Each routes its own tokens; then
+// all of them get all tokens with their choices, make rows for their own experts, and hand back parts of the sums over
+// a token's experts, which are reduced to the rank that has the token. Shares of one expert's width are parts of the
+// same sums. Shapes do not depend on the routing, so nothing waits for the host and the micro-step can be recorded; an
 // all-gather and a reduce-scatter move as much as two all-to-alls when ep is top_k, and less below.
 #include "model/seam.h"
 

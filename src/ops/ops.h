@@ -340,12 +340,12 @@ struct Ops {
     void (*moe_router_forward)(Ops *ops, Tensor logits, Tensor in, Tensor weight);
     void (*moe_router_backward)(Ops *ops, Tensor din, Tensor dweight, Tensor dlogits, Tensor in, Tensor weight,
                                 bool accumulate); // din +=, dweight (+)=
-    // Softmax, choice, weights, counts, offsets and the permutation: everything of MoeRouting from its logits. A routing
-    // without rows gets no offsets and no permutation.
+    // Softmax, choice, weights, counts, offsets and the permutation: everything of MoeRouting from its logits. A
+    // routing without rows gets no offsets and no permutation.
     void (*moe_route_forward)(Ops *ops, const MoeRouting *routing);
-    // The second half alone: counts and rows of the experts [first_expert, first_expert + columns of counts) from expert
-    // and weight. Where there are more rows than room, the last ones get none: needed [1, 1] int32 becomes the number of
-    // rows if that is more than it was and more than there is room for; else it stays as it is.
+    // The second half alone: counts and rows of the experts [first_expert, first_expert + columns of counts) from
+    // expert and weight. Where there are more rows than room, the last ones get none: needed [1, 1] int32 becomes the
+    // number of rows if that is more than it was and more than there is room for; else it stays as it is.
     void (*moe_place_rows)(Ops *ops, Tensor needed, const MoeRouting *routing);
     // dweight [tokens, top_k] float: gradient of each slot's combine weight, that of its row; 0 where it has no row.
     void (*moe_slot_gradient)(Ops *ops, Tensor dweight, Tensor drow_weight, const MoeRouting *routing);
@@ -366,8 +366,8 @@ struct Ops {
     // Aux-free balancing: bias[l, e] += rate where the expert has less than its layer's mean, -= rate where it has
     // more. skip nonzero: nothing.
     void (*moe_bias_update)(Ops *ops, Tensor bias, Tensor counts, Tensor skip, float rate);
-    // out[row] = in[token of its slot]; padding rows (not unused ones) become 0. Both need expert (its shape), counts and
-    // rows of the routing only.
+    // out[row] = in[token of its slot]; padding rows (not unused ones) become 0. Both need expert (its shape), counts
+    // and rows of the routing only.
     void (*moe_gather)(Ops *ops, Tensor out, Tensor in, const MoeRouting *routing);
     // out[t] = add[t] (absent: 0; may be out) + sum over its slots, as far as they have rows, of their rows of in.
     void (*moe_sum)(Ops *ops, Tensor out, Tensor in, Tensor add, const MoeRouting *routing);
@@ -394,11 +394,11 @@ typedef struct OpsWorkspaceRequest {
     int batch, seq;
     int hidden, heads, kv_heads, head_dim;
     int vocab;
-    int experts, top_k;  // 0 for dense
+    int experts, top_k;    // 0 for dense
     int64_t placed_tokens; // whose slots moe_place_rows gets; 0: it is not called
     int placed_experts;    // and the experts that it makes rows for
-    int64_t logits_rows; // rows of one LM-head chunk
-    int64_t parameters;  // of the largest optimizer range
+    int64_t logits_rows;   // rows of one LM-head chunk
+    int64_t parameters;    // of the largest optimizer range
     DType dtype;
     int threads; // of the CPU implementation
 } OpsWorkspaceRequest;

@@ -21,8 +21,9 @@ Status expert_room_grow(Model *model, const char *what, int64_t rows_needed) {
             "take a smaller train.micro_batch or a heavier recompute.mode; parallelism.expert_headroom = %.3g asks for "
             "these rows from the start, so that what fits is known before the run",
             layout->request.expert_headroom);
-    log_info("%s needs %s expert rows on a rank, and there was room for %s: it runs again with room for %s, %.2f GiB more "
-             "(parallelism.expert_headroom = %.3g from now on)",
-             what, needed, had, has, more, layout->request.expert_headroom);
+    log_info(
+        "%s needs %s expert rows on a rank, and there was room for %s: it runs again with room for %s, %.2f GiB more "
+        "(parallelism.expert_headroom = %.3g from now on)",
+        what, needed, had, has, more, layout->request.expert_headroom);
     return NULL;
 }

@@ -107,12 +107,17 @@ Status ranks_open(Ranks *ranks, Ops *ops, const LayoutRequest *request) {
         Comm **comm;
         const char *name;
         MeshAxis axis;
-    } wanted[] = {{&groups->dp, "dp", MESH_DATA},        {&groups->tp, "tp", MESH_TP},
-                  {&groups->cp, "cp", MESH_CP},          {&groups->micro_batch, "micro-batch", MESH_MICRO_BATCH},
-                  {&groups->pp, "pp", MESH_PP},          {&groups->ep, "ep", MESH_EP},
-                  {&groups->etp, "etp", MESH_ETP},       {&groups->dispatch, "dispatch", MESH_DISPATCH},
+    } wanted[] = {{&groups->dp, "dp", MESH_DATA},
+                  {&groups->tp, "tp", MESH_TP},
+                  {&groups->cp, "cp", MESH_CP},
+                  {&groups->micro_batch, "micro-batch", MESH_MICRO_BATCH},
+                  {&groups->pp, "pp", MESH_PP},
+                  {&groups->ep, "ep", MESH_EP},
+                  {&groups->etp, "etp", MESH_ETP},
+                  {&groups->dispatch, "dispatch", MESH_DISPATCH},
                   {&groups->expert_dp, "experts", MESH_EXPERT_DATA},
-                  {&groups->stage, "stage", MESH_STAGE}, {&groups->all, "all", MESH_ALL}};
+                  {&groups->stage, "stage", MESH_STAGE},
+                  {&groups->all, "all", MESH_ALL}};
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
         bool of_experts = wanted[i].axis >= MESH_EP && wanted[i].axis <= MESH_STAGE;
         if (of_experts && !request->config.experts) continue;

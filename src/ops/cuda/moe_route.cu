@@ -156,8 +156,7 @@ static __global__ __launch_bounds__(256) void count_slots_kernel(RouteParams p, 
 // One block. Thread (slice, e) owns a range of tiles of expert e; afterwards tile_counts holds the first row of each
 // tile. Experts that end beyond the last row are cut there. tile_probs and needed may be NULL.
 static __global__ __launch_bounds__(1024) void route_place_kernel(RouteParams p, int32_t *tile_counts,
-                                                                  const float *tile_probs, int tiles,
-                                                                  int32_t *needed) {
+                                                                  const float *tile_probs, int tiles, int32_t *needed) {
     __shared__ int32_t part[1024], first[EXPERTS_MAX + 1];
     __shared__ float prob_part[1024];
     int width = 1;
