@@ -45,6 +45,7 @@ static Status warm_step(Run *run) {
         TRY(run->model->ops->sync(run->model->ops));
         if (!result.rows_needed) return NULL;
         TRY(model_grow_experts(run->model, result.rows_needed));
+        run->step--; // it was refused
     }
 }
 

@@ -131,8 +131,8 @@ static void add_placed(Compare *run, Case *c, const Share *share, int64_t tokens
 void sweep_moe_place_rows(Compare *run) {
     EACH_SIZE(tokens, 1, 700, 65)
     EACH(share, 0, 1, 2, 3, 4)
-    EACH(top_k, 1, 2, 8) EACH_SIZE(scene, SCENE_RANDOM, SCENE_EMPTY, SCENE_ONE) EACH(tight, 0, 1)
-        EACH(before, 0, 1000000) {
+    EACH(top_k, 1, 2, 8)
+    EACH_SIZE(scene, SCENE_RANDOM, SCENE_EMPTY, SCENE_ONE) EACH(tight, 0, 1) EACH(before, 0, 1000000) {
         Case c = {0};
         add_placed(run, &c, &SHARES[share], tokens, top_k, (Scene)scene, tight, false);
         *(int32_t *)add(run, &c, ROLE_INOUT, DTYPE_I32, 1, 0, 0) = before;
