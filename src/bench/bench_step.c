@@ -42,6 +42,19 @@ static void run_step(Run *run) {
                                                  .norm_limit = INFINITY});
 }
 
+// With as much room for the rows of experts as its routing needs.
+static Status warm_step(Run *run) {
+    StepResult result;
+    for (;;) {
+        run_step(run);
+        model_step_result(run->model, &result);
+        TRY(run->model->ops->sync(run->model->ops));
+        if (!result.rows_needed) return NULL;
+        TRY(model_grow_experts(run->model, result.rows_needed));
+        run->step--; // it was refused
+    }
+}
+
 // Marks 0 .. steps around the steps, so that the device measures without the host in between.
 static void time_steps(Run *run, BenchResult *result) {
     Ops *ops = run->model->ops;
@@ -153,15 +166,19 @@ Status bench_step(Ops *ops, const BenchStep *bench, BenchResult *result) {
         run.ids[i] =
             (int32_t)rng_below(1, RNG_STREAM_BENCH, (uint64_t)(own + i), (uint64_t)bench->request.config.vocab);
     Status status = model_agree_kernels(model, bench->world);
-    run_step(&run);
-    if (!status) status = ops->sync(ops);
+    if (!status) status = warm_step(&run);
     result->start_seconds = clock_seconds() - start;
     for (int i = 1; i < WARM_STEPS && !status; i++)
-        run_step(&run);
-    if (!status) {
+        status = warm_step(&run);
+    StepResult last = {0};
+    while (!status) {
         time_steps(&run, result);
-        StepResult last;
         model_step_result(model, &last);
+        if (!last.rows_needed) break;
+        status = model_grow_experts(model, last.rows_needed); // refused: not the step that was to be timed
+        if (!status) status = warm_step(&run);
+    }
+    if (!status) {
         result->loss = last.loss;
         if (bench->world && bench->world->size > 1) trace_comm(&run, &result->comm);
         split_step(&run, result);

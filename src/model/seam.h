@@ -50,7 +50,7 @@ void seam_attention_backward(Model *model, Tensor dq, Tensor dk, Tensor dv, Tens
                              Tensor q, Tensor k, Tensor v, const Attention *how, const Rope *rope);
 
 // ---- experts that are spread over ranks (seam_experts.c)
-// --------------------------------------------------------------
+// -------------------------------------------------------------
 
 // The rows of this rank's experts. On one rank they are those of the routing; else of all ranks' tokens, and the
 // routing, of this rank's tokens, is left without.

@@ -208,8 +208,9 @@ static void price_elements(Pricing *p, const StepCall *c, OpCost cost) {
 
 static void price_call(Pricing *p, const StepCall *c) {
     OpCost cost = op_cost(&c->call, p->expert_rows, p->added);
-    bool own_exchange = c->call.op == OP_MOE_PLACE_ROWS || c->call.op == OP_MOE_SLOT_GRADIENT;
-    if (own_exchange && !p->fused) return; // hearth's way to spread experts
+    // Other software spreads experts in its own way, and adds residuals with the next norm.
+    bool own = c->call.op == OP_MOE_PLACE_ROWS || c->call.op == OP_MOE_SLOT_GRADIENT || c->call.op == OP_ADD;
+    if (own && !p->fused) return;
     switch (op_category(c->call.op)) {
     case CATEGORY_GEMM: price_linear(p, c, cost); break;
     case CATEGORY_GROUPED: price_grouped(p, c, cost); break;
