@@ -108,6 +108,7 @@ static Status open_all(Trainer *trainer) {
     TRY(open_data(trainer));
     TRY(config_copy(&trainer->resolved, config));
     setup_resolve(&trainer->resolved, model);
+    setup_resolve_paths(&trainer->resolved);
     trainer->parameters = model_parameters(model);
     trainer->batch = batch_plan(config, trainer->ranks.mesh.dp);
     trainer->total_steps = run_steps(config, &trainer->batch, trainer->parameters.total);
