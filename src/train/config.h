@@ -83,6 +83,7 @@ typedef struct Config {
     struct {
         int64_t data, tensor, pipeline, expert, expert_tensor, context, zero;
         const char *reduce_dtype;
+        double expert_headroom;
     } parallelism;
     struct {
         const char *mode;

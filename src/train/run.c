@@ -365,8 +365,8 @@ static void show_banner(const Run *run) {
     const Comm *group = groups->dp ? groups->dp : groups->tp;
     char ranks[128];
     if (group)
-        snprintf(ranks, sizeof ranks, "%d: data %d, tensor %d, ZeRO %d; over %s", ranks_size(&trainer->ranks), mesh->dp,
-                 mesh->tp, mesh->zero, group->backend);
+        snprintf(ranks, sizeof ranks, "%d: data %d, context %d, tensor %d, ZeRO %d; over %s",
+                 ranks_size(&trainer->ranks), mesh->dp, mesh->cp, mesh->tp, mesh->zero, group->backend);
     ProgressBanner banner = {
         .run = run->directory,
         .model = setup_model_name(config),

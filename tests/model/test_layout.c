@@ -359,7 +359,9 @@ static void test_impossible_requests_are_refused(void **state) {
     } table[] = {
         {{1, 3, 1, 1, 1, 1, 0}, 1, 64, "attention heads 32"},
         {{1, 1, 1, 3, 1, 1, 0}, 1, 64, "expert-parallel"},
-        {{1, 1, 1, 1, 3, 1, 0}, 1, 64, "context-parallel"},
+        {{1, 1, 1, 1, 3, 1, 0}, 1, 64, "the nearest lengths are 60 and 66"},
+        {{1, 1, 1, 1, 4, 1, 0}, 1, 7, "the nearest length is 8"},
+        {{1, 4, 1, 1, 2, 1, 0}, 1, 60, "the nearest lengths are 56 and 64"},
         {{1, 1, 99, 1, 1, 1, 0}, 1, 64, "pipeline stages"},
         {{1, 1, 1, 1, 1, 1, 4}, 1, 64, "ZeRO"},
         {{0, 1, 1, 1, 1, 1, 0}, 1, 64, "at least 1"},

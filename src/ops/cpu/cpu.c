@@ -164,10 +164,6 @@ static void cpu_graph_use(Ops *ops, void *graph) { // launch and free
     assert(!graph && "the CPU makes no graphs");
 }
 
-static void cpu_forget_choices(Ops *ops) { // it has none
-    (void)ops;
-}
-
 // ---- time -----------------------------------------------------------------------------------------------------------
 
 static void cpu_mark(Ops *ops, int slot) {
@@ -206,6 +202,8 @@ void cpu_timer_stop(CpuTimer *timer) {
 // ---- the table -----------------------------------------------------------------------------------------------------
 
 Status ops_cpu_create(Ops **ops) {
+    *ops = NULL;
+    TRY(cpu_gemm_start());
     Cpu *cpu = xcalloc(1, sizeof *cpu);
     cpu->ops = (Ops){
         .kind = DEVICE_CPU,
@@ -228,14 +226,12 @@ Status ops_cpu_create(Ops **ops) {
         .graph_end = cpu_graph_end,
         .graph_launch = cpu_graph_use,
         .graph_free = cpu_graph_use,
-        .forget_choices = cpu_forget_choices,
         .mark = cpu_mark,
         .mark_elapsed = cpu_mark_elapsed,
         .profile_start = cpu_profile_start,
         .profile_stop = cpu_profile_stop,
     };
     pthread_mutex_init(&cpu->lock, NULL);
-    cpu_gemm_start();
     cpu_install_attention(&cpu->ops);
     cpu_install_cross_entropy(&cpu->ops);
     cpu_install_elements(&cpu->ops);
