@@ -112,6 +112,7 @@ static Status bench_on_ranks(BenchStep *bench, World *world, const char *device,
     status = layout_check_experts(request);
     if (!status) status = ranks_open(&ranks, ops, request);
     bench->groups = ranks.groups;
+    bench->world = world;
     if (!status && peak == 0) peak = device_peak(ops, bench);
     BenchResult result;
     if (!status) status = bench_step(ops, bench, &result);
@@ -198,7 +199,7 @@ static Status bench_step_command(int argc, char **argv) {
     TRY(recompute_parse(&request->recompute, recompute));
     TRY(routing_parse(&bench.force, routing));
     World *world;
-    TRY(world_open(&world, NULL));
+    TRY(launch_open_world(&world));
     Status status = bench_on_ranks(&bench, world, device, model, routing, peak);
     if (status && world->size > 1) world_abort(world, status);
     world_close(world);

@@ -28,10 +28,11 @@ static void sum_over_ranks(const Comm *any, const Comm *dp, Sums *sums) {
     free(all);
 }
 
-static Sums take_sums(Model *model, const Samples *samples, uint64_t windows) {
+static Status take_sums(Model *model, const Samples *samples, uint64_t windows, Sums *sums) {
     uint64_t micro = (uint64_t)model->layout.request.micro_batch;
     size_t seq = (size_t)model->layout.request.seq, tokens = (size_t)micro * seq;
-    Sums sums = {0};
+    Status status = NULL;
+    *sums = (Sums){0};
     int32_t *ids = xcalloc(3 * tokens, sizeof *ids), *wanted = ids + tokens, *doc_start = wanted + tokens;
     // Ranks take turns; every one runs as many forward passes, since their weights may be shared.
     const Comm *dp = model->ranks.dp;
@@ -43,7 +44,9 @@ static Sums take_sums(Model *model, const Samples *samples, uint64_t windows) {
         for (uint64_t row = 0; row < micro; row++) {
             size_t at = (size_t)row * seq;
             if (first + row < windows) {
-                valid += samples_read(samples, first + row, ids + at, wanted + at, doc_start + at);
+                int counted;
+                TRY_GOTO(samples_read(samples, first + row, ids + at, wanted + at, doc_start + at, &counted), damaged);
+                valid += counted;
                 continue;
             }
             for (size_t i = 0; i < seq; i++) // rows beyond the end do not count
@@ -53,23 +56,25 @@ static Sums take_sums(Model *model, const Samples *samples, uint64_t windows) {
         model_step_begin(model, valid, 1);
         model_eval_step(model, ids, wanted, doc_start);
         model_step_result(model, &result);
-        sums.loss += result.loss * (double)valid;
-        sums.targets += valid;
-        if (result.rows_needed > sums.rows_needed) sums.rows_needed = result.rows_needed;
+        sums->loss += result.loss * (double)valid;
+        sums->targets += valid;
+        if (result.rows_needed > sums->rows_needed) sums->rows_needed = result.rows_needed;
     }
+    if (model->ranks.all) sum_over_ranks(model->ranks.all, dp, sums);
+damaged:
     free(ids);
-    if (model->ranks.all) sum_over_ranks(model->ranks.all, dp, &sums);
-    return sums;
+    return status;
 }
 
 Status evaluate_samples(Model *model, const Samples *samples, uint64_t windows, Evaluation *evaluation) {
     bool full = windows == 0 || windows >= samples->windows;
     if (full) windows = samples->windows;
     double start = clock_seconds();
-    Sums sums = take_sums(model, samples, windows);
+    Sums sums;
+    TRY(take_sums(model, samples, windows, &sums));
     while (sums.rows_needed) {
         TRY(expert_room_grow(model, "an evaluation", sums.rows_needed));
-        sums = take_sums(model, samples, windows);
+        TRY(take_sums(model, samples, windows, &sums));
     }
     double text_bytes = 0, all_tokens = 0;
     for (size_t i = 0; i < samples->mix.count; i++) {
