@@ -367,6 +367,9 @@ static void show_banner(const Run *run) {
     if (group)
         snprintf(ranks, sizeof ranks, "%d: data %d, context %d, tensor %d, ZeRO %d; over %s",
                  ranks_size(&trainer->ranks), mesh->dp, mesh->cp, mesh->tp, mesh->zero, group->backend);
+    size_t used = group ? strlen(ranks) : 0;
+    if (mesh->ep * mesh->etp > 1)
+        snprintf(ranks + used, sizeof ranks - used, "; experts over %d, each over %d", mesh->ep, mesh->etp);
     ProgressBanner banner = {
         .run = run->directory,
         .model = setup_model_name(config),
