@@ -200,7 +200,7 @@ static Status make_run(PlanRun *run, const PlanMachine *machine, const PlanArgs 
     }
     *run = (PlanRun){.layout = layout,
                      .grad_accum = (int)batch_plan(config, mesh->dp).grad_accum,
-                     .virtual_stages = args->virtual_stages ? (int)args->virtual_stages : 1,
+                     .virtual_stages = args->virtual_stages ? (int)args->virtual_stages : layout_chunks(&layout),
                      .grad_bytes = 4,
                      .eager = args->eager,
                      .calibration = 1};

@@ -114,8 +114,8 @@ static Comm expert_comm(const PlanMachine *machine, const Layout *layout, double
     *axis = (StepAxis){.ranks = mesh->ep, .between_nodes = group.nodes > 1};
     if (!r->config.experts) return (Comm){0};
     double sparse = 0;
-    for (int i = layout->first_layer; i < layout->first_layer + layout->layer_count; i++)
-        sparse += r->config.sparse[i];
+    for (int i = 0; i < layout->chunk_count; i++)
+        sparse += layout->chunks[i].sparse;
     double width = (double)dtype_size(layout->dtype), seconds = 0, bytes = 0;
     double rows_bytes = (double)layout->tokens * r->config.top_k / mesh->tp * r->config.hidden * width;
     if (mesh->ep > 1) {

@@ -81,6 +81,8 @@ typedef struct Config {
     } schedule;
     struct {
         int64_t data, tensor, pipeline, expert, expert_tensor, context, zero;
+        const char *schedule;
+        int64_t virtual_stages, layers_per_stage;
     } parallelism;
     struct {
         const char *mode;

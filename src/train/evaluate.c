@@ -6,15 +6,19 @@
 
 #include <stdlib.h>
 
-static void sum_over_ranks(const Comm *dp, double *sum, int64_t *targets) {
-    World *world = dp->world;
+// Of the ranks that have seen other tokens, at the end of the pipeline, where the losses are.
+static void sum_over_ranks(const Model *model, World *world, double *sum, int64_t *targets) {
     double mine[2] = {*sum, (double)*targets}, *all = xmalloc(2 * (size_t)world->size * sizeof *all);
     world_gather_doubles(world, mine, 2, all);
+    const Mesh *mesh = &model->layout.request.mesh;
+    int ahead = (mesh->pp - 1 - model->layout.place.pp) * mesh_stage_ranks(mesh);
+    MeshGroup group = mesh_group(mesh, world->rank + ahead, MESH_DATA);
     *sum = 0;
     *targets = 0;
-    for (int i = 0; i < dp->size; i++) {
-        *sum += all[2 * dp->ranks[i]];
-        *targets += (int64_t)all[2 * dp->ranks[i] + 1];
+    for (int i = 0; i < group.count; i++) {
+        int rank = group.first + i * group.stride;
+        *sum += all[2 * rank];
+        *targets += (int64_t)all[2 * rank + 1];
     }
     free(all);
 }
@@ -51,7 +55,8 @@ Status evaluate_samples(Model *model, const Samples *samples, uint64_t windows, 
         targets += valid;
     }
     free(ids);
-    if (dp) sum_over_ranks(dp, &sum, &targets);
+    const Comm *others = dp ? dp : model->ranks.pp;
+    if (others) sum_over_ranks(model, others->world, &sum, &targets);
     double text_bytes = 0, all_tokens = 0;
     for (size_t i = 0; i < samples->mix.count; i++) {
         text_bytes += (double)samples->mix.datasets[i].text_bytes;

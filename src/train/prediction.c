@@ -195,7 +195,7 @@ Status prediction_make(Prediction *prediction, const LayoutRequest *layout, int 
         *prediction = (Prediction){
             .machine = plan_machine(&hardware, gpu, NULL, software, ranks, 8, threads_count()),
             .run = {
-                .layout = *layout, .grad_accum = grad_accum, .virtual_stages = 1, .grad_bytes = 4, .calibration = 1}};
+                .layout = *layout, .grad_accum = grad_accum, .virtual_stages = layout_chunks(layout), .grad_bytes = 4, .calibration = 1}};
         if (device_memory > 0) prediction->machine.gpu.memory = device_memory;
         status = prediction_calibration(&prediction->calibration, &prediction->machine, &prediction->run);
     }

@@ -55,6 +55,7 @@ static Status open_model(Trainer *trainer) {
     TRY(setup_layout(config, &trainer->model_config, trainer->ops->kind, &request));
     request.mesh = ranks->mesh;
     request.rank = ranks_rank(ranks);
+    TRY(setup_micro_batches(config, &request, &trainer->batch));
     TRY(check_router(config, &trainer->model_config));
     TRY(ranks_open(ranks, trainer->ops, &request));
     FitMemory memory = {trainer->ops->memory_free(trainer->ops), trainer->ops->memory_total(trainer->ops)};

@@ -128,8 +128,6 @@ static void schedules_have_names_and_limits(void **state) {
     assert_error(pipeline_schedule_check(PIPELINE_1F1B, 0, 1, 1), "at least 1");
     assert_error(pipeline_schedule_check(PIPELINE_1F1B, 1, 0, 1), "at least 1");
     assert_error(pipeline_schedule_check(PIPELINE_1F1B, 1, 1, 0), "at least 1");
-    assert_int_equal(pipeline_schedule_of(1), PIPELINE_1F1B);
-    assert_int_equal(pipeline_schedule_of(2), PIPELINE_INTERLEAVED);
 }
 
 int main(void) {

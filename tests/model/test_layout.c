@@ -303,7 +303,7 @@ static void test_pipeline_stages_cover_all_layers_once(void **state) {
             int next = 0, most = 0, ends = 0;
             for (int s = 0; s < stages; s++) {
                 int first, count;
-                mesh_stage_layers(&(Mesh){.pp = stages}, layers, s, &first, &count);
+                mesh_place_layers(stages, layers, s, &first, &count);
                 assert_int_equal(first, next);
                 assert_true(count >= 1);
                 next += count;

@@ -50,17 +50,29 @@ def until_met(test, *arguments, tries=20):
 
 
 class Mesh:
-    def __init__(self, dp=1, tp=1, zero=0):
-        self.dp, self.tp, self.zero = dp, tp, zero
-        self.size = dp * tp
-        self.name = "+".join(
-            word
-            for word, used in ((f"dp {dp}", dp > 1), (f"zero {zero}", zero), (f"tp {tp}", tp > 1), ("one", dp * tp == 1))
-            if used
-        )
+    """schedule: of a pipeline; chunks: of layers on each rank, where it interleaves."""
+
+    def __init__(self, dp=1, tp=1, zero=0, pp=1, schedule="1f1b", chunks=0):
+        self.dp, self.tp, self.zero, self.pp = dp, tp, zero, pp
+        self.schedule, self.chunks = ("interleaved", chunks) if chunks else (schedule, 0)
+        self.size = dp * tp * pp
+        words = [
+            (f"dp {dp}", dp > 1),
+            (f"zero {zero}", zero),
+            (f"tp {tp}", tp > 1),
+            (f"pp {pp}", pp > 1),
+            (schedule, schedule != "1f1b"),
+            (f"{chunks} chunks", chunks),
+            ("one", self.size == 1),
+        ]
+        self.name = "+".join(word for word, used in words if used)
 
     def sets(self):
-        return {"parallelism.data": self.dp, "parallelism.tensor": self.tp, "parallelism.zero": self.zero}
+        sets = {"parallelism.data": self.dp, "parallelism.tensor": self.tp, "parallelism.zero": self.zero}
+        if self.pp > 1:
+            sets.update({"parallelism.pipeline": self.pp, "parallelism.schedule": self.schedule})
+            sets.update({"parallelism.virtual_stages": self.chunks} if self.chunks else {})
+        return sets
 
 
 ONE = Mesh()
