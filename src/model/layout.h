@@ -286,7 +286,7 @@ int layout_layer(const Layout *layout, int index);
 const LayoutChunk *layout_chunk(const Layout *layout, int layer); // that it is in
 // The schedule that a request's pipeline has, and its chunks per rank.
 static inline int layout_chunks(const LayoutRequest *request) {
-    return request->virtual_stages > 1 ? request->virtual_stages : 1;
+    return request->mesh.pp > 1 && request->virtual_stages > 1 ? request->virtual_stages : 1;
 }
 static inline PipelineSchedule layout_schedule(const LayoutRequest *request) {
     return layout_chunks(request) > 1 ? PIPELINE_INTERLEAVED : request->schedule;

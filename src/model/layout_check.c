@@ -58,8 +58,6 @@ Status layout_check_request(const LayoutRequest *request) {
     if (mesh->pp * layout_chunks(request) > config->layers)
         return status_usage("%d layers cannot fill %d x %d virtual stages", config->layers, mesh->pp,
                             request->virtual_stages);
-    if (mesh->pp == 1 && layout_chunks(request) > 1)
-        return status_usage("%d virtual stages need a pipeline of more than one stage", request->virtual_stages);
     assert(request->rank >= 0 && request->rank < mesh_ranks(mesh));
     return NULL;
 }

@@ -44,6 +44,7 @@ typedef struct Model {
         int gradients;           // units being reduced: the first of them, -1: none
         CommTicket reducing[2];
     } slot[SEAM_SLOTS];
+    CommTicket copies;  // of the last sum over gradients that tensor-parallel ranks hold together
     bool last;          // micro-batch of the step
     Pipeline *pipeline; // NULL: there is one stage
     int chunk, flight;  // of the pass under way: its layers, and the slot of its activations

@@ -178,7 +178,6 @@ static void run_pass(Model *model, PipelinePass pass) {
     } else {
         ops->graph_begin(ops);
         run_chunk(model, pass);
-        comm_wait_all(model->ranks.pp->world);
         Status status = ops->graph_end(ops, &recorded->graph);
         status_free(status); // a failure is kept for sync(), which ends the run with it
         if (recorded->graph) ops->graph_launch(ops, recorded->graph);

@@ -120,8 +120,8 @@ bool seam_in_graph(const Model *model) {
 
 // ---- gradients that tensor-parallel ranks have parts of -------------------------------------------------------------
 
-static void sum_over(Comm *comm, Tensor gradient) {
-    comm_all_reduce(comm, tensor_reshape(gradient, 1, tensor_count(gradient)));
+static CommTicket sum_over(Comm *comm, Tensor gradient) {
+    return comm_all_reduce(comm, tensor_reshape(gradient, 1, tensor_count(gradient)));
 }
 
 // Of what every rank holds: the router, which saw this rank's tokens, and KV heads, which saw its queries.
@@ -130,11 +130,11 @@ static void sum_layer_copies(Model *model, int layer) {
     const ModelRanks *ranks = &model->ranks;
     if (!ranks->tp || !seam_ends_gradients(model)) return;
     if (model->layout.request.config.sparse[layer]) // experts have a group of their own
-        sum_over(ranks->tp, model_grad(model, PARAM_ROUTER, layer));
+        model->copies = sum_over(ranks->tp, model_grad(model, PARAM_ROUTER, layer));
     if (!ranks->kv) return;
     Tensor qkv = model_grad(model, PARAM_QKV, layer);
     int64_t kv_rows = 2 * (int64_t)model->layout.request.config.head_dim;
-    sum_over(ranks->kv, tensor_rows(qkv, qkv.rows - kv_rows, kv_rows));
+    model->copies = sum_over(ranks->kv, tensor_rows(qkv, qkv.rows - kv_rows, kv_rows));
 }
 
 static bool mixed_layers(const Model *model) {
@@ -176,9 +176,12 @@ void seam_edge_done(Model *model, ParamId id) {
 void seam_micro_step_begin(Model *model) {
     for (int i = 0; i < SEAM_SLOTS; i++)
         model->slot[i].gradients = model->slot[i].weights = -1;
+    model->copies = 0;
 }
 
 void seam_pass_end(Model *model) {
+    if (model->copies) comm_wait(model->ranks.tp, model->copies); // in a graph nothing is left behind
+    model->copies = 0;
     if (alone(model) || !seam_ends_gradients(model)) return;
     for (int i = 0; i < SEAM_SLOTS - 1; i++)
         finish_reduce(model, i);

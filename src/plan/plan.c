@@ -210,6 +210,7 @@ static Status set_pipeline(PlanReport *r) {
         TRY(layout_build(&layout, &request));
         r->in_flight[i] = (double)plan_in_flight(&r->run, i) / r->run.virtual_stages;
         r->stash[i] = (double)layout.bytes[LAYOUT_ACTIVATIONS];
+        r->stage_bytes[i] = layout.total_bytes;
         layout_free(&layout);
     }
     return NULL;

@@ -159,12 +159,14 @@ class Bench:
             raise Failure(f"{' '.join(map(str, job.args))}\nended with {code}:\n{text}")
 
     def planned_bytes(self, config, mesh, sets=None):
+        """Of rank 0."""
         words = [self.program, "plan", config, "--json", "--no-machine", "--gpu", "cpu", *set_words({**mesh.sets(), **(sets or {})})]
         words += ["--gpus", str(mesh.size)] if mesh.size > 1 else []
         done = subprocess.run(words, env=self.environment, capture_output=True, text=True)
         if done.returncode:
             raise Failure(f"{' '.join(words)}\nended with {done.returncode}:\n{done.stderr}")
-        return json.loads(done.stdout)["memory_bytes"]["total"]
+        report = json.loads(done.stdout)
+        return report["pipeline"]["stage_bytes"][0] if mesh.pp > 1 else report["memory_bytes"]["total"]
 
 
 def set_words(sets):
