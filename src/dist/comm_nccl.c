@@ -52,9 +52,9 @@ typedef struct NcclGroup { // the state of a Comm
     Comm mpi;              // the same ranks, over MPI on host memory
     ncclComm_t nccl;
     int64_t collectives;
-    cudaStream_t lane;                              // NULL: the queue's
-    cudaEvent_t lane_fork, lane_done[LANE_SLOTS];   // of message t at t % LANE_SLOTS
-    CommTicket lane_next;                           // from 1
+    cudaStream_t lane;                            // NULL: the queue's
+    cudaEvent_t lane_fork, lane_done[LANE_SLOTS]; // of message t at t % LANE_SLOTS
+    CommTicket lane_next;                         // from 1
 } NcclGroup;
 
 static NcclGroup *group_of(const Comm *comm) {
@@ -136,7 +136,8 @@ static void lane_wait(Comm *comm, CommTicket ticket) {
     NcclGroup *group = group_of(comm);
     assert(group->lane_next - ticket <= LANE_SLOTS);
     cuda_check(comm->world,
-               cudaStreamWaitEvent(cuda_state(comm->ops)->stream, group->lane_done[ticket % LANE_SLOTS], 0), "the wait");
+               cudaStreamWaitEvent(cuda_state(comm->ops)->stream, group->lane_done[ticket % LANE_SLOTS], 0),
+               "the wait");
 }
 
 // ---- the queue ------------------------------------------------------------------------------------------------------

@@ -126,8 +126,7 @@ static void build_chunks(Layout *layout) {
             chunk->sparse += request->config.sparse[chunk->first + k];
     }
     layout->first_layer = layout->chunks[0].first;
-    layout->slots =
-        pp == 1 ? 1 : (int)pipeline_in_flight(layout_schedule(request), pp, count, stage, micro_batches);
+    layout->slots = pp == 1 ? 1 : (int)pipeline_in_flight(layout_schedule(request), pp, count, stage, micro_batches);
 }
 
 int layout_layer(const Layout *layout, int index) {

@@ -36,7 +36,7 @@ typedef enum Recompute {
 typedef struct LayoutRequest {
     ModelConfig config;
     Mesh mesh;
-    int rank;           // of the mesh
+    int rank;                  // of the mesh
     PipelineSchedule schedule; // of a pipeline; several chunks are interleaved whatever it says
     int virtual_stages;        // chunks of layers on a rank, of the interleaved schedule; 0: 1
     int micro_batches;         // of a step, which bound what a pipeline has in flight; 0: as many as it can

@@ -238,8 +238,8 @@ static int64_t place_with_scratch(Layout *layout) {
     return end;
 }
 
-// Between two chunks of layers. A pass of a pipeline finds its input in the places of a layer's own, and leaves its output
-// where it can stay until it is sent.
+// Between two chunks of layers. A pass of a pipeline finds its input in the places of a layer's own, and leaves its
+// output where it can stay until it is sent.
 static void build_messages(Layout *layout) {
     const ModelConfig *c = &layout->request.config;
     if (layout->request.mesh.pp == 1) return;
@@ -309,7 +309,7 @@ void layout_build_activations(Layout *layout) {
         keep_tensor(layout, ACT_DPROB, -1, DTYPE_F32, most, c->experts);
     }
     build_messages(layout);
-    build_temporaries(layout, sparse < layout->layer_count, sparse > 0);
+    build_temporaries(layout, sparse<layout->layer_count, sparse> 0);
     layout->bytes[LAYOUT_ACTIVATIONS] = place_kept(layout);
     layout->bytes[LAYOUT_TEMPORARIES] += place_with_scratch(layout);
 }

@@ -26,9 +26,9 @@ typedef struct RecordedPass {
 } RecordedPass;
 
 struct Pipeline {
-    int32_t *inputs; // host: [micro-batches, INPUTS, tokens] of the step
-    int inputs_room; // micro-batches
-    int *owner;      // [slots] micro_batch * chunks + chunk of the pass in flight; -1: free
+    int32_t *inputs;                       // host: [micro-batches, INPUTS, tokens] of the step
+    int inputs_room;                       // micro-batches
+    int *owner;                            // [slots] micro_batch * chunks + chunk of the pass in flight; -1: free
     CommTicket sent[2][2][STAGE_MESSAGES]; // [PipelinePass][half]
     RecordedPass *recorded;
     int recorded_count;
@@ -267,8 +267,7 @@ static void run_step(Model *model) {
     if (tensor_present(total)) model->ops->zero(model->ops, total);
     transformer_zero_added_gradients(model);
     for (int64_t i = 0; i < pipeline_task_count(chunks, micro_batches); i++)
-        run_task(model,
-                 pipeline_task(layout_schedule(request), pp, chunks, model->layout.place.pp, micro_batches, i));
+        run_task(model, pipeline_task(layout_schedule(request), pp, chunks, model->layout.place.pp, micro_batches, i));
     model->accumulate = false; // vectors were added up all along: their pieces are copied
     model->last = true;
     seam_micro_step_begin(model);

@@ -187,11 +187,12 @@ Status setup_micro_batches(const Config *config, LayoutRequest *request, const B
                      pipeline_schedule_check(layout_schedule(request), request->mesh.pp, layout_chunks(request),
                                              request->micro_batches)));
     if (!batch->warmup_tokens || batch->grad_accum == 1) return NULL;
-    return config_blame(config, "train.batch_warmup_tokens",
-                        status_hint(status_usage("an interleaved pipeline takes whole rounds of %d micro-batches, and a "
-                                                 "growing batch begins with one",
-                                                 request->mesh.pp),
-                                    "leave it out, or set parallelism.schedule = \"1f1b\""));
+    return config_blame(
+        config, "train.batch_warmup_tokens",
+        status_hint(status_usage("an interleaved pipeline takes whole rounds of %d micro-batches, and a "
+                                 "growing batch begins with one",
+                                 request->mesh.pp),
+                    "leave it out, or set parallelism.schedule = \"1f1b\""));
 }
 
 Status setup_layout(const Config *config, const ModelConfig *model, DeviceKind device, LayoutRequest *request) {
