@@ -156,14 +156,12 @@ static Status setup_chunks(const Config *config, LayoutRequest *request) {
     int each = (int)config->parallelism.layers_per_stage, layers = request->config.layers;
     TRY(pipeline_schedule_parse(&schedule, config->parallelism.schedule));
     request->schedule = schedule;
-    if (schedule != PIPELINE_INTERLEAVED || pp == 1) {
-        const char *key = given > 1 ? "parallelism.virtual_stages" : "parallelism.schedule";
-        if (given <= 1 && !(schedule == PIPELINE_INTERLEAVED && pp == 1)) return NULL;
-        return config_blame(config, key,
-                            pp == 1 ? status_usage("an interleaved pipeline has at least two stages, and "
-                                                   "parallelism.pipeline is 1")
-                                    : status_hint(status_usage("virtual stages need the interleaved schedule"),
-                                                  "set parallelism.schedule = \"interleaved\""));
+    if (pp == 1) return NULL; // there is nothing to order
+    if (schedule != PIPELINE_INTERLEAVED) {
+        if (given <= 1) return NULL;
+        return config_blame(config, "parallelism.virtual_stages",
+                            status_hint(status_usage("virtual stages need the interleaved schedule"),
+                                        "set parallelism.schedule = \"interleaved\""));
     }
     if (!given && each) {
         given = (layers + each - 1) / each / pp;

@@ -241,8 +241,9 @@ static void test_slices_of_all_ranks_cover_every_tensor(void **state) {
             if (!request.config.experts && request.mesh.ep * request.mesh.etp > 1) continue;
             if (request.config.kv_heads % request.mesh.tp && request.mesh.tp % request.config.kv_heads) continue;
             check_mesh(request);
-            request.virtual_stages = 2; // the same parameters, elsewhere
-            if (request.mesh.pp > 1 && 2 * request.mesh.pp <= request.config.layers) check_mesh(request);
+            request.virtual_stages = 2;
+            request.config.layers = 7;
+            if (request.mesh.pp > 1) check_mesh(request);
         }
 }
 

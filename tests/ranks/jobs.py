@@ -68,11 +68,9 @@ class Mesh:
         self.name = "+".join(word for word, used in words if used)
 
     def sets(self):
-        sets = {"parallelism.data": self.dp, "parallelism.tensor": self.tp, "parallelism.zero": self.zero}
-        if self.pp > 1:
-            sets.update({"parallelism.pipeline": self.pp, "parallelism.schedule": self.schedule})
-            sets.update({"parallelism.virtual_stages": self.chunks} if self.chunks else {})
-        return sets
+        sets = {"data": self.dp, "tensor": self.tp, "zero": self.zero, "pipeline": self.pp}
+        sets.update({"schedule": self.schedule, "virtual_stages": self.chunks})
+        return {f"parallelism.{key}": value for key, value in sets.items()}
 
 
 ONE = Mesh()

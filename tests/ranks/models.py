@@ -24,6 +24,9 @@ MODELS = {
         "router_bias_rate": 0.001,
     },
 }
+# More layers than stages, and not as many in each.
+DEEP = {name: {**model, "layers": 7} for name, model in MODELS.items()}
+DEEP["moe together"] = {**DEEP["moe"], "balance": "together"}
 FIXTURE_NAMES = sorted(os.listdir(FIXTURES))
 
 
