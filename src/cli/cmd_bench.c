@@ -13,6 +13,7 @@
 #include "plan/flops.h"
 #include "train/prediction.h"
 #include "train/ranks.h"
+#include "watch/timeline_svg.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -90,23 +91,40 @@ static void print_json(const BenchStep *bench, const BenchResult *result, const 
     json_object_set_new(json, "split_step_ms", json_real(result->split_step_ms));
     json_object_set_new(json, "split_ms", split);
     json_object_set_new(json, "loss", json_real(result->loss));
+    if (bench->timeline) {
+        const SimulateResult *measured = &bench->timeline->measured, *simulated = &bench->timeline->simulated;
+        json_object_set_new(json, "timeline",
+                            json_pack("{s:f,s:f,s:f,s:f}", "compute_ms", 1e3 * measured->compute_end, "idle",
+                                      measured->bubble, "simulated_compute_ms", 1e3 * simulated->compute_end,
+                                      "simulated_idle", simulated->bubble));
+    }
     char *text = json_dumps(json, JSON_REAL_PRECISION(6));
     printf("%s\n", text);
     free(text);
     json_decref(json);
 }
 
-static Status bench_on_ranks(BenchStep *bench, World *world, const char *device, int tensor, int zero,
-                             const char *model, const char *routing, double peak) {
-    if (world->size % tensor) return status_usage("%d ranks do not divide by --tp %d", world->size, tensor);
+static Status write_timeline(const BenchTimeline *timeline, const char *path) {
+    const SimulateResult *results[2] = {&timeline->measured, &timeline->simulated};
+    static const char *const names[2] = {"measured", "simulated, with the mean times of each stage's passes"};
+    TextBuffer svg = {0};
+    timeline_svg_pair(results, names, &svg);
+    Status status = file_write_atomic(path, svg.data, svg.length);
+    text_buffer_free(&svg);
+    return status;
+}
+
+static Status bench_on_ranks(BenchStep *bench, World *world, const char *device, const char *model, const char *routing,
+                             double peak, const char *timeline_path) {
+    const Mesh *mesh = &bench->request.mesh;
+    if (world->size % (mesh->tp * mesh->pp))
+        return status_usage("%d ranks do not divide by --tp %d x --pp %d", world->size, mesh->tp, mesh->pp);
     Ops *ops;
     TRY(device_open(&ops, world, device));
     Status status = NULL;
     LayoutRequest *request = &bench->request;
     request->device = ops->kind;
-    request->mesh.dp = world->size / tensor;
-    request->mesh.tp = tensor;
-    request->mesh.zero = zero;
+    request->mesh.dp = world->size / (mesh->tp * mesh->pp);
     request->rank = world->rank;
     Ranks ranks = {.world = world, .mesh = request->mesh};
     status = ranks_open(&ranks, ops, request);
@@ -114,8 +132,12 @@ static Status bench_on_ranks(BenchStep *bench, World *world, const char *device,
     bench->world = world;
     if (peak == 0) peak = device_peak(ops, bench);
     BenchResult result;
+    BenchTimeline timeline = {0};
+    if (timeline_path) bench->timeline = &timeline;
     if (!status) status = bench_step(ops, bench, &result);
     if (!status && world->rank == 0) print_json(bench, &result, model, routing, ops, peak);
+    if (!status && world->rank == 0 && timeline_path) status = write_timeline(&timeline, timeline_path);
+    bench_timeline_free(&timeline);
     ranks_close(&ranks);
     ops_destroy(ops);
     return status;
@@ -124,7 +146,8 @@ static Status bench_on_ranks(BenchStep *bench, World *world, const char *device,
 static Status bench_step_command(int argc, char **argv) {
     const char *model = NULL, *precision = "bf16", *recompute = "none", *routing = "natural", *device = "auto";
     int64_t seq = 512, micro_batch = 8, accum = 1, layers = 0, steps = 8, logits_rows = 0, count = 0, tensor = 1,
-            zero = 0;
+            zero = 0, stages = 1, chunks = 0;
+    const char *schedule = "1f1b", *timeline = NULL;
     double peak = 0, embedding_std = 0;
     const Arg options[] = {
         {"--model", ARG_TEXT, &model, "NAME", "preset, or a directory with a config.json"},
@@ -142,7 +165,11 @@ static Status bench_step_command(int argc, char **argv) {
         {"--device", ARG_TEXT, &device, "D", "auto, cpu or cuda"},
         {"--ranks", ARG_INT, &count, "N", "start N ranks on this machine; micro-batch and accumulation are of each"},
         {"--tp", ARG_INT, &tensor, "N", "of which so many share every layer (1); the others have data of their own"},
+        {"--pp", ARG_INT, &stages, "N", "stages of a pipeline (1)"},
+        {"--schedule", ARG_TEXT, &schedule, "NAME", "of the pipeline: 1f1b, gpipe or interleaved (1f1b)"},
+        {"--virtual-stages", ARG_INT, &chunks, "N", "chunks of layers on each rank, interleaved (2)"},
         {"--zero", ARG_INT, &zero, "Z", "ZeRO stage 0 to 3 (0)"},
+        {"--timeline", ARG_TEXT, &timeline, "FILE", "one more step of the pipeline as an SVG, measured and simulated"},
     };
     const ArgCommand command = {
         "hearth bench step --model NAME [options]",
@@ -170,6 +197,13 @@ static Status bench_step_command(int argc, char **argv) {
     TRY(check_number("--embedding-std", embedding_std, 0, 1e3));
     TRY(check_number("--tp", (double)tensor, 1, 1 << 16));
     TRY(check_number("--zero", (double)zero, 0, 3));
+    TRY(check_number("--pp", (double)stages, 1, 1 << 16));
+    TRY(check_number("--virtual-stages", (double)chunks, 0, 256));
+    PipelineSchedule order;
+    TRY(pipeline_schedule_parse(&order, schedule));
+    if (order == PIPELINE_INTERLEAVED && !chunks) chunks = 2;
+    if (stages > 1) TRY(pipeline_schedule_check(order, (int)stages, chunks ? (int)chunks : 1, (int)accum));
+    if (timeline && stages == 1) return status_hint(status_usage("--timeline draws a pipeline"), "--pp 2 and more");
     bool launched;
     int code;
     TRY(launch_ranks(count, &launched, &code));
@@ -177,6 +211,9 @@ static Status bench_step_command(int argc, char **argv) {
     BenchStep bench = {.accum = (int)accum, .steps = (int)steps, .embedding_std = embedding_std};
     LayoutRequest *request = &bench.request;
     *request = (LayoutRequest){.mesh = MESH_SINGLE,
+                               .schedule = order,
+                               .virtual_stages = (int)chunks,
+                               .micro_batches = (int)accum,
                                .seq = (int)seq,
                                .micro_batch = (int)micro_batch,
                                .logits_rows = logits_rows,
@@ -185,9 +222,12 @@ static Status bench_step_command(int argc, char **argv) {
     TRY(precision_parse(&request->precision, precision));
     TRY(recompute_parse(&request->recompute, recompute));
     TRY(routing_parse(&bench.force, routing));
+    request->mesh.tp = (int)tensor;
+    request->mesh.pp = (int)stages;
+    request->mesh.zero = (int)zero;
     World *world;
     TRY(launch_open_world(&world));
-    Status status = bench_on_ranks(&bench, world, device, (int)tensor, (int)zero, model, routing, peak);
+    Status status = bench_on_ranks(&bench, world, device, model, routing, peak, timeline);
     if (status && world->size > 1) world_abort(world, status);
     world_close(world);
     return status;

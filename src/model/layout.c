@@ -114,6 +114,7 @@ static void build_chunks(Layout *layout) {
     int pp = request->mesh.pp, stage = layout->place.pp, count = layout_chunks(request), places = pp * count;
     int micro_batches = request->micro_batches > 0 ? request->micro_batches : places;
     layout->chunk_count = count;
+    layout->micro_batches = micro_batches;
     layout->chunks = xcalloc((size_t)count, sizeof *layout->chunks);
     for (int i = 0; i < count; i++) {
         LayoutChunk *chunk = &layout->chunks[i];

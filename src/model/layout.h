@@ -259,6 +259,7 @@ typedef struct Layout {
     int first_layer, layer_count; // of this pipeline stage: of its first chunk, and of all
     LayoutChunk *chunks;
     int chunk_count;
+    int micro_batches;   // of a step, as many as there is room for in a pipeline
     int slots;           // passes that a pipeline has in flight on this rank at one time; 1 without one
     int64_t slot_offset; // of the first one in LAYOUT_ACTIVATIONS
     int64_t slot_bytes;
