@@ -26,7 +26,7 @@ typedef struct RecordedPass {
 } RecordedPass;
 
 struct Pipeline {
-    int32_t *inputs;                       // host: [micro-batches, INPUTS, tokens] of the step
+    int32_t *inputs;                       // host: [micro-batches, INPUTS, micro_batch * seq] of the step
     int inputs_room;                       // micro-batches
     int *owner;                            // [slots] micro_batch * chunks + chunk of the pass in flight; -1: free
     CommTicket sent[2][2][STAGE_MESSAGES]; // [PipelinePass][half]
@@ -45,15 +45,24 @@ Pipeline *pipeline_create(Model *model) {
     return pipeline;
 }
 
-void pipeline_free(Model *model) {
+void pipeline_forget(Model *model) {
     Pipeline *pipeline = model->pipeline;
     if (!pipeline) return;
     for (int pass = 0; pass < 2; pass++)
         for (model->half[pass] = 0; model->half[pass] < 2; model->half[pass]++)
             pipeline_wait_sent(model, (PipelinePass)pass);
+    model->half[PIPELINE_FORWARD] = model->half[PIPELINE_BACKWARD] = 0;
     for (int i = 0; i < pipeline->recorded_count; i++)
         if (pipeline->recorded[i].graph) model->ops->graph_free(model->ops, pipeline->recorded[i].graph);
     free(pipeline->recorded);
+    pipeline->recorded = NULL;
+    pipeline->recorded_count = 0;
+}
+
+void pipeline_free(Model *model) {
+    Pipeline *pipeline = model->pipeline;
+    if (!pipeline) return;
+    pipeline_forget(model);
     free(pipeline->inputs);
     free(pipeline->owner);
     free(pipeline->events);
@@ -76,14 +85,18 @@ void pipeline_note_sent(Model *model, PipelinePass pass, int index, CommTicket t
 
 // ---- inputs ---------------------------------------------------------------------------------------------------------
 
+static size_t input_tokens(const Model *model) { // also those that other ranks have of the same sequences
+    return (size_t)model->layout.request.micro_batch * (size_t)model->layout.request.seq;
+}
+
 static int32_t *micro_batch_inputs(const Model *model, int micro_batch) {
-    return model->pipeline->inputs + (size_t)micro_batch * INPUTS * (size_t)model->layout.tokens;
+    return model->pipeline->inputs + (size_t)micro_batch * INPUTS * input_tokens(model);
 }
 
 static void keep_inputs(Model *model, int micro_batch, const int32_t *ids, const int32_t *targets,
                         const int32_t *doc_start) {
     Pipeline *pipeline = model->pipeline;
-    size_t tokens = (size_t)model->layout.tokens;
+    size_t tokens = input_tokens(model);
     if (micro_batch >= pipeline->inputs_room) {
         pipeline->inputs_room = micro_batch + 1;
         pipeline->inputs =
@@ -101,12 +114,10 @@ static void keep_inputs(Model *model, int micro_batch, const int32_t *ids, const
 static void upload_inputs(Model *model, int micro_batch) {
     const LayoutChunk *chunk = &model->layout.chunks[model->chunk];
     const int32_t *kept = micro_batch_inputs(model, micro_batch);
-    size_t tokens = (size_t)model->layout.tokens, bytes = tokens * sizeof *kept;
-    Ops *ops = model->ops;
-    if (chunk->embeds) ops->upload(ops, model_const(model, CONST_IDS).data, kept, bytes);
-    if (chunk->predicts) ops->upload(ops, model_const(model, CONST_TARGETS).data, kept + tokens, bytes);
-    if (model->layout.request.documents)
-        ops->upload(ops, model_const(model, CONST_DOC_START).data, kept + 2 * tokens, bytes);
+    size_t tokens = input_tokens(model);
+    if (chunk->embeds) seam_upload_tokens(model, CONST_IDS, kept);
+    if (chunk->predicts) seam_upload_tokens(model, CONST_TARGETS, kept + tokens);
+    if (model->layout.request.documents) seam_upload_tokens(model, CONST_DOC_START, kept + 2 * tokens);
 }
 
 // ---- one pass -------------------------------------------------------------------------------------------------------

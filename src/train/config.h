@@ -85,6 +85,7 @@ typedef struct Config {
         const char *schedule;
         int64_t virtual_stages, layers_per_stage;
         const char *reduce_dtype;
+        double expert_headroom;
     } parallelism;
     struct {
         const char *mode;
@@ -104,6 +105,7 @@ typedef struct Config {
         int64_t print_every;
         double peak_tflops;
         int64_t warmup_steps;
+        bool log_ranks;
     } watch;
     struct {
         int64_t every;

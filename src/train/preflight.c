@@ -96,6 +96,7 @@ static Status time_try(Ops *ops, const Ranks *ranks, const LayoutRequest *reques
     if (request->mesh.pp > 1) bench.accum = (int)attempt->grad_accum; // a pipeline's speed depends on it
     BenchResult result;
     TRY(bench_step(ops, &bench, &result));
+    bench_result_free(&result);
     double once = result.split_ms[CATEGORY_OPTIMIZER] / 1e3, micro = (result.step_seconds - once) / bench.accum;
     double tokens = (double)request->micro_batch * request->seq * request->mesh.dp * (double)attempt->grad_accum;
     attempt->tokens_per_second =

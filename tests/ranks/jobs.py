@@ -52,25 +52,27 @@ def until_met(test, *arguments, tries=20):
 class Mesh:
     """schedule: of a pipeline; chunks: of layers on each rank, where it interleaves."""
 
-    def __init__(self, dp=1, tp=1, zero=0, pp=1, schedule="1f1b", chunks=0):
-        self.dp, self.tp, self.zero, self.pp = dp, tp, zero, pp
+    def __init__(self, dp=1, tp=1, zero=0, cp=1, ep=1, etp=1, pp=1, schedule="1f1b", chunks=0):
+        self.dp, self.tp, self.zero, self.cp, self.ep, self.etp, self.pp = dp, tp, zero, cp, ep, etp, pp
         self.schedule, self.chunks = ("interleaved", chunks) if chunks else (schedule, 0)
-        self.size = dp * tp * pp
-        words = [
-            (f"dp {dp}", dp > 1),
-            (f"zero {zero}", zero),
-            (f"tp {tp}", tp > 1),
-            (f"pp {pp}", pp > 1),
-            (schedule, schedule != "1f1b"),
-            (f"{chunks} chunks", chunks),
-            ("one", self.size == 1),
-        ]
-        self.name = "+".join(word for word, used in words if used)
+        self.size = dp * tp * cp * pp
+        degrees = (("dp", dp), ("cp", cp), ("tp", tp), ("ep", ep), ("etp", etp), ("pp", pp))
+        words = [f"{axis} {degree}" for axis, degree in degrees if degree > 1] + [f"zero {zero}"] * (zero > 0)
+        words += [schedule] * (schedule != "1f1b") + [f"{chunks} chunks"] * (chunks > 0)
+        self.name = "+".join(words) or "one"
 
     def sets(self):
-        sets = {"data": self.dp, "tensor": self.tp, "zero": self.zero, "pipeline": self.pp}
-        sets.update({"schedule": self.schedule, "virtual_stages": self.chunks})
-        return {f"parallelism.{key}": value for key, value in sets.items()}
+        return {
+            "parallelism.data": self.dp,
+            "parallelism.tensor": self.tp,
+            "parallelism.zero": self.zero,
+            "parallelism.context": self.cp,
+            "parallelism.expert": self.ep,
+            "parallelism.expert_tensor": self.etp,
+            "parallelism.pipeline": self.pp,
+            "parallelism.schedule": self.schedule,
+            "parallelism.virtual_stages": self.chunks,
+        }
 
 
 ONE = Mesh()
