@@ -201,7 +201,7 @@ static Status make_run(PlanRun *run, const PlanMachine *machine, const PlanArgs 
     }
     *run = (PlanRun){.layout = layout,
                      .grad_accum = (int)batch_plan(config, mesh->dp).grad_accum,
-                     .virtual_stages = args->virtual_stages ? (int)args->virtual_stages : 1,
+                     .virtual_stages = args->virtual_stages ? (int)args->virtual_stages : layout_chunks(&layout),
                      .eager = args->eager,
                      .calibration = 1};
     if (args->no_calibration || strcmp(machine->software.name, "hearth") != 0) return NULL;

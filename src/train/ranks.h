@@ -9,7 +9,7 @@ typedef struct Ranks {
     Mesh mesh;
     MeshPlace place;
     ModelRanks groups;
-    Comm *opened[16]; // what the groups are, each once
+    Comm *opened[24]; // what the groups are, each once
     int opened_count;
 } Ranks;
 

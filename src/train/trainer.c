@@ -56,6 +56,7 @@ static Status open_model(Trainer *trainer) {
     TRY(setup_layout(config, &trainer->model_config, trainer->ops->kind, &request));
     request.mesh = ranks->mesh;
     request.rank = ranks_rank(ranks);
+    TRY(setup_micro_batches(config, &request, &trainer->batch));
     TRY(config_blame(config, request.mesh.ep > 1 ? "parallelism.expert" : "parallelism.expert_tensor",
                      layout_check_experts(&request)));
     TRY(check_router(config, &trainer->model_config));
