@@ -191,17 +191,20 @@ static Status make_run(PlanRun *run, const PlanMachine *machine, const PlanArgs 
     TRY(setup_layout(config, &model, machine->gpu.cpu ? DEVICE_CPU : DEVICE_CUDA, &layout));
     if (strcmp(machine->software.name, "hearth") == 0) TRY(layout_check_kernels(&layout));
     Mesh *mesh = &layout.mesh;
-    int64_t others = (int64_t)mesh->tp * mesh->pp * mesh->cp;
+    int islands = (int)config->diloco.islands;
+    int64_t others = (int64_t)mesh->tp * mesh->pp * mesh->cp * islands;
     if (config->parallelism.data <= 0) {
         if (machine->gpus % others)
-            return status_usage("%d GPUs do not divide by tp %d x pp %d x cp %d", machine->gpus, mesh->tp, mesh->pp,
-                                mesh->cp);
+            return status_usage("%d GPUs do not divide by tp %d x pp %d x cp %d%s", machine->gpus, mesh->tp, mesh->pp,
+                                mesh->cp, islands > 1 ? " x the islands" : "");
         mesh->dp = (int)(machine->gpus / others);
     }
     *run = (PlanRun){.layout = layout,
-                     .grad_accum = (int)batch_plan(config, mesh->dp).grad_accum,
+                     .grad_accum = (int)batch_plan(config, mesh->dp * islands).grad_accum,
                      .virtual_stages = args->virtual_stages ? (int)args->virtual_stages : 1,
                      .grad_bytes = 4,
+                     .outer_every = (double)config->diloco.every,
+                     .outer_bytes = strcmp(config->diloco.exchange, "bfloat16") == 0 ? 2 : 4,
                      .eager = args->eager,
                      .calibration = 1};
     if (strcmp(args->comm_dtype, "bf16") == 0)
@@ -291,7 +294,7 @@ static Status simulate_plan(Document *document, const PlanReport *report, const 
 // As the trainer counts: the first of train.tokens and train.steps, with the warm-up of the batch.
 static void set_length(PlanQuestions *questions, const PlanRun *run, const Config *config) {
     int64_t parameters = model_parameters(&run->layout.config).total, tokens = run_tokens(config, parameters);
-    BatchPlan batch = batch_plan(config, run->layout.mesh.dp);
+    BatchPlan batch = batch_plan(config, run->layout.mesh.dp * plan_islands(run));
     int64_t steps = run_steps(config, &batch, parameters);
     double trained = batch_tokens(&batch, steps);
     questions->steps = (double)steps;

@@ -205,8 +205,8 @@ static void print_and_end(Watch *watch) {
     watch->options.end_job(watch->options.context, code);
 }
 
-// Without a hub all ranks are about to say the same: the first speaks, the others only if that has not ended them. Where
-// its host was lost with rank 0's, the first of another one: soon, since the launcher is about to end it.
+// Without a hub all ranks are about to say the same: the first speaks, the others only if that has not ended them.
+// Where its host was lost with rank 0's, the first of another one: soon, since the launcher is about to end it.
 static double turn_seconds(const Watch *watch) {
     const WatchPeer *peers = watch->options.peers;
     int rank = watch->options.rank, other = 1;

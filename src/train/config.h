@@ -83,6 +83,11 @@ typedef struct Config {
         int64_t data, tensor, pipeline, expert, expert_tensor, context, zero;
     } parallelism;
     struct {
+        int64_t islands, every;
+        double outer_lr, outer_momentum;
+        const char *exchange;
+    } diloco;
+    struct {
         const char *mode;
         int64_t logits_rows;
     } recompute;

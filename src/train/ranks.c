@@ -14,6 +14,15 @@ static Status unsupported(const Config *config, const char *key, int64_t degree)
                     "set it to 1 to train here, or see what it would do: hearth plan"));
 }
 
+Status ranks_islands(const Config *config, int size, int *islands) {
+    *islands = (int)config->diloco.islands;
+    if (size % *islands == 0) return NULL;
+    return config_blame(
+        config, "diloco.islands",
+        status_hint(status_usage("diloco.islands = %d, and the number of processes is %d", *islands, size),
+                    "start a multiple of %d: hearth train CONFIG --ranks N (or mpirun, srun)", *islands));
+}
+
 Status ranks_mesh(const Config *config, int size, Mesh *mesh) {
     const struct {
         const char *key;
@@ -52,30 +61,30 @@ Status ranks_mesh(const Config *config, int size, Mesh *mesh) {
     return config_blame(config, key, status);
 }
 
-// The group of `count` ranks first, first + stride, ...; NULL for one rank.
-static Status open_group(Comm **comm, World *world, Ops *ops, const char *name, int first, int stride, int count) {
-    int *ranks = xmalloc((size_t)count * sizeof *ranks);
+// The group of `count` places first, first + stride, ... of this rank's island; NULL for one rank.
+static Status open_group(Comm **comm, const Ranks *ranks, Ops *ops, const char *name, int first, int stride,
+                         int count) {
+    int *members = xmalloc((size_t)count * sizeof *members);
     for (int i = 0; i < count; i++)
-        ranks[i] = first + i * stride;
-    Status status = count > 1 ? comm_create(comm, world, ops, name, ranks, count) : NULL;
-    free(ranks);
+        members[i] = ranks_island(ranks) * ranks_of_island(ranks) + first + i * stride;
+    Status status = count > 1 ? comm_create(comm, ranks->world, ops, name, members, count) : NULL;
+    free(members);
     return status;
 }
 
 Status ranks_open(Ranks *ranks, Ops *ops, const LayoutRequest *request) {
-    World *world = ranks->world;
-    if (!world || world->size == 1) return NULL;
+    int all = ranks_of_island(ranks);
+    if (all == 1) return NULL;
     int tp = ranks->mesh.tp, dp = ranks->mesh.dp, kv_heads = request->config.kv_heads;
     int copies = tp > kv_heads ? tp / kv_heads : 1;
     ModelRanks *groups = &ranks->groups;
-    TRY(open_group(&groups->dp, world, ops, "dp", ranks->tp_rank, tp, dp));
-    TRY(open_group(&groups->tp, world, ops, "tp", ranks->dp_rank * tp, 1, tp));
+    TRY(open_group(&groups->dp, ranks, ops, "dp", ranks->tp_rank, tp, dp));
+    TRY(open_group(&groups->tp, ranks, ops, "tp", ranks->dp_rank * tp, 1, tp));
     groups->expert_dp = groups->dp;
-    if (request->config.experts && tp > 1)
-        TRY(open_group(&groups->expert_dp, world, ops, "experts", 0, 1, world->size));
-    TRY(open_group(&groups->kv, world, ops, "kv", world->rank / copies * copies, 1, copies));
+    if (request->config.experts && tp > 1) TRY(open_group(&groups->expert_dp, ranks, ops, "experts", 0, 1, all));
+    TRY(open_group(&groups->kv, ranks, ops, "kv", ranks_place(ranks) / copies * copies, 1, copies));
     bool sharded = ranks->mesh.zero && dp > 1;
-    if (sharded && tp > 1) return open_group(&groups->norms, world, ops, "norms", 0, 1, world->size);
+    if (sharded && tp > 1) return open_group(&groups->norms, ranks, ops, "norms", 0, 1, all);
     groups->norms = sharded ? groups->dp : groups->tp;
     return NULL;
 }
@@ -90,13 +99,13 @@ void ranks_close(Ranks *ranks) {
     *ranks = (Ranks){0};
 }
 
-void ranks_broadcast_text(World *world, char **text) {
+void ranks_broadcast_text(World *world, char **text, int root) {
     if (!world || world->size == 1) return;
     int64_t length = *text ? (int64_t)strlen(*text) : -1;
-    world_broadcast(world, &length, sizeof length, 0);
-    if (world->rank) {
+    world_broadcast(world, &length, sizeof length, root);
+    if (world->rank != root) {
         free(*text);
         *text = length >= 0 ? xcalloc((size_t)length + 1, 1) : NULL;
     }
-    if (length > 0) world_broadcast(world, *text, (size_t)length, 0);
+    if (length > 0) world_broadcast(world, *text, (size_t)length, root);
 }

@@ -165,6 +165,7 @@ Status setup_layout(const Config *config, const ModelConfig *model, DeviceKind d
     request->mesh.cp = (int)config->parallelism.context;
     request->mesh.etp = (int)config->parallelism.expert_tensor;
     request->mesh.zero = (int)config->parallelism.zero;
+    request->islands = config->diloco.every ? (int)config->diloco.islands : 0;
     TRY(config_blame(config, "train.precision", precision_parse(&request->precision, config->train.precision)));
     return config_blame(config, "recompute.mode", recompute_parse(&request->recompute, config->recompute.mode));
 }
