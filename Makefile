@@ -13,6 +13,8 @@ test-ranks: build # collectives, and whole jobs of many ranks against one, resum
 	@ctest --preset $(PRESET) -L ranks
 	@for subject in equal reshard faults diloco; do python3 tests/ranks/test_$$subject.py build/hearth || failed=1; done; \
 	python3 tests/cluster/test_hosts.py build/hearth || failed=1; [ -z "$$failed" ]
+mesh-fuzz: build # random models and meshes of up to 8 ranks against one: SECONDS=1800 SEED=1
+	@scripts/mesh-fuzz build/tests/mesh_fuzz --seconds $(or $(SECONDS),60) --seed $(or $(SEED),1)
 demo: build
 	@scripts/demo
 bench: build
@@ -24,4 +26,4 @@ format:
 clean:
 	rm -rf build build-*
 
-.PHONY: build deps test test-ranks demo bench mutants format clean
+.PHONY: build deps test test-ranks mesh-fuzz demo bench mutants format clean

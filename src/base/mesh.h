@@ -25,15 +25,38 @@ static inline int64_t mesh_expert_data_ranks(const Mesh *mesh) {
     return mesh_data_ranks(mesh) * mesh->tp / ((int64_t)mesh->ep * mesh->etp);
 }
 
-// Places along the axes of experts, from those along dp * cp and tp: etp varies fastest, then ep. Ranks that have both
-// in common hold the same experts; *copy tells them apart, in [0, mesh_expert_data_ranks).
-static inline void mesh_expert_place(const Mesh *mesh, int dp_rank, int tp_rank, int *ep_rank, int *etp_rank,
-                                     int *copy) {
-    int index = dp_rank * mesh->tp + tp_rank;
-    *etp_rank = index % mesh->etp;
-    *ep_rank = index / mesh->etp % mesh->ep;
-    *copy = index / (mesh->etp * mesh->ep);
+// Ranks of one pipeline stage.
+static inline int mesh_stage_ranks(const Mesh *mesh) {
+    return mesh->dp * mesh->cp * mesh->tp;
 }
+
+// Where a rank stands along every axis. Of the ranks in their order, tp varies fastest, then cp, dp and pp. The same
+// ranks of a stage are also counted by etp, then ep, then `copy`, in [0, mesh_expert_data_ranks): those that have ep
+// and etp in common hold the same experts.
+typedef struct MeshPlace {
+    int pp, dp, cp, tp;
+    int data; // along dp * cp: which of the ranks with the same weights
+    int ep, etp, copy;
+} MeshPlace;
+MeshPlace mesh_place(const Mesh *mesh, int rank);
+
+// Groups of ranks that differ along one axis, or along two that are neighbours, and are the same along the others.
+typedef enum MeshAxis {
+    MESH_DATA,        // dp * cp: the same weights, other tokens
+    MESH_CP,          // the same sequences, other parts of them
+    MESH_TP,          // the same tokens, other shares of every layer
+    MESH_MICRO_BATCH, // cp * tp: the ranks that share a micro-batch
+    MESH_PP,          // other layers
+    MESH_EP,          // other experts
+    MESH_ETP,         // other shares of the same experts
+    MESH_EXPERT_DATA, // the same shares of the same experts
+    MESH_STAGE,       // all of a pipeline stage
+    MESH_ALL,
+} MeshAxis;
+typedef struct MeshGroup {
+    int first, stride, count; // ranks first, first + stride, ...
+} MeshGroup;
+MeshGroup mesh_group(const Mesh *mesh, int rank, MeshAxis axis);
 
 // Key and value heads on one rank: where there are fewer than tensor-parallel ranks, several ranks hold the same one.
 static inline int mesh_kv_heads(const Mesh *mesh, int kv_heads) {

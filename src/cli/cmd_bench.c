@@ -107,11 +107,11 @@ static Status bench_on_ranks(BenchStep *bench, World *world, const char *device,
     request->mesh.dp = world->size / tensor;
     request->mesh.tp = tensor;
     request->mesh.zero = zero;
-    request->dp_rank = world->rank / tensor;
-    request->tp_rank = world->rank % tensor;
-    Ranks ranks = {.world = world, .mesh = request->mesh, .dp_rank = request->dp_rank, .tp_rank = request->tp_rank};
+    request->rank = world->rank;
+    Ranks ranks = {.world = world, .mesh = request->mesh};
     status = ranks_open(&ranks, ops, request);
     bench->groups = ranks.groups;
+    bench->world = world;
     if (peak == 0) peak = device_peak(ops, bench);
     BenchResult result;
     if (!status) status = bench_step(ops, bench, &result);
@@ -186,7 +186,7 @@ static Status bench_step_command(int argc, char **argv) {
     TRY(recompute_parse(&request->recompute, recompute));
     TRY(routing_parse(&bench.force, routing));
     World *world;
-    TRY(world_open(&world, NULL));
+    TRY(launch_open_world(&world));
     Status status = bench_on_ranks(&bench, world, device, (int)tensor, (int)zero, model, routing, peak);
     if (status && world->size > 1) world_abort(world, status);
     world_close(world);

@@ -17,14 +17,19 @@ void *layout_grow(void *items, int *count, size_t size) {
     return items;
 }
 
+// Whether ranks hold different parameters, as the mesh cuts them; ZeRO cuts them further.
+static bool cuts_parameters(const Mesh *mesh) {
+    return mesh->tp * mesh->pp * mesh->ep * mesh->etp > 1;
+}
+
 int layout_norm_ranks(const Layout *layout) {
     const Mesh *mesh = &layout->request.mesh;
-    if (!layout->zero && mesh->tp == 1) return 0;
-    return (layout->zero ? (int)mesh_data_ranks(mesh) : 1) * mesh->tp;
+    return layout->zero || cuts_parameters(mesh) ? (int)mesh_ranks(mesh) : 0;
 }
 
 int layout_norm_parts(const Layout *layout) {
-    return layout->request.mesh.tp > 1 ? 2 * layout->param_count : layout->unit_count;
+    if (!layout_norm_ranks(layout)) return 0;
+    return cuts_parameters(&layout->request.mesh) ? 2 * layout->param_count : layout->unit_count;
 }
 
 static void build_constants(Layout *layout) {
@@ -43,7 +48,8 @@ static void build_constants(Layout *layout) {
         [CONST_ROUTER_BIAS] = {DTYPE_F32, sparse, c->experts},
         [CONST_EXPERT_TOTAL] = {DTYPE_I32, sparse, c->experts},
         [CONST_EXPERT_LOAD] = {DTYPE_F32, sparse, MOE_LOAD_STATS},
-        [CONST_NORMS] = {DTYPE_F32, layout_norm_ranks(layout), layout_norm_parts(layout)},
+        [CONST_NORMS] = {DTYPE_F32, 1, layout_norm_parts(layout)},
+        [CONST_RANK_NORMS] = {DTYPE_F32, 1, layout_norm_ranks(layout)},
     };
     int64_t offset = 0;
     for (int i = 0; i < CONST_ID_COUNT; i++) {
@@ -106,13 +112,14 @@ Status layout_build(Layout *layout, const LayoutRequest *request) {
     *layout = (Layout){.request = *request};
     TRY(layout_check_request(request));
     const ModelConfig *config = &request->config;
+    layout->place = mesh_place(&request->mesh, request->rank);
     layout->dtype = request->precision == PRECISION_FP32 ? DTYPE_F32 : DTYPE_BF16;
     layout->tokens = (int64_t)request->micro_batch * request->seq / request->mesh.cp;
     layout->local_tokens = layout->tokens / request->mesh.tp;
     layout->logits_rows = default_logits_rows(request, layout->tokens);
     layout->rows = layout_expert_rows(request);
     layout->zero = mesh_data_ranks(&request->mesh) > 1 && !request->inference ? request->mesh.zero : 0;
-    mesh_stage_layers(&request->mesh, config->layers, request->stage, &layout->first_layer, &layout->layer_count);
+    mesh_stage_layers(&request->mesh, config->layers, layout->place.pp, &layout->first_layer, &layout->layer_count);
     layout_build_params(layout);
     layout_build_states(layout);
     layout_build_activations(layout);

@@ -35,12 +35,12 @@ typedef enum Recompute {
 typedef struct LayoutRequest {
     ModelConfig config;
     Mesh mesh;
-    int stage;                               // pipeline stage of this rank
-    int dp_rank, tp_rank, ep_rank, etp_rank; // and its places along these axes (dp: of dp * cp)
-    int virtual_stages;                      // chunks of layers on a rank, of the interleaved schedule; 0: 1
-    int micro_batches; // of a step, which bound what a pipeline has in flight; 0: as many as it can
-    int islands;       // that an outer optimizer brings together, each with a mesh of its own; 0: there is none
-    int island;        // of this rank
+    DType reduce;       // of gradients on the wire between data-parallel ranks: DTYPE_F32 or DTYPE_BF16
+    int rank;           // of the mesh
+    int virtual_stages; // chunks of layers on a rank, of the interleaved schedule; 0: 1
+    int micro_batches;  // of a step, which bound what a pipeline has in flight; 0: as many as it can
+    int islands;        // that an outer optimizer brings together, each with a mesh of its own; 0: there is none
+    int island;         // of this rank
     Precision precision;
     Recompute recompute;
     int micro_batch, seq;
@@ -66,7 +66,8 @@ typedef enum LayoutKind {
     LAYOUT_MOMENTS, // first all m, then all v
     LAYOUT_ACTIVATIONS,
     LAYOUT_TEMPORARIES,
-    LAYOUT_GATHERED,  // ZeRO 2 and 3: what is whole only for a while, gradients first
+    LAYOUT_GATHERED,  // ZeRO 2 and 3: what is whole only for a while, gradients first; behind it, gradients as bf16
+                      // while they are reduced
     LAYOUT_CONSTANTS, // inputs, rotary tables, scalars
     LAYOUT_WORKSPACE, // scratch of ops and libraries
     LAYOUT_OUTER,     // of an outer optimizer, in host memory: anchor, momentum (of this rank's pieces), and two slots
@@ -161,7 +162,7 @@ typedef enum ActId {
     ACT_FINAL_RSTD, // [T] float
     ACT_LOSSES,     // [T] float
     ACT_COUNTS,     // [sparse layers, experts] int32: of the tokens that this rank routed
-    ACT_ALL_COUNTS, // the same of all tokens, where tensor-parallel ranks share them out
+    ACT_ALL_COUNTS, // the same of the whole micro-batch, where ranks share its tokens out
     ACT_PROB_SUM,   // [sparse layers, experts] float
     ACT_DPROB,      // [sparse layers, experts] float
     // temporary
@@ -224,7 +225,8 @@ typedef enum ConstId {
     CONST_ROUTER_BIAS,  // [sparse layers, experts] float
     CONST_EXPERT_TOTAL, // [sparse layers, experts] int32: tokens of each expert in the step so far
     CONST_EXPERT_LOAD,  // [sparse layers, MOE_LOAD_STATS] float
-    CONST_NORMS,        // [data-parallel ranks, units] float: norms of the pieces of gradients; only under ZeRO
+    CONST_NORMS,        // [1, parts] float: norms of the gradients that this rank counts; only where ranks share them
+    CONST_RANK_NORMS,   // [1, ranks] float: the norm of those, of every rank
     CONST_ID_COUNT,
 } ConstId;
 
@@ -236,6 +238,7 @@ typedef struct LayoutConst {
 
 typedef struct Layout {
     LayoutRequest request;
+    MeshPlace place; // of this rank
     // local sizes
     int64_t tokens, rows, logits_rows; // of a micro-batch; expert rows; rows of an LM-head chunk
     int64_t local_tokens; // this rank's share of the tokens where tensor-parallel ranks split them: norms, residual,
@@ -249,6 +252,7 @@ typedef struct Layout {
     int unit_count;
     int zero;            // the request's stage, 0 where there is nobody to share with
     int64_t shard_count; // elements of all pieces of this rank
+    int64_t wire_offset; // bytes: where LAYOUT_GATHERED has gradients that travel as bf16; -1: none do
     int64_t layer_elements, edge_elements,
         vector_elements;    // of the largest layer's units, of embedding or head, of vectors
     int64_t piece_elements; // of the largest piece
@@ -283,8 +287,8 @@ bool layout_slice_owner(const Layout *layout, const LayoutParam *param, int inde
 void layout_owned(const Layout *layout, const LayoutParam *param, int64_t *first, int64_t *count);
 
 // The gradient norm of several ranks is put together from norms of parts, each of which one rank counts: so many ranks
-// (0: there is nothing to put together), and so many parts on each. Without tensor parallelism a part is a unit, with
-// it there are two to a parameter, because of KV heads that several ranks hold.
+// (0: there is nothing to put together, each has all gradients), and so many parts on this one. Where ZeRO alone cuts
+// the model a part is a unit, else there are two to a parameter, because of KV heads that several ranks hold.
 int layout_norm_ranks(const Layout *layout);
 int layout_norm_parts(const Layout *layout);
 

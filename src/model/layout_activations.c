@@ -258,7 +258,7 @@ static int64_t place_kept(Layout *layout) {
     const LayoutRequest *request = &layout->request;
     int pp = request->mesh.pp, chunks = request->virtual_stages > 1 ? request->virtual_stages : 1;
     int micro_batches = request->micro_batches > 0 ? request->micro_batches : pp * chunks;
-    int64_t in_flight = pipeline_in_flight(pipeline_schedule_of(chunks), pp, chunks, request->stage, micro_batches);
+    int64_t in_flight = pipeline_in_flight(pipeline_schedule_of(chunks), pp, chunks, layout->place.pp, micro_batches);
     int64_t end = 0, layers = 0;
     for (int i = 0; i < layout->activation_count; i++) {
         LayoutActivation *act = &layout->activations[i];
@@ -283,7 +283,8 @@ void layout_build_activations(Layout *layout) {
     keep_tensor(layout, ACT_LOSSES, -1, DTYPE_F32, layout->tokens, 1);
     if (sparse) {
         keep_tensor(layout, ACT_COUNTS, -1, DTYPE_I32, sparse, c->experts);
-        if (layout->request.mesh.tp > 1) keep_tensor(layout, ACT_ALL_COUNTS, -1, DTYPE_I32, sparse, c->experts);
+        if (layout->request.mesh.tp * layout->request.mesh.cp > 1)
+            keep_tensor(layout, ACT_ALL_COUNTS, -1, DTYPE_I32, sparse, c->experts);
         keep_tensor(layout, ACT_PROB_SUM, -1, DTYPE_F32, sparse, c->experts);
         keep_tensor(layout, ACT_DPROB, -1, DTYPE_F32, sparse, c->experts);
     }

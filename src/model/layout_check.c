@@ -55,9 +55,6 @@ Status layout_check_request(const LayoutRequest *request) {
     }
     if (mesh->pp > config->layers)
         return status_usage("%d layers cannot fill %d pipeline stages", config->layers, mesh->pp);
-    if (request->stage < 0 || request->stage >= mesh->pp)
-        return status_usage("pipeline stage %d of %d does not exist", request->stage, mesh->pp);
-    assert(request->tp_rank >= 0 && request->tp_rank < mesh->tp && request->ep_rank >= 0 &&
-           request->ep_rank < mesh->ep && request->etp_rank >= 0 && request->etp_rank < mesh->etp);
+    assert(request->rank >= 0 && request->rank < mesh_ranks(mesh));
     return NULL;
 }

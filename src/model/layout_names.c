@@ -123,7 +123,8 @@ const char *layout_const_name(ConstId id) {
         [CONST_ROUTER_BIAS] = "router bias",
         [CONST_EXPERT_TOTAL] = "expert counts of the step",
         [CONST_EXPERT_LOAD] = "expert load",
-        [CONST_NORMS] = "norms of pieces",
+        [CONST_RANK_NORMS] = "norms of ranks",
+        [CONST_NORMS] = "norms of parts",
     };
     return names[id];
 }

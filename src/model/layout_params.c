@@ -75,10 +75,7 @@ static LayoutUnit *add_unit(Layout *layout, const LayoutParam *param) {
                          .vectors = !param->decay,
                          .offset = layout->element_count,
                          .ranks = (int)(param->expert ? mesh_expert_data_ranks(mesh) : mesh_data_ranks(mesh)),
-                         .rank = layout->request.dp_rank};
-    int ep_rank, etp_rank;
-    if (param->expert)
-        mesh_expert_place(mesh, layout->request.dp_rank, layout->request.tp_rank, &ep_rank, &etp_rank, &unit->rank);
+                         .rank = param->expert ? layout->place.copy : layout->place.data};
     return unit;
 }
 
@@ -143,7 +140,7 @@ void layout_owned(const Layout *layout, const LayoutParam *param, int64_t *first
 void layout_build_params(Layout *layout) {
     const LayoutRequest *request = &layout->request;
     const ModelConfig *c = &request->config;
-    bool first_stage = request->stage == 0, last_stage = request->stage == request->mesh.pp - 1;
+    bool first_stage = layout->place.pp == 0, last_stage = layout->place.pp == request->mesh.pp - 1;
     int64_t vocab = layout_vocab_rows(request);
     int end = layout->first_layer + layout->layer_count;
     if (first_stage || (c->tied && last_stage))
@@ -162,11 +159,18 @@ void layout_build_params(Layout *layout) {
     place_params(layout);
 }
 
+static bool has_shared_unit(const Layout *layout) {
+    for (int i = 0; i < layout->unit_count; i++)
+        if (layout->units[i].ranks > 1) return true;
+    return false;
+}
+
 void layout_build_states(Layout *layout) {
     const LayoutRequest *request = &layout->request;
     int zero = layout->zero;
     int64_t whole = layout->element_count, shard = layout->shard_count, size = (int64_t)dtype_size(layout->dtype);
     int64_t vectors = layout->vector_elements, edge = layout->edge_elements, layer = layout->layer_elements;
+    layout->wire_offset = -1;
     if (request->inference) {
         layout->bytes[LAYOUT_WEIGHTS] = whole * size;
         return;
@@ -183,4 +187,7 @@ void layout_build_states(Layout *layout) {
     int64_t gathered = 2 * layer + edge + vectors;
     if (zero >= 2) layout->bytes[LAYOUT_GATHERED] += align_up(gathered * 4, LAYOUT_ALIGN);
     if (zero >= 3) layout->bytes[LAYOUT_GATHERED] += align_up(gathered * size, LAYOUT_ALIGN);
+    if (request->reduce != DTYPE_BF16 || !has_shared_unit(layout)) return;
+    layout->wire_offset = layout->bytes[LAYOUT_GATHERED];
+    layout->bytes[LAYOUT_GATHERED] += align_up(gathered * 2, LAYOUT_ALIGN);
 }

@@ -321,14 +321,15 @@ void model_step_begin(Model *model, int64_t valid, int micro_batches) {
     const ModelConfig *config = &model->layout.request.config;
     float scalars[MODEL_SCALARS] = {0};
     int sparse = model_sparse_layers(config);
-    int all = micro_batches * (model->ranks.dp ? model->ranks.dp->size : 1); // micro-batches of all ranks
+    const Mesh *mesh = &model->layout.request.mesh;
+    int all = micro_batches * mesh->dp; // of all ranks
+    double micro_batch_tokens = (double)model->layout.tokens * mesh->cp;
     scalars[SCALAR_CE_SCALE] = valid > 0 ? (float)(1.0 / (double)valid) : 0.0f;
     scalars[SCALAR_AUX_SCALE] = config->aux_coef / (float)all;
-    if (sparse)
-        scalars[SCALAR_Z_COEF] = (float)((double)model->z_loss_coef / ((double)model->layout.tokens * sparse * all));
+    if (sparse) scalars[SCALAR_Z_COEF] = (float)((double)model->z_loss_coef / (micro_batch_tokens * sparse * all));
     model->step_valid = valid;
     model->step_micro_batches = micro_batches;
-    model->aux_micro_batches = all;
+    model->aux_micro_batches = all * mesh->cp; // each of cp ranks has all of it
     model->accumulate = false;
     model->micro_batches_run = 0;
     model->ops->upload(model->ops, model_const(model, CONST_SCALARS).data, scalars, sizeof scalars);
@@ -539,6 +540,13 @@ Tensor model_unit(const Model *model, LayoutKind kind, const LayoutUnit *unit) {
     char *region = (char *)model->memory[LAYOUT_GATHERED] + (weights ? (elements * 4 + 255) / 256 * 256 : 0);
     return tensor_make(region + (size_t)gathered_at(layout, unit) * dtype_size(dtype), dtype, 1, unit->count,
                        layout_kind_name(kind));
+}
+
+Tensor model_wire(const Model *model, const LayoutUnit *unit) {
+    const Layout *layout = &model->layout;
+    if (layout->wire_offset < 0 || unit->ranks == 1) return TENSOR_NONE;
+    bf16 *region = (bf16 *)((char *)model->memory[LAYOUT_GATHERED] + layout->wire_offset);
+    return tensor_make(region + gathered_at(layout, unit), DTYPE_BF16, 1, unit->count, "wire");
 }
 
 Tensor model_piece(const Model *model, LayoutKind kind, const LayoutUnit *unit, bool second) {

@@ -15,11 +15,16 @@
 
 // The groups of ranks that a model is part of; not owned. On one rank there are none.
 typedef struct ModelRanks {
-    Comm *dp;        // ranks that train on other data: dp * cp; NULL: one
-    Comm *expert_dp; // ranks that hold the same experts, in the order of LayoutUnit.rank; NULL: one
-    Comm *tp;        // ranks that share every layer; NULL: one
-    Comm *kv;        // of those, the ones that hold the same KV heads; NULL: none does
-    Comm *norms;     // ranks whose parts make the gradient norm (layout_norm_ranks); NULL: none
+    Comm *dp;          // ranks that have the same weights and train on other tokens: dp * cp; NULL: one
+    Comm *cp;          // of those, the ones that share a sequence; NULL: one
+    Comm *tp;          // ranks that share every layer; NULL: one
+    Comm *micro_batch; // ranks that share the tokens of a micro-batch: cp * tp; NULL: one
+    Comm *kv;          // of tp, the ones that hold the same KV heads; NULL: none does
+    Comm *pp;          // the same place on the other pipeline stages; NULL: one stage
+    Comm *ep, *etp;    // ranks that have other experts, and other shares of the same; NULL: one
+    Comm *expert_dp;   // ranks that hold the same experts, in the order of LayoutUnit.rank; NULL: one
+    Comm *stage;       // ranks that hold the same layers of a model with experts; NULL: one
+    Comm *all;         // every rank; NULL: one
 } ModelRanks;
 
 enum { SEAM_SLOTS = 4 }; // two for layers, one for embedding or head, one for the vectors
@@ -137,6 +142,8 @@ Tensor model_gradients(const Model *model);         // all of them: [1, elements
 Tensor model_unit(const Model *model, LayoutKind kind, const LayoutUnit *unit);
 // This rank's piece of it: of LAYOUT_WEIGHTS, LAYOUT_GRADIENTS, LAYOUT_MASTER, or of LAYOUT_MOMENTS m (second: v).
 Tensor model_piece(const Model *model, LayoutKind kind, const LayoutUnit *unit, bool second);
+// Where a unit's gradients stand as bf16 while they are reduced; TENSOR_NONE: they travel as they are.
+Tensor model_wire(const Model *model, const LayoutUnit *unit);
 int model_slot(const LayoutUnit *unit); // of the gathered block
 // Lends attention the larger workspace that is free in its backward phase, where there is one, and takes it back.
 void model_lend_scratch(Model *model, bool lend);

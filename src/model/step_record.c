@@ -77,8 +77,8 @@ static void record_layers(Recorder *recorder, void (*layer_pass)(Model *, int)) 
 
 static void record_step(Recorder *recorder) {
     Model *model = &recorder->model;
-    const LayoutRequest *request = &model->layout.request;
-    bool first_stage = request->stage == 0, last_stage = request->stage == request->mesh.pp - 1;
+    int stage = model->layout.place.pp;
+    bool first_stage = stage == 0, last_stage = stage == model->layout.request.mesh.pp - 1;
     begin_group(recorder, 1);
     transformer_zero_added_gradients(model);
     if (first_stage) transformer_embed(model);

@@ -352,10 +352,10 @@ void transformer_balance(Model *model) {
     model->pass = STEP_FORWARD;
     Tensor counts = model_act(model, ACT_COUNTS, -1);
     if (!tensor_present(counts)) return;
-    counts = seam_balance_sums(model, counts, model_act(model, ACT_PROB_SUM, -1));
+    Tensor all_counts = seam_balance_sums(model, counts, model_act(model, ACT_PROB_SUM, -1));
     ops->moe_balance(ops, model_scalar(model, SCALAR_AUX_SUM), model_act(model, ACT_DPROB, -1),
-                     model_scalar(model, SCALAR_AUX_SCALE), counts, model_act(model, ACT_PROB_SUM, -1), model->balance,
-                     model->tokens);
+                     model_scalar(model, SCALAR_AUX_SCALE), all_counts, model_act(model, ACT_PROB_SUM, -1),
+                     model->balance, model->tokens * model->layout.request.mesh.cp);
     ops->moe_add_counts(ops, model_const(model, CONST_EXPERT_TOTAL), counts, model->accumulate);
 }
 

@@ -372,6 +372,11 @@ const char *op_check(const OpRecord *r) {
         return is_storage(t[0].dtype) && flat(t[0], t[0].dtype) && packed(t[1], t[0].dtype, t[0].rows, t[0].cols)
                    ? NULL
                    : "in like out";
+    case OP_CAST:
+        return is_storage(t[0].dtype) && is_storage(t[1].dtype) && flat(t[0], t[0].dtype) &&
+                       packed(t[1], t[1].dtype, t[0].rows, t[0].cols)
+                   ? NULL
+                   : "in of out's shape";
     case OP_SUM_F32:
     case OP_NORM_F32: return one(t[0], DTYPE_F32) && flat(t[1], DTYPE_F32) ? NULL : "one(out) && flat(in)";
     case OP_LINEAR_FORWARD: return check_linear_forward(t);

@@ -87,6 +87,7 @@ OpCost op_cost(const OpRecord *r, double expert_rows, double added) {
         return (OpCost){.bytes = bytes_of(t[1]) + used * (double)t[0].cols * width}; // a token's row is read once
     case OP_MOE_SUM: return (OpCost){.bytes = used * (double)t[0].cols * width + bytes_of(t[0]) + bytes_of(t[2])};
     case OP_ADD: return (OpCost){.bytes = 3 * bytes_of(t[0])};
+    case OP_CAST: return (OpCost){.bytes = bytes_of(t[0]) + bytes_of(t[1])};
     case OP_SUM_F32:
     case OP_NORM_F32: return (OpCost){.bytes = bytes_of(t[1])};
     case OP_ZERO: return (OpCost){.bytes = bytes_of(t[0])};

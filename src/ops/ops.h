@@ -148,6 +148,7 @@ const char *op_category_name(OpCategory category); // "gemm", as bench and metri
 #define OPS_TENSOR_LIST(X)                                                              \
     X(ZERO, zero, CATEGORY_COPY)                                                        \
     X(ADD, add, CATEGORY_ELEMENTWISE)                                                   \
+    X(CAST, cast, CATEGORY_ELEMENTWISE)                                                 \
     X(SUM_F32, sum_f32, CATEGORY_ELEMENTWISE)                                           \
     X(LINEAR_FORWARD, linear_forward, CATEGORY_GEMM)                                    \
     X(LINEAR_BACKWARD_INPUT, linear_backward_input, CATEGORY_GEMM)                      \
@@ -212,6 +213,7 @@ struct Ops {
     void *state;        // the implementation's own
     int row_align;      // expert rows start at multiples of this (see MoeRouting)
 
+    struct TuneFile *tune;  // what it has measured to choose its kernels by (ops/tune.h); NULL: it has no choice
     OpsObserver *observers; // who is told of every call (ops/record.h); NULL: nobody
     const Ops *observed;    // then: the functions behind, NULL where there are none
 
@@ -237,6 +239,8 @@ struct Ops {
     void (*graph_launch)(Ops *ops, void *graph);
     void (*graph_free)(Ops *ops, void *graph);
 
+    void (*forget_choices)(Ops *ops); // of kernels: the next call of an op asks `tune` again. NULL where tune is
+
     // -- time: marks are points in the order of work; slot 0..63. --
     void (*mark)(Ops *ops, int slot);
     double (*mark_elapsed)(Ops *ops, int from, int to); // milliseconds; waits
@@ -245,7 +249,8 @@ struct Ops {
     void (*profile_stop)(Ops *ops, double milliseconds[OP_COUNT]);
 
     // -- sums --
-    void (*add)(Ops *ops, Tensor out, Tensor in); // out += in, elementwise; float or bf16, summed in float
+    void (*add)(Ops *ops, Tensor out, Tensor in);  // out += in, elementwise; float or bf16, summed in float
+    void (*cast)(Ops *ops, Tensor out, Tensor in); // between float and bf16, to nearest even
     void (*sum_f32)(Ops *ops, Tensor out, Tensor in, bool accumulate); // out [1, 1] (+)= sum of in
 
     // -- linear: out = in . weight^T + add. add (may be absent) is the residual that the product joins: [rows, out],

@@ -29,6 +29,10 @@ static void record_add(Ops *ops, Tensor out, Tensor in) {
     TELL(ops, OP_ADD, {out, in});
 }
 
+static void record_cast(Ops *ops, Tensor out, Tensor in) {
+    TELL(ops, OP_CAST, {out, in});
+}
+
 static void record_sum_f32(Ops *ops, Tensor out, Tensor in, bool accumulate) {
     TELL(ops, OP_SUM_F32, {out, in}, accumulate);
 }
@@ -213,6 +217,7 @@ void op_run(const Ops *table, Ops *ops, const OpRecord *r) {
     switch (r->op) {
     case OP_ZERO: table->zero(ops, t[0]); return;
     case OP_ADD: table->add(ops, t[0], t[1]); return;
+    case OP_CAST: table->cast(ops, t[0], t[1]); return;
     case OP_SUM_F32: table->sum_f32(ops, t[0], t[1], r->flag); return;
     case OP_LINEAR_FORWARD: table->linear_forward(ops, t[0], t[1], t[2], t[3]); return;
     case OP_LINEAR_BACKWARD_INPUT: table->linear_backward_input(ops, t[0], t[1], t[2]); return;

@@ -59,7 +59,7 @@ int64_t plan_in_flight(const PlanRun *run, int stage) {
 
 static LayoutRequest stage_request(const PlanRun *run, int stage) {
     LayoutRequest request = run->layout;
-    request.stage = stage;
+    request.rank = stage * mesh_stage_ranks(&request.mesh);
     request.virtual_stages = run->virtual_stages;
     request.micro_batches = run->grad_accum;
     return request;
@@ -121,7 +121,7 @@ PlanMemory plan_memory(const PlanMachine *machine, const PlanRun *run, const Lay
     for (int i = 1; i < count; i++)
         if (layouts[i].total_bytes > layouts[most].total_bytes) most = i;
     PlanMemory memory = {.exact = true,
-                         .stage = layouts[most].request.stage,
+                         .stage = layouts[most].place.pp,
                          .total = (double)layouts[most].total_bytes,
                          .fraction = (double)layouts[most].total_bytes / machine->gpu.memory};
     memcpy(memory.bytes, layouts[most].bytes, sizeof memory.bytes);

@@ -101,11 +101,12 @@ static void every_stage_of_a_mesh_can_be_recorded(void **state) {
             LayoutRequest request = small_request((SmallModel)which);
             request.mesh = meshes[i];
             if (!request.config.experts && request.mesh.ep * request.mesh.etp > 1) continue;
-            for (request.stage = 0; request.stage < request.mesh.pp; request.stage++) {
+            for (int stage = 0; stage < request.mesh.pp; stage++) {
+                request.rank = stage * mesh_stage_ranks(&request.mesh);
                 Layout layout;
                 assert_ok(layout_build(&layout, &request));
                 Seen seen = sum_record(&layout);
-                bool first = request.stage == 0, last = request.stage == request.mesh.pp - 1;
+                bool first = stage == 0, last = stage == request.mesh.pp - 1;
                 assert_true(seen.times[OP_EMBEDDING_FORWARD] == first && seen.times[OP_EMBEDDING_BACKWARD] == first);
                 assert_true((seen.times[OP_CROSS_ENTROPY] + seen.times[OP_CROSS_ENTROPY_APPLY] > 0) == last);
                 assert_true(seen.times[OP_ATTENTION_BACKWARD] == layout.layer_count);

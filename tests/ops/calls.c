@@ -27,6 +27,12 @@ void call_add(Ops *ops, void **p, const CallSizes *s) { // out in
     ops->add(ops, tensor_make(p[0], s->dtype, 1, s->count, "out"), tensor_make(p[1], s->dtype, 1, s->count, "in"));
 }
 
+// out in; `flag`: to bf16, else from it
+void call_cast(Ops *ops, void **p, const CallSizes *s) {
+    DType from = s->flag ? DTYPE_F32 : DTYPE_BF16, to = s->flag ? DTYPE_BF16 : DTYPE_F32;
+    ops->cast(ops, tensor_make(p[0], to, 1, s->count, "out"), tensor_make(p[1], from, 1, s->count, "in"));
+}
+
 void call_sum_f32(Ops *ops, void **p, const CallSizes *s) {
     ops->sum_f32(ops, floats(p[0], 1, 1, "out"), floats(p[1], 1, s->count, "in"), s->flag);
 }

@@ -25,6 +25,15 @@ void sweep_add(Compare *run) {
     }
 }
 
+void sweep_cast(Compare *run) {
+    EACH(narrow, 0, 1) EACH_SIZE(n, 1, 257, 100003) {
+        Case c = {.sizes = {.count = n, .flag = narrow}};
+        add_out(run, &c, narrow ? DTYPE_BF16 : DTYPE_F32, n, 0);
+        add_in(run, &c, narrow ? DTYPE_F32 : DTYPE_BF16, n);
+        check(run, &c, call_cast, "to %s n %d", dtype_name(narrow ? DTYPE_BF16 : DTYPE_F32), n);
+    }
+}
+
 void sweep_sum_f32(Compare *run) {
     EACH(n, 1, 5, 4097, 1000003) EACH(accumulate, 0, 1) {
         Case c = {.sizes = {.count = n, .flag = accumulate}};

@@ -120,8 +120,27 @@ static void cpu_add(Ops *ops, Tensor out, Tensor in) {
     threads_for(tensor_count(out), 1 << 16, add_task, &(Add){out.data, in.data, out.dtype});
 }
 
+static void cast_task(void *context, int64_t begin, int64_t end, int worker) {
+    (void)worker;
+    const Tensor *out = context, *in = out + 1;
+    void *to = cpu_at_mut(out->data, begin, out->dtype);
+    const void *from = cpu_at(in->data, begin, in->dtype);
+    if (out->dtype == in->dtype)
+        memcpy(to, from, (size_t)(end - begin) * dtype_size(in->dtype));
+    else if (out->dtype == DTYPE_BF16)
+        cpu_from_floats(to, DTYPE_BF16, from, end - begin);
+    else
+        cpu_to_floats(to, from, DTYPE_BF16, end - begin);
+}
+
+static void cpu_cast(Ops *ops, Tensor out, Tensor in) {
+    CPU_TIMED(ops, OP_CAST);
+    threads_for(tensor_count(out), 1 << 16, cast_task, (Tensor[]){out, in});
+}
+
 void cpu_install_elements(Ops *ops) {
     ops->add = cpu_add;
+    ops->cast = cpu_cast;
     ops->sum_f32 = cpu_sum_f32;
     ops->norm_f32 = cpu_norm_f32;
 }
