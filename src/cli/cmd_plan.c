@@ -9,6 +9,7 @@
 #include "cli/range.h"
 #include "plan/calc.h"
 #include "train/prediction.h"
+#include "train/ranks.h"
 #include "train/schedule.h"
 #include "train/setup.h"
 #include "watch/plan_text.h"
@@ -261,6 +262,8 @@ static Status simulate_plan(Document *document, const PlanReport *report, const 
     }
     int layers = report->run.layout.config.layers / mesh->pp;
     const StepAxis *data = &step->axis[STEP_DATA_PARALLEL], *pipe = &step->axis[STEP_PIPELINE];
+    // From ZeRO 2 on there is as much behind every micro-batch; what is simulated is the last one's.
+    double behind = data->seconds / (mesh->zero >= 2 ? report->run.grad_accum : 1);
     SimulateRequest request = {.schedule = schedule,
                                .stages = mesh->pp,
                                .micro_batches = report->run.grad_accum,
@@ -269,7 +272,7 @@ static Status simulate_plan(Document *document, const PlanReport *report, const 
                                .backward = backward,
                                .send = pipe->seconds / (2.0 * report->run.grad_accum * report->run.virtual_stages),
                                .buckets = data->seconds > 0 ? layers : 0,
-                               .bucket_seconds = data->seconds / (layers > 0 ? layers : 1),
+                               .bucket_seconds = behind / (layers > 0 ? layers : 1),
                                .optimizer = step->part[STEP_OPTIMIZER]};
     SimulateResult result;
     Status status = simulate_run(&result, &request);
@@ -345,6 +348,39 @@ static Status parse_seqs(SearchSpace *space, const PlanRun *run, const char *tex
     return NULL;
 }
 
+// The trainer says which meshes it takes.
+static void mark_what_runs(SearchResult *result, const Config *config) {
+    for (int i = 0; i < result->found_count; i++) {
+        SearchCandidate *c = &result->found[i];
+        Config asked = *config; // shares the strings
+        Mesh mesh;
+        asked.parallelism.data = c->mesh.dp;
+        asked.parallelism.tensor = c->mesh.tp;
+        asked.parallelism.pipeline = c->mesh.pp;
+        asked.parallelism.context = c->mesh.cp;
+        asked.parallelism.expert = c->mesh.ep;
+        asked.parallelism.expert_tensor = c->mesh.etp;
+        asked.parallelism.zero = c->mesh.zero;
+        Status refused = ranks_mesh(&asked, (int)mesh_ranks(&c->mesh), &mesh);
+        c->runs = !refused;
+        status_free(refused);
+    }
+}
+
+static const char *build_lacks(const PlanMachine *machine) {
+#ifdef HEARTH_HAVE_CUDA
+    bool cuda = true;
+#else
+    bool cuda = machine->gpu.cpu;
+#endif
+#ifdef HEARTH_HAVE_MPI
+    bool mpi = true;
+#else
+    bool mpi = machine->gpus == 1;
+#endif
+    return cuda ? (mpi ? NULL : "MPI") : mpi ? "CUDA" : "CUDA and MPI";
+}
+
 static Status plan_search(const char *name, const PlanMachine *machine, const PlanRun *run, const PlanArgs *args,
                           const Config *config) {
     PlanReport report = {.machine = *machine, .run = *run};
@@ -355,7 +391,9 @@ static Status plan_search(const char *name, const PlanMachine *machine, const Pl
     TRY(parse_seqs(&space, run, args->seqs));
     double start = clock_seconds();
     TRY(search_run(&result, machine, run, &space));
-    Document *document = search_document(&report, &result, space.memory_limit, clock_seconds() - start);
+    mark_what_runs(&result, config);
+    Document *document =
+        search_document(&report, &result, space.memory_limit, clock_seconds() - start, build_lacks(machine));
     Status status = show_plan(document, search_json(&result), args);
     search_free(&result);
     return status;

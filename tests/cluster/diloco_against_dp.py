@@ -1,6 +1,6 @@
 """DiLoCo against data parallelism on two hosts with a slow link between them: tokens/s by the link's rate, and the validation
-loss over tokens and over time. usage: diloco_against_dp.py HEARTH RESULT.json [SVG]; with a RESULT.json that is there only the
-figure is drawn. The model is that of configs/demo.toml."""
+loss over tokens and over time. usage: diloco_against_dp.py HEARTH|draw RESULT.json [SVG]; runs that RESULT.json has are not made
+again. The model is that of configs/demo.toml."""
 
 import json
 import math
@@ -12,10 +12,15 @@ from hosts import Cluster, enter_own_namespaces
 from jobs import ROOT, Mesh
 
 RATE = 20  # Mbit/s of the long runs
-RATES = (5, 20, 100)  # of the short ones
+RATES = (20, 100, 500)  # of the short ones
 STEPS, SHORT = 126, 14
 EVAL = 21  # also a multiple of the rounds below, so that islands have just met
 WAYS = {"dp 2": 0, "islands, every 7": 7, "islands, every 21": 21}
+
+
+class Patient(Cluster):
+    def wait(self, job, seconds=7200):
+        return super().wait(job, seconds)
 
 
 class Way(Mesh):
@@ -37,15 +42,15 @@ def train(cluster, name, every, steps, rate, more):
     return run, sum(host.sent_bytes() for host in cluster.hosts) - before
 
 
-def long_run(cluster, way, every):
-    run, sent = train(cluster, "long", every, STEPS, RATE, {"eval.every": EVAL, "eval.at_start": True})
+def long_run(cluster, way, every, rate):
+    run, sent = train(cluster, "long", every, STEPS, rate, {"eval.every": EVAL, "eval.at_start": True})
     points, seconds = [], 0.0
     for line in run.lines():
         if "val_loss" in line:
             points.append({"tokens": line["tokens"], "seconds": seconds, "val_loss": line["val_loss"]})
         else:
             seconds += line["seconds"]
-    found = {"way": way, "every": every, "sent_bytes": sent, "tokens": run.steps()[-1]["tokens"], "seconds": seconds, "points": points}
+    found = {"way": way, "rate": rate, "every": every, "sent_bytes": sent, "tokens": run.steps()[-1]["tokens"], "seconds": seconds, "points": points}
     print(json.dumps({key: value for key, value in found.items() if key != "points"}), points[-1], flush=True)
     return found
 
@@ -60,16 +65,20 @@ def short_run(cluster, way, every, rate):
 
 
 def measure(program, path):
-    cluster = Cluster(program, os.environ.get("MPIRUN", "mpirun"))
+    cluster = Patient(program, os.environ.get("MPIRUN", "mpirun"))
     words = [cluster.program, "data", "synth", cluster.path("data"), "--stories", "8000", "--val-stories", "100"]
     subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
     result = {"rate": RATE, "long": [], "short": []}
-    for way, every in WAYS.items():
-        result["short"] += [short_run(cluster, way, every, rate) for rate in RATES]
-    for way, every in WAYS.items():
-        result["long"].append(long_run(cluster, way, every))
-    with open(path, "w") as file:
-        json.dump(result, file, indent=1)
+    if os.path.exists(path):  # what is there already is not measured again
+        with open(path) as file:
+            result = json.load(file)
+    wanted = [("short", short_run, way, rate) for way in WAYS for rate in RATES] + [("long", long_run, way, RATE) for way in WAYS]
+    for kind, measure_one, way, rate in wanted:
+        if any(run["way"] == way and run["rate"] == rate for run in result[kind]):
+            continue
+        result[kind].append(measure_one(cluster, way, WAYS[way], rate))
+        with open(path, "w") as file:
+            json.dump(result, file, indent=1)
     cluster.close()
 
 
@@ -150,7 +159,7 @@ def draw(result, path):
 if __name__ == "__main__":
     if len(sys.argv) not in (3, 4):
         sys.exit(__doc__)
-    if not os.path.exists(sys.argv[2]):
+    if sys.argv[1] != "draw":
         enter_own_namespaces()
         measure(sys.argv[1], sys.argv[2])
     with open(sys.argv[2]) as source:
