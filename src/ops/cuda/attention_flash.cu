@@ -106,14 +106,20 @@ template <int MT, int COUNT>
 static __device__ __forceinline__ void scores_mask(const FlashArgs &args, float (&s)[MT][COUNT][4], int row, int key,
                                                    const int (&first)[MT][2]) {
     const int lane = threadIdx.x & 31;
+    int last[MT][2];
+#pragma unroll
+    for (int t = 0; t < MT; t++)
+#pragma unroll
+        for (int half = 0; half < 2; half++)
+            last[t][half] = last_key(args, row + t * 16 + lane / 4 + half * 8);
 #pragma unroll
     for (int t = 0; t < MT; t++)
 #pragma unroll
         for (int j = 0; j < COUNT; j++)
 #pragma unroll
             for (int e = 0; e < 4; e++) {
-                int query = row + t * 16 + lane / 4 + (e / 2) * 8, other = key + j * 8 + (lane & 3) * 2 + (e & 1);
-                if (other > last_key(args, query) || other < first[t][e / 2]) s[t][j][e] = -CUDART_INF_F;
+                int other = key + j * 8 + (lane & 3) * 2 + (e & 1);
+                if (other > last[t][e / 2] || other < first[t][e / 2]) s[t][j][e] = -CUDART_INF_F;
             }
 }
 
@@ -527,13 +533,14 @@ static __global__ void __launch_bounds__(WARPS * 32, BLOCKS)
                 }
             }
             if (m0 + args.ahead < n0 + row0 + 15 || doc_start) {
+                const KeyPair keys = key_pair(args, n0 + row0 + lane / 4);
 #pragma unroll
                 for (int j = 0; j < BM / 8; j++)
 #pragma unroll
                     for (int e = 0; e < 4; e++) {
-                        int key = n0 + row0 + lane / 4 + (e / 2) * 8, query = m0 + j * 8 + (lane & 3) * 2 + (e & 1);
-                        if (key > query + args.ahead ||
-                            (doc_start && query < args.seq && key < doc_start[query] - args.first_key))
+                        int query = m0 + j * 8 + (lane & 3) * 2 + (e & 1);
+                        if (keys.first_query[e / 2] > query ||
+                            (doc_start && query < args.seq && keys.position[e / 2] < doc_start[query]))
                             s[j][e] = -CUDART_INF_F;
                     }
             }

@@ -45,6 +45,15 @@ static __device__ __forceinline__ int last_key(const FlashArgs &args, int query)
     return min(query + args.ahead, args.seq - 1);
 }
 
+// Two keys, 8 apart: the first query that sees each, and where it stands as doc_start counts.
+struct KeyPair {
+    int first_query[2], position[2];
+};
+
+static __device__ __forceinline__ KeyPair key_pair(const FlashArgs &args, int key) {
+    return {{key - args.ahead, key + 8 - args.ahead}, {key + args.first_key, key + 8 + args.first_key}};
+}
+
 // The end of the blocks of `columns` keys that queries [m0, m0 + rows) see, and the first of them. There is at least
 // one: it is masked where the documents of all these queries begin behind the keys.
 static __device__ __forceinline__ int key_blocks_end(const FlashArgs &args, int m0, int rows, int columns) {

@@ -184,10 +184,11 @@ static __global__ void __launch_bounds__(GROUPS * 128, BLOCKS) hopper_q_kernel(c
         wgmma_wait<1>();
         wgmma_hold(s);
         if (n0 + BN - 1 > last_key(args, m0 + group0) || doc_start) {
+            const int row = m0 + row0 + lane / 4, last[2] = {last_key(args, row), last_key(args, row + 8)};
 #pragma unroll
             for (int i = 0; i < 32; i++) {
                 const int half = (i / 2) & 1, key = n0 + i / 4 * 8 + (lane & 3) * 2 + (i & 1);
-                if (key > last_key(args, m0 + row0 + lane / 4 + half * 8) || key < first[half]) s[i] = -CUDART_INF_F;
+                if (key > last[half] || key < first[half]) s[i] = -CUDART_INF_F;
             }
         }
 #pragma unroll
@@ -279,12 +280,12 @@ static __global__ void __launch_bounds__(GROUPS * 128, BLOCKS)
             wgmma_wait<1>();
             wgmma_hold(s);
             if (m0 + args.ahead < n0 + group0 + 63 || doc_start) {
+                const KeyPair keys = key_pair(args, n0 + row0 + lane / 4);
 #pragma unroll
                 for (int i = 0; i < 32; i++) {
-                    const int key = n0 + row0 + lane / 4 + ((i / 2) & 1) * 8;
-                    const int query = m0 + i / 4 * 8 + (lane & 3) * 2 + (i & 1);
-                    if (key > query + args.ahead ||
-                        (doc_start && query < args.seq && key < doc_start[query] - args.first_key))
+                    const int half = (i / 2) & 1, query = m0 + i / 4 * 8 + (lane & 3) * 2 + (i & 1);
+                    if (keys.first_query[half] > query ||
+                        (doc_start && query < args.seq && keys.position[half] < doc_start[query]))
                         s[i] = -CUDART_INF_F;
                 }
             }
