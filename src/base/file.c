@@ -141,6 +141,18 @@ Status file_write_atomic(const char *path, const void *data, size_t size) {
     return status;
 }
 
+Status file_append(const char *path, const void *data, size_t size) {
+    int fd = io_open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    if (fd < 0) return status_errno("cannot write %s", path);
+    while (flock(fd, LOCK_EX) && errno == EINTR) // where there are no locks, a torn line is all that can come of it
+        continue;
+    off_t before = lseek(fd, 0, SEEK_END);
+    Status status = file_write_all(fd, data, size, path);
+    if (status && before >= 0) io_truncate(fd, before);
+    if (io_close(fd) && !status) status = status_errno("cannot close %s", path);
+    return status;
+}
+
 void file_remove_leftovers(const char *path) {
     char *directory = path_directory(path), *prefix = text_format("%s.tmp-", path_name(path)), **names;
     size_t count;

@@ -18,6 +18,8 @@ void file_unmap(FileMap *map);
 Status file_read(char **data, size_t *size, const char *path); // malloc'd, NUL-terminated beyond size
 // Writes beside the target, fsyncs, renames over it, fsyncs the directory: readers see the old or the new file, whole.
 Status file_write_atomic(const char *path, const void *data, size_t size);
+// Adds to the end of a file, all of it or nothing; processes that do so at the same time do not mix. Not synced.
+Status file_append(const char *path, const void *data, size_t size);
 // Removes what a process that was killed inside file_write_atomic(path) left beside it. Only the one writer may call
 // it.
 void file_remove_leftovers(const char *path);

@@ -4,6 +4,7 @@
 #include "base/rng.h"
 #include "base/stats.h"
 #include "base/text.h"
+#include "model/agree.h"
 #include "plan/flops.h"
 
 #include <math.h>
@@ -96,8 +97,13 @@ Status bench_step(Ops *ops, const BenchStep *bench, BenchResult *result) {
     double start = clock_seconds();
     int64_t free_before = ops->memory_free(ops);
     Run run = {.bench = bench};
-    TRY(model_create_ranks(&run.model, ops, &bench->request, &bench->groups));
+    Status created = model_create_ranks(&run.model, ops, &bench->request, &bench->groups);
+    if (bench->world) created = world_share(bench->world, created); // who has no room leaves none of the others waiting
     Model *model = run.model;
+    if (created) {
+        model_destroy(model);
+        return created;
+    }
     model->force = bench->force;
     model_init_weights(model, 1, false);
     if (bench->embedding_std > 0) scale_embedding(model, bench->embedding_std);
@@ -109,8 +115,9 @@ Status bench_step(Ops *ops, const BenchStep *bench, BenchResult *result) {
     for (int64_t i = 0; i < 2 * count; i++)
         run.ids[i] =
             (int32_t)rng_below(1, RNG_STREAM_BENCH, (uint64_t)(own + i), (uint64_t)bench->request.config.vocab);
+    Status status = model_agree_kernels(model, bench->world);
     run_step(&run);
-    Status status = ops->sync(ops);
+    if (!status) status = ops->sync(ops);
     result->start_seconds = clock_seconds() - start;
     for (int i = 1; i < WARM_STEPS && !status; i++)
         run_step(&run);

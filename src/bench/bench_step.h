@@ -7,6 +7,7 @@
 typedef struct BenchStep {
     LayoutRequest request; // of this rank
     ModelRanks groups;     // that it is part of
+    World *world;          // of all ranks; NULL: one
     int accum, steps;      // steps timed; warm-up steps come on top
     MoeForce force;        // routing of MoE models
     double embedding_std;  // > 0: deviation of the embedding's first values (the power a GPU draws depends on its data)

@@ -113,6 +113,7 @@ static Status bench_on_ranks(BenchStep *bench, World *world, const char *device,
     Ranks ranks = {.world = world, .mesh = request->mesh};
     status = ranks_open(&ranks, ops, request);
     bench->groups = ranks.groups;
+    bench->world = world;
     if (peak == 0) peak = device_peak(ops, bench);
     BenchResult result;
     if (!status) status = bench_step(ops, bench, &result);
@@ -189,7 +190,7 @@ static Status bench_step_command(int argc, char **argv) {
     TRY(recompute_parse(&request->recompute, recompute));
     TRY(routing_parse(&bench.force, routing));
     World *world;
-    TRY(world_open(&world, NULL));
+    TRY(launch_open_world(&world));
     Status status = bench_on_ranks(&bench, world, device, (int)tensor, (int)context, (int)zero, model, routing, peak);
     if (status && world->size > 1) world_abort(world, status);
     world_close(world);

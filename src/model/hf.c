@@ -115,7 +115,19 @@ static Status load_part(const Source *source, const LayoutSlice *part, float *ho
         text_buffer_free(&shape);
         return status_at(status, path, 0, 0);
     }
-    return hf_read_slice(tensor, part, host, path);
+    TRY(hf_read_slice(tensor, part, host, path));
+    uint32_t largest = 0; // of the values' sizes: infinities and NaN are above all others
+    for (int64_t row = 0; row < part->rows; row++)
+        for (int64_t col = 0; col < part->cols; col++) {
+            uint32_t bits;
+            memcpy(&bits, host + part->at + row * part->stride + col, sizeof bits);
+            largest = (bits & 0x7fffffff) > largest ? bits & 0x7fffffff : largest;
+        }
+    if (largest < 0x7f800000) return NULL;
+    return status_hint(
+        status_at(status_runtime("tensor \"%s\" holds values that are not finite (NaN or infinity)", part->name), path,
+                  0, 0),
+        "the training diverged or the file is damaged; take an earlier checkpoint");
 }
 
 // A file may repeat the tied head; anything else that no parameter asks for means that config and weights do not belong

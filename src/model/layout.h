@@ -35,6 +35,7 @@ typedef enum Recompute {
 typedef struct LayoutRequest {
     ModelConfig config;
     Mesh mesh;
+    DType reduce;       // of gradients on the wire between data-parallel ranks: DTYPE_F32 or DTYPE_BF16
     int rank;           // of the mesh
     int virtual_stages; // chunks of layers on a rank, of the interleaved schedule; 0: 1
     int micro_batches;  // of a step, which bound what a pipeline has in flight; 0: as many as it can
@@ -63,7 +64,8 @@ typedef enum LayoutKind {
     LAYOUT_MOMENTS, // first all m, then all v
     LAYOUT_ACTIVATIONS,
     LAYOUT_TEMPORARIES,
-    LAYOUT_GATHERED,  // ZeRO 2 and 3: what is whole only for a while, gradients first
+    LAYOUT_GATHERED,  // ZeRO 2 and 3: what is whole only for a while, gradients first; behind it, gradients as bf16
+                      // while they are reduced
     LAYOUT_CONSTANTS, // inputs, rotary tables, scalars
     LAYOUT_WORKSPACE, // scratch of ops and libraries
     LAYOUT_KIND_COUNT,
@@ -251,6 +253,7 @@ typedef struct Layout {
     int unit_count;
     int zero;            // the request's stage, 0 where there is nobody to share with
     int64_t shard_count; // elements of all pieces of this rank
+    int64_t wire_offset; // bytes: where LAYOUT_GATHERED has gradients that travel as bf16; -1: none do
     int64_t layer_elements, edge_elements,
         vector_elements; // of the largest layer's units, of embedding or head, of vectors
     LayoutActivation *activations;

@@ -527,6 +527,13 @@ Tensor model_unit(const Model *model, LayoutKind kind, const LayoutUnit *unit) {
                        layout_kind_name(kind));
 }
 
+Tensor model_wire(const Model *model, const LayoutUnit *unit) {
+    const Layout *layout = &model->layout;
+    if (layout->wire_offset < 0 || unit->ranks == 1) return TENSOR_NONE;
+    bf16 *region = (bf16 *)((char *)model->memory[LAYOUT_GATHERED] + layout->wire_offset);
+    return tensor_make(region + gathered_at(layout, unit), DTYPE_BF16, 1, unit->count, "wire");
+}
+
 Tensor model_piece(const Model *model, LayoutKind kind, const LayoutUnit *unit, bool second) {
     const Layout *layout = &model->layout;
     int stage = kind == LAYOUT_WEIGHTS ? ZERO_WEIGHTS : kind == LAYOUT_GRADIENTS ? ZERO_GRADIENTS : ZERO_MOMENTS;

@@ -141,6 +141,8 @@ Tensor model_gradients(const Model *model);         // all of them: [1, elements
 Tensor model_unit(const Model *model, LayoutKind kind, const LayoutUnit *unit);
 // This rank's piece of it: of LAYOUT_WEIGHTS, LAYOUT_GRADIENTS, LAYOUT_MASTER, or of LAYOUT_MOMENTS m (second: v).
 Tensor model_piece(const Model *model, LayoutKind kind, const LayoutUnit *unit, bool second);
+// Where a unit's gradients stand as bf16 while they are reduced; TENSOR_NONE: they travel as they are.
+Tensor model_wire(const Model *model, const LayoutUnit *unit);
 int model_slot(const LayoutUnit *unit); // of the gathered block
 // Lends attention the larger workspace that is free in its backward phase, where there is one, and takes it back.
 void model_lend_scratch(Model *model, bool lend);

@@ -68,10 +68,30 @@ void seam_edge_weights(Model *model, ParamId id) {
 
 // ---- gradients ------------------------------------------------------------------------------------------------------
 
+// What travels of a unit's gradients: the floats themselves, or a copy in bf16.
+static Tensor narrow_unit(Model *model, const LayoutUnit *unit, Tensor whole) {
+    Tensor wire = model_wire(model, unit);
+    if (!tensor_present(wire)) return whole;
+    model->ops->convert(model->ops, wire, whole, false);
+    return wire;
+}
+
+// Back from there: under ZeRO, this rank's piece.
+static void widen_unit(Model *model, const LayoutUnit *unit) {
+    Tensor wire = model_wire(model, unit), whole = model_unit(model, LAYOUT_GRADIENTS, unit);
+    if (!tensor_present(wire)) return;
+    if (model->layout.zero) {
+        wire = tensor_cols(wire, unit->rank * unit->piece, unit->piece);
+        whole = tensor_cols(whole, unit->rank * unit->piece, unit->piece);
+    }
+    model->ops->convert(model->ops, whole, wire, false);
+}
+
 static CommTicket reduce_unit(Model *model, const LayoutUnit *unit) {
     Comm *group = unit_group(model, unit);
     Tensor whole = model_unit(model, LAYOUT_GRADIENTS, unit);
     if (!group) return 0;
+    whole = narrow_unit(model, unit, whole);
     if (model->layout.zero == 0) return comm_all_reduce(group, whole);
     return comm_reduce_scatter(group, tensor_cols(whole, unit->rank * unit->piece, unit->piece), whole);
 }
@@ -87,13 +107,6 @@ static void take_piece(Model *model, const LayoutUnit *unit) {
         ops->copy(ops, own.data, reduced.data, (size_t)unit->piece * sizeof(float));
 }
 
-static void start_reduce(Model *model, const LayoutUnit *units, int count) {
-    int slot = model_slot(units);
-    for (int i = 0; i < count; i++)
-        model->slot[slot].reducing[i] = reduce_unit(model, &units[i]);
-    model->slot[slot].gradients = (int)(units - model->layout.units);
-}
-
 static void finish_reduce(Model *model, int slot) {
     if (model->slot[slot].gradients < 0) return;
     const LayoutUnit *units = &model->layout.units[model->slot[slot].gradients];
@@ -101,9 +114,18 @@ static void finish_reduce(Model *model, int slot) {
     if (units->layer >= 0) layer_units(model, units->layer, &count);
     for (int i = 0; i < count; i++) {
         if (model->slot[slot].reducing[i]) comm_wait(unit_group(model, &units[i]), model->slot[slot].reducing[i]);
+        widen_unit(model, &units[i]);
         if (model->layout.zero >= 2) take_piece(model, &units[i]);
     }
     model->slot[slot].gradients = -1;
+}
+
+static void start_reduce(Model *model, const LayoutUnit *units, int count) {
+    int slot = model_slot(units);
+    if (model->layout.wire_offset >= 0) finish_reduce(model, slot); // its place for bf16 is needed again
+    for (int i = 0; i < count; i++)
+        model->slot[slot].reducing[i] = reduce_unit(model, &units[i]);
+    model->slot[slot].gradients = (int)(units - model->layout.units);
 }
 
 bool seam_ends_gradients(const Model *model) {
@@ -122,21 +144,24 @@ bool seam_in_graph(const Model *model) {
 
 // ---- gradients that tensor-parallel ranks have parts of -------------------------------------------------------------
 
-static void sum_over(Comm *comm, Tensor gradient) {
-    comm_all_reduce(comm, tensor_reshape(gradient, 1, tensor_count(gradient)));
+static CommTicket sum_over(Comm *comm, Tensor gradient) {
+    return comm_all_reduce(comm, tensor_reshape(gradient, 1, tensor_count(gradient)));
 }
 
 // Of what every rank holds: the router, which saw this rank's tokens, and KV heads, which saw its queries.
-// The operations of a rank run in their order: nothing need wait for these.
+// The operations of a rank run in their order: nothing need wait for these, but a copy in bf16, which is made at once.
 static void sum_layer_copies(Model *model, int layer) {
     const ModelRanks *ranks = &model->ranks;
+    CommTicket summed = 0;
     if (!ranks->tp || !seam_ends_gradients(model)) return;
     if (model->layout.request.config.sparse[layer]) // experts have a group of their own
-        sum_over(ranks->tp, model_grad(model, PARAM_ROUTER, layer));
-    if (!ranks->kv) return;
-    Tensor qkv = model_grad(model, PARAM_QKV, layer);
-    int64_t kv_rows = 2 * (int64_t)model->layout.request.config.head_dim;
-    sum_over(ranks->kv, tensor_rows(qkv, qkv.rows - kv_rows, kv_rows));
+        summed = sum_over(ranks->tp, model_grad(model, PARAM_ROUTER, layer));
+    if (ranks->kv) {
+        Tensor qkv = model_grad(model, PARAM_QKV, layer);
+        int64_t kv_rows = 2 * (int64_t)model->layout.request.config.head_dim;
+        summed = sum_over(ranks->kv, tensor_rows(qkv, qkv.rows - kv_rows, kv_rows));
+    }
+    if (model->layout.wire_offset >= 0) comm_wait(ranks->tp, summed);
 }
 
 static bool mixed_layers(const Model *model) {

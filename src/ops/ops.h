@@ -222,6 +222,7 @@ struct Ops {
     void *state;        // the implementation's own
     int row_align;      // expert rows start at multiples of this (see MoeRouting)
 
+    struct TuneFile *tune;  // what it has measured to choose its kernels by (ops/tune.h); NULL: it has no choice
     OpsObserver *observers; // who is told of every call (ops/record.h); NULL: nobody
     const Ops *observed;    // then: the functions behind, NULL where there are none
 
@@ -246,6 +247,8 @@ struct Ops {
     Status (*graph_end)(Ops *ops, void **graph);
     void (*graph_launch)(Ops *ops, void *graph);
     void (*graph_free)(Ops *ops, void *graph);
+
+    void (*forget_choices)(Ops *ops); // of kernels: the next call of an op asks `tune` again. NULL where tune is
 
     // -- time: marks are points in the order of work; slot 0..63. --
     void (*mark)(Ops *ops, int slot);

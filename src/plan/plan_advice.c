@@ -99,8 +99,8 @@ static void consider_memory(Advice *advice, const PlanRun *run) {
     other.layout.precision = PRECISION_BF16;
     if (run->layout.precision == PRECISION_FP32) consider_change(advice, &other, "precision bf16 instead of fp32");
     other = *run;
-    other.grad_bytes = 2;
-    if (run->grad_bytes > 2 && advice->report->machine.gpus > 1)
+    other.layout.reduce = DTYPE_BF16;
+    if (run->layout.reduce != DTYPE_BF16 && advice->report->machine.gpus > 1)
         consider_change(advice, &other, "gradients reduced in bf16 instead of fp32");
     other = *run;
     other.eager = false;

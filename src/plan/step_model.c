@@ -157,13 +157,13 @@ static void data_parallel(const PlanMachine *machine, const PlanRun *run, const 
     double counts[2] = {0, 0};
     for (int i = 0; i < layout->param_count; i++)
         counts[layout->params[i].expert] += (double)layout->params[i].count;
-    double width = (double)dtype_size(layout->dtype);
-    double reduce = phase_seconds(machine, dense, counts[0] * run->grad_bytes) +
-                    phase_seconds(machine, expert, counts[1] * run->grad_bytes);
+    double width = (double)dtype_size(layout->dtype), grad_bytes = (double)dtype_size(layout->request.reduce);
+    double reduce =
+        phase_seconds(machine, dense, counts[0] * grad_bytes) + phase_seconds(machine, expert, counts[1] * grad_bytes);
     double gather =
         phase_seconds(machine, dense, counts[0] * width) + phase_seconds(machine, expert, counts[1] * width);
-    double reduce_bytes = plan_ring_phase_bytes(counts[0] * run->grad_bytes, ranks) +
-                          plan_ring_phase_bytes(counts[1] * run->grad_bytes, expert_ranks);
+    double reduce_bytes = plan_ring_phase_bytes(counts[0] * grad_bytes, ranks) +
+                          plan_ring_phase_bytes(counts[1] * grad_bytes, expert_ranks);
     double gather_bytes =
         plan_ring_phase_bytes(counts[0] * width, ranks) + plan_ring_phase_bytes(counts[1] * width, expert_ranks);
     double layers = layout->layer_count, times = mesh->zero >= 2 ? run->grad_accum : 1;

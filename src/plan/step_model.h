@@ -23,7 +23,6 @@ typedef struct PlanRun {  // the job
     LayoutRequest layout; // its stage is not used
     int grad_accum;       // micro-batches of an optimizer step on one data-parallel rank
     int virtual_stages;   // of the interleaved schedule; 1: plain 1F1B
-    double grad_bytes;    // of one gradient on the wire: 4, or 2
     bool eager;           // no compilation, no recorded graph
     double calibration;   // factor on the step time learned from earlier runs; 1: none
 } PlanRun;

@@ -52,7 +52,8 @@ typedef struct Config {
         ConfigTexts train, val;
         ConfigNumbers weights;
         const char *tokenizer;
-        bool mask_documents, verify;
+        bool mask_documents;
+        const char *verify;
         int64_t prefetch;
         int64_t seed; // -1: the run's seed
     } data;
@@ -81,12 +82,14 @@ typedef struct Config {
     } schedule;
     struct {
         int64_t data, tensor, pipeline, expert, expert_tensor, context, zero;
+        const char *reduce_dtype;
     } parallelism;
     struct {
         const char *mode;
         int64_t logits_rows;
     } recompute;
     struct {
+        double minutes;
         int64_t every, keep_last, keep_every;
         bool keep_best, async, at_end;
     } checkpoint;

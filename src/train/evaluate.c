@@ -26,6 +26,7 @@ Status evaluate_samples(Model *model, const Samples *samples, uint64_t windows, 
     if (full) windows = samples->windows;
     double start = clock_seconds(), sum = 0;
     int64_t targets = 0;
+    Status status;
     int32_t *ids = xcalloc(3 * tokens, sizeof *ids), *wanted = ids + tokens, *doc_start = wanted + tokens;
     // Ranks take turns; every one runs as many forward passes, since their weights may be shared.
     const Comm *dp = model->ranks.dp;
@@ -38,7 +39,9 @@ Status evaluate_samples(Model *model, const Samples *samples, uint64_t windows, 
         for (uint64_t row = 0; row < micro; row++) {
             size_t at = (size_t)row * seq;
             if (first + row < windows) {
-                valid += samples_read(samples, first + row, ids + at, wanted + at, doc_start + at);
+                int counted;
+                TRY_GOTO(samples_read(samples, first + row, ids + at, wanted + at, doc_start + at, &counted), damaged);
+                valid += counted;
                 continue;
             }
             for (size_t i = 0; i < seq; i++) // rows beyond the end do not count
@@ -62,4 +65,7 @@ Status evaluate_samples(Model *model, const Samples *samples, uint64_t windows, 
     evaluation->full = full;
     evaluation->seconds = clock_seconds() - start;
     return model->ops->sync(model->ops);
+damaged:
+    free(ids);
+    return status;
 }

@@ -37,7 +37,7 @@ static Status refuse_product(const Config *config, const Mesh *mesh, int size) {
     if (size == 1)
         status = status_hint(
             status_usage("%s = %s needs %lld processes, and this is one", names.data, product.data, (long long)all),
-            "start them with: hearth train CONFIG --ranks %lld (or mpirun, srun)", (long long)all);
+            "start them with --ranks %lld (or mpirun, srun)", (long long)all);
     else if (size % others)
         status = status_hint(status_usage("%s = %s makes %lld ranks, and %d processes were started", names.data,
                                           product.data, (long long)all, size),
@@ -126,6 +126,15 @@ void ranks_close(Ranks *ranks) {
     while (ranks->opened_count)
         comm_destroy(ranks->opened[--ranks->opened_count]);
     *ranks = (Ranks){0};
+}
+
+Status ranks_agree_config(World *world, const Config *config) {
+    if (!world || world->size == 1) return NULL;
+    TextBuffer text = {0};
+    config_write(config, &text);
+    Status status = world_agree(world, "configuration", text.data, text.length);
+    text_buffer_free(&text);
+    return status;
 }
 
 void ranks_broadcast_text(World *world, char **text) {

@@ -165,16 +165,22 @@ Status setup_layout(const Config *config, const ModelConfig *model, DeviceKind d
     request->mesh.cp = (int)config->parallelism.context;
     request->mesh.etp = (int)config->parallelism.expert_tensor;
     request->mesh.zero = (int)config->parallelism.zero;
+    if (strcmp(config->parallelism.reduce_dtype, "bfloat16") == 0) request->reduce = DTYPE_BF16;
     TRY(config_blame(config, "train.precision", precision_parse(&request->precision, config->train.precision)));
     return config_blame(config, "recompute.mode", recompute_parse(&request->recompute, config->recompute.mode));
 }
 
 // ---- data ----------------------------------------------------------------------------------------------------------
 
+static DatasetVerify setup_verify(const Config *config) {
+    const char *wanted = config->data.verify;
+    return strcmp(wanted, "once") == 0 ? VERIFY_ONCE : strcmp(wanted, "true") == 0 ? VERIFY_ALWAYS : VERIFY_NEVER;
+}
+
 static bool has_split(const char *path, const char *split) {
     if (mix_is_file(path)) {
         Mix mix;
-        Status status = mix_open(&mix, path, split, false);
+        Status status = mix_open(&mix, path, split, VERIFY_NEVER);
         bool opened = !status;
         if (opened) mix_close(&mix);
         status_free(status);
@@ -206,7 +212,7 @@ Status setup_validation(const Config *config, Samples *val) {
                               .split = "val",
                               .seq = (int)config->train.seq,
                               .mask_documents = config->data.mask_documents,
-                              .deep = config->data.verify,
+                              .verify = setup_verify(config),
                               .seed = 0}; // the fixed subset is the same for every run on the same data
     Status status = request.path_count ? samples_open(val, &request) : NULL;
     free(paths);
@@ -226,7 +232,7 @@ Status setup_data(const Config *config, Samples *train, Samples *val) {
                               .split = "train",
                               .seq = (int)config->train.seq,
                               .mask_documents = config->data.mask_documents,
-                              .deep = config->data.verify,
+                              .verify = setup_verify(config),
                               .seed = (uint64_t)(config->data.seed >= 0 ? config->data.seed : config->train.seed)};
     TRY(config_blame(config, "data.train",
                      status_hint(status_context(samples_open(train, &request), "data.train"),
@@ -252,7 +258,7 @@ Status setup_data(const Config *config, Samples *train, Samples *val) {
 int64_t setup_data_vocab(const Config *config) {
     Mix mix;
     if (config->model.vocab || config->model.preset[0] || !config->data.train.count) return 0;
-    Status status = mix_open(&mix, config->data.train.items[0], "train", false);
+    Status status = mix_open(&mix, config->data.train.items[0], "train", VERIFY_NEVER);
     int64_t vocab = status || !mix.count ? 0 : (int64_t)mix.datasets[0].vocab_size;
     if (!status) mix_close(&mix);
     status_free(status); // not prepared yet

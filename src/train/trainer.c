@@ -261,7 +261,13 @@ Status trainer_step(Trainer *trainer, MetricsStep *metrics, const volatile sig_a
     // The scale of every micro-batch's loss is known before the first one runs, so the sum is the token-weighted mean.
     model_step_begin(model, samples_targets(&trainer->train, trainer->sample, samples), (int)accum);
     for (int64_t i = 0; i < accum; i++) {
-        const LoaderBatch *batch = loader_next(trainer->loader, &waited);
+        const LoaderBatch *batch;
+        Status damage = loader_next(trainer->loader, &batch, &waited);
+        if (damage) {
+            drop_step(trainer, profiled);
+            *stopped = true;
+            return damage;
+        }
         model_micro_step(model, batch->ids, batch->targets, batch->doc_start);
         if (stop && *stop && i + 1 < accum) {
             drop_step(trainer, profiled);
@@ -324,20 +330,25 @@ static void data_hash(char hash[24], const Samples *samples) {
     text_buffer_free(&text);
 }
 
+static void tokenizer_hash_text(char hash[24], const Samples *samples) {
+    snprintf(hash, 24, "%016llx", (unsigned long long)samples->mix.datasets[0].tokenizer_hash);
+}
+
 static void settings_hash(char hash[24], const Trainer *trainer) {
     int64_t batch_tokens = trainer->batch.micro_tokens * trainer->batch.grad_accum;
     snprintf(hash, 24, "%016llx", (unsigned long long)config_hash(&trainer->resolved, batch_tokens));
 }
 
 json_t *trainer_state(const Trainer *trainer) {
-    char hash[24], data[24];
+    char hash[24], data[24], tokenizer[24];
+    tokenizer_hash_text(tokenizer, &trainer->train);
     settings_hash(hash, trainer);
     data_hash(data, &trainer->train);
-    json_t *root = json_pack("{s:I,s:I,s:I,s:I,s:I,s:s,s:s,s:o,s:o}", "step", (json_int_t)trainer->step, "tokens",
+    json_t *root = json_pack("{s:I,s:I,s:I,s:I,s:I,s:s,s:s,s:s,s:o,s:o}", "step", (json_int_t)trainer->step, "tokens",
                              (json_int_t)trainer->tokens, "applied", (json_int_t)trainer->applied, "sample",
                              (json_int_t)trainer->sample, "seed", (json_int_t)trainer->config->train.seed,
-                             "settings_hash", hash, "data_hash", data, "guard", guard_json(&trainer->guard), "schedule",
-                             schedule_json(&trainer->schedule));
+                             "settings_hash", hash, "data_hash", data, "tokenizer_hash", tokenizer, "guard",
+                             guard_json(&trainer->guard), "schedule", schedule_json(&trainer->schedule));
     bool fresh = trainer->val_step == trainer->step && isfinite(trainer->val_loss);
     if (trainer->model->router_bias) json_object_set_new(root, "router_bias", router_bias_json(trainer->model));
     json_object_set_new(root, "val_loss", fresh ? json_real(trainer->val_loss) : json_null());
@@ -359,6 +370,15 @@ static Status restore_position(Trainer *trainer, const json_t *state, const char
     char own[24];
     settings_hash(own, trainer);
     *same_config = !hash || strcmp(hash, own) == 0;
+    hash = json_string_value(json_object_get(state, "tokenizer_hash"));
+    tokenizer_hash_text(own, &trainer->train);
+    if (hash && strcmp(hash, own) != 0)
+        return config_blame(
+            trainer->config, "data.train",
+            status_hint(status_usage("the data was made with another tokenizer than that of %s: its tokens mean "
+                                     "something else to the model",
+                                     where),
+                        "prepare the data with the run's tokenizer.json, or start another run"));
     hash = json_string_value(json_object_get(state, "data_hash"));
     data_hash(own, &trainer->train);
     *same_data = !hash || strcmp(hash, own) == 0;

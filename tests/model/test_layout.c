@@ -114,6 +114,27 @@ static void test_one_rank_has_nobody_to_shard_with(void **state) {
     layout_free(&sharded);
 }
 
+// Two layers, embedding or head, and the vectors can be on the wire at once: 2 bytes for each of their elements.
+static void test_gradients_in_bf16_have_a_place_on_the_wire(void **state) {
+    (void)state;
+    LayoutRequest request = {.mesh = MESH_SINGLE, .micro_batch = 1, .seq = 128, .device = DEVICE_CPU, .threads = 1};
+    assert_ok(model_preset(&request.config, "demo-moe"));
+    for (int i = 0; i < 8; i++) {
+        Layout plain, wire;
+        request.mesh.dp = i < 4 ? 4 : 1;
+        request.mesh.zero = i % 4;
+        request.reduce = DTYPE_F32;
+        assert_ok(layout_build(&plain, &request));
+        request.reduce = DTYPE_BF16;
+        assert_ok(layout_build(&wire, &request));
+        int64_t elements = 2 * wire.layer_elements + wire.edge_elements + wire.vector_elements;
+        int64_t added = request.mesh.dp > 1 ? (2 * elements + 255) / 256 * 256 : 0;
+        assert_int_equal(wire.total_bytes - plain.total_bytes, added);
+        layout_free(&plain);
+        layout_free(&wire);
+    }
+}
+
 static void test_tensor_parallel_ranks_hold_their_share(void **state) {
     (void)state;
     LayoutRequest request = request_of("llama-3-70b");
@@ -393,6 +414,7 @@ int main(void) {
         cmocka_unit_test(test_recompute_keeps_less_and_less),
         cmocka_unit_test(test_zero_stages_shard_state),
         cmocka_unit_test(test_one_rank_has_nobody_to_shard_with),
+        cmocka_unit_test(test_gradients_in_bf16_have_a_place_on_the_wire),
         cmocka_unit_test(test_tensor_parallel_ranks_hold_their_share),
         cmocka_unit_test(test_slices_of_all_ranks_cover_every_tensor),
         cmocka_unit_test(test_every_element_is_written_by_one_rank),

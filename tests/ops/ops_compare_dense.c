@@ -27,7 +27,7 @@ void sweep_add(Compare *run) {
 
 void sweep_convert(Compare *run) {
     EACH_DTYPE(dtype)
-    EACH_DTYPE(second) EACH_SIZE(rows, 1, 13) EACH(dim, 5, 64) EACH(wider, 0, 3, 8) EACH(added, 0, 1) {
+    EACH_DTYPE(second) EACH_SIZE(rows, 1, 13) EACH(dim, 5, 64, 4100) EACH(wider, 0, 3, 8) EACH(added, 0, 1) {
         Case c = {.sizes = {.dtype = dtype,
                             .second = second,
                             .rows = rows,

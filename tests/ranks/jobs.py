@@ -367,7 +367,7 @@ class Tests:
         return 0
 
 
-def main(describe, tests):
+def main(describe, tests, make=Bench):
     """usage: NAME.py HEARTH [--quick] [--only TEXT]; MPIRUN names the launcher."""
     words = [word for word in sys.argv[1:] if not word.startswith("--only=")]
     only = [word[len("--only=") :] for word in sys.argv[1:] if word.startswith("--only=")]
@@ -375,7 +375,7 @@ def main(describe, tests):
     words = [word for word in words if word != "--quick"]
     if len(words) != 1:
         sys.exit(f"usage: {sys.argv[0]} HEARTH [--quick] [--only=TEXT]\n{describe}")
-    bench = Bench(words[0], os.environ.get("MPIRUN", "mpirun"))
+    bench = make(words[0], os.environ.get("MPIRUN", "mpirun"))
     list_of_tests = Tests(bench)
     for name, test, *arguments in tests(bench, quick):
         if not only or any(text in name for text in only):

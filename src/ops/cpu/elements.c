@@ -125,29 +125,42 @@ typedef struct Convert {
     bool accumulate;
 } Convert;
 
-VEC_INLINE void convert_row(const Convert *convert, int64_t row, DType to, DType from) {
-    void *out = tensor_at(convert->out, row, 0);
-    const void *in = tensor_at(convert->in, row, 0);
-    VEC_FOR(i, n, convert->out.cols) {
+VEC_INLINE void convert_span(const Convert *convert, void *out, const void *in, int64_t count, DType to, DType from) {
+    VEC_FOR(i, n, count) {
         Vec value = vec_get(in, i, n, from);
         vec_put(out, i, n, to, convert->accumulate ? vec_get(out, i, n, to) + value : value);
     }
 }
 
-static void convert_task(void *context, int64_t begin, int64_t end, int worker) {
+static void convert_elements(const Convert *convert, void *out, const void *in, int64_t count) {
+    bool from_float = convert->in.dtype == DTYPE_F32;
+    if (convert->out.dtype == DTYPE_F32)
+        convert_span(convert, out, in, count, DTYPE_F32, from_float ? DTYPE_F32 : DTYPE_BF16);
+    else
+        convert_span(convert, out, in, count, DTYPE_BF16, from_float ? DTYPE_F32 : DTYPE_BF16);
+}
+
+static void convert_rows(void *context, int64_t begin, int64_t end, int worker) {
     (void)worker;
     const Convert *convert = context;
-    bool to_float = convert->out.dtype == DTYPE_F32, from_float = convert->in.dtype == DTYPE_F32;
     for (int64_t row = begin; row < end; row++)
-        if (to_float)
-            convert_row(convert, row, DTYPE_F32, from_float ? DTYPE_F32 : DTYPE_BF16);
-        else
-            convert_row(convert, row, DTYPE_BF16, from_float ? DTYPE_F32 : DTYPE_BF16);
+        convert_elements(convert, tensor_at(convert->out, row, 0), tensor_at(convert->in, row, 0), convert->out.cols);
+}
+
+static void convert_flat(void *context, int64_t begin, int64_t end, int worker) {
+    (void)worker;
+    const Convert *convert = context;
+    convert_elements(convert, cpu_at_mut(convert->out.data, begin, convert->out.dtype),
+                     cpu_at(convert->in.data, begin, convert->in.dtype), end - begin);
 }
 
 static void cpu_convert(Ops *ops, Tensor out, Tensor in, bool accumulate) {
     CPU_TIMED(ops, OP_CONVERT);
-    threads_for(out.rows, cpu_row_chunk(out.cols), convert_task, &(Convert){out, in, accumulate});
+    Convert convert = {out, in, accumulate};
+    if (tensor_contiguous(out) && tensor_contiguous(in))
+        threads_for(tensor_count(out), 1 << 16, convert_flat, &convert);
+    else
+        threads_for(out.rows, cpu_row_chunk(out.cols), convert_rows, &convert);
 }
 
 void cpu_install_elements(Ops *ops) {

@@ -211,7 +211,7 @@ static void case_choose(CudaState *state, AttentionCase *item, const AttentionAr
     int engine = known && text_to_int64(known, &cached) && cached < ENGINE_COUNT ? (int)cached : -1;
     if (case_can(state, item, engine)) {
         item->engine = engine;
-    } else if (!state->capturing) {
+    } else if (!state->capturing && !tune_held(state->tune)) {
         float best = 0;
         Sample reference = {0}; // of engine 0, which can do every shape
         item->engine = -1;

@@ -28,6 +28,7 @@ extern "C" {
 #include "base/status.h"
 #include "base/text.h"
 #include "ops/shapes.h"
+#include "ops/tune.h"
 
 enum {
     CUDA_FETCH_SLOTS = 8,
@@ -42,7 +43,6 @@ enum {
 typedef struct GemmCache GemmCache;           // gemm.c
 typedef struct AttentionCache AttentionCache; // attention.c
 typedef struct RaceCache RaceCache;           // race.c
-typedef struct TuneFile TuneFile;             // tune.c
 
 typedef struct CudaState {
     int device;
@@ -132,13 +132,6 @@ void *cuda_scratch(CudaState *state, size_t bytes);
 static inline int64_t ceil_div64(int64_t a, int64_t b) {
     return (a + b - 1) / b;
 }
-
-// ---- tuning cache (tune.c): text values under text keys, kept on disk ---------------------------------------------
-
-TuneFile *tune_open(const char *path, const char *gpu_name); // path may be NULL: memory only
-const char *tune_get(TuneFile *tune, const char *key);       // NULL when unknown
-void tune_put(TuneFile *tune, const char *key, const char *value);
-void tune_close(TuneFile *tune);
 
 // ---- the functions behind the table, by file ----------------------------------------------------------------------
 
