@@ -49,6 +49,7 @@ typedef enum MeshAxis {
     MESH_PP,          // other layers
     MESH_EP,          // other experts
     MESH_ETP,         // other shares of the same experts
+    MESH_DISPATCH,    // ep * etp: ranks that have every share of every expert once between them
     MESH_EXPERT_DATA, // the same shares of the same experts
     MESH_STAGE,       // all of a pipeline stage
     MESH_ALL,

@@ -44,14 +44,16 @@ typedef struct LayoutRequest {
     int micro_batch, seq;
     int64_t logits_rows; // rows of one LM-head chunk; 0: a good default
     DeviceKind device;
-    int threads;    // of the CPU (its workspace has a part per thread)
-    bool documents; // attention and loss are masked across documents
-    bool inference; // weights and activations only: no gradients, moments or master weights
+    int threads;            // of the CPU (its workspace has a part per thread)
+    int row_align;          // of experts' rows (Ops.row_align); 0: the device's
+    double expert_headroom; // rows of experts that there is room for at first; 0: LAYOUT_EXPERT_HEADROOM
+    bool documents;         // attention and loss are masked across documents
+    bool inference;         // weights and activations only: no gradients, moments or master weights
 } LayoutRequest;
 
 // Expert parallelism: rows that one rank has room for, as a multiple of what it gets when all experts are equally busy.
-// The worst case is the degree itself (all tokens of all ranks want this rank's experts); the capacity is the smaller
-// of the two.
+// No routing needs more than the degree (all tokens of all ranks want this rank's experts); the capacity is the smaller
+// of the two. A step that needs more is refused, and run again with more room (model_grow_experts).
 #define LAYOUT_EXPERT_HEADROOM 2
 
 // What attention's backward pass is lent at most: more helps no kernel.
@@ -151,7 +153,8 @@ typedef enum ActId {
     ACT_EXPERT,      // [T, top_k] int32
     ACT_EXPERT_WEIGHT, // [T, top_k] float
     ACT_OFFSETS,       // [1, experts + 1] int32
-    ACT_ROW_OF_SLOT,   // [T, top_k] int32
+    ACT_ROW_COUNTS,    // [1, experts] int32, where experts are spread over ranks: slots of those that are here
+    ACT_ROW_OF_SLOT,   // [T, top_k] int32; of all ranks that share the experts
     ACT_SLOT_OF_ROW,   // [R] int32
     ACT_ROW_WEIGHT,    // [R] float
     ACT_GATHERED,      // [R, hidden]
@@ -178,6 +181,10 @@ typedef enum ActId {
     ACT_DROWS,          // [R, hidden]
     ACT_DROW_WEIGHT,    // [R] float
     ACT_DLOGITS,        // [T, experts] float: gradient of the router logits
+    ACT_DISPATCHED,     // [T, hidden] of all ranks that share the experts: tokens, or parts of the sums over experts
+    ACT_ALL_EXPERT,     // [T, top_k] int32, likewise
+    ACT_ALL_WEIGHT,     // [T, top_k] float; in the backward pass the gradients
+    ACT_DWEIGHT,        // [T, top_k] float: of the combine weights of this rank's tokens
     ACT_WIDE,           // [T, hidden] tensor parallelism: a norm's result of all tokens, or a product's part of the sum
     ACT_DWIDE,          // [T, hidden] the same of gradients
     ACT_RING_KV,        // [2 T, 2 kv_heads * head_dim] context parallelism: keys and values here, and on their way here
@@ -269,6 +276,7 @@ typedef struct Layout {
 Status layout_build(Layout *layout, const LayoutRequest *request);
 // Whether hearth's kernels for the device have room for the model.
 Status layout_check_kernels(const LayoutRequest *request);
+Status layout_check_experts(const LayoutRequest *request); // what ep and etp can cut
 void layout_free(Layout *layout);
 
 const LayoutParam *layout_param(const Layout *layout, ParamId id, int layer); // NULL: not in this model
@@ -297,6 +305,11 @@ int layout_norm_parts(const Layout *layout);
 int64_t layout_qkv_dim(const LayoutRequest *request);
 int64_t layout_vocab_rows(const LayoutRequest *request);
 int64_t layout_expert_rows(const LayoutRequest *request);
+// Of these rows: how many there are slots for when all experts are equally busy, and at most.
+int64_t layout_expert_slots(const LayoutRequest *request);
+int64_t layout_expert_slots_most(const LayoutRequest *request);
+bool layout_rows_bounded(const LayoutRequest *request); // there are routings that need more rows than there is room for
+int64_t layout_dispatched_tokens(const LayoutRequest *request); // of all ranks that share the experts
 
 const char *layout_param_name(ParamId id); // "qkv"
 const char *layout_act_name(ActId id);

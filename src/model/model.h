@@ -22,12 +22,15 @@ typedef struct ModelRanks {
     Comm *kv;          // of tp, the ones that hold the same KV heads; NULL: none does
     Comm *pp;          // the same place on the other pipeline stages; NULL: one stage
     Comm *ep, *etp;    // ranks that have other experts, and other shares of the same; NULL: one
+    Comm *dispatch;    // ep * etp: ranks that have all experts once between them; NULL: this one has them all
     Comm *expert_dp;   // ranks that hold the same experts, in the order of LayoutUnit.rank; NULL: one
     Comm *stage;       // ranks that hold the same layers of a model with experts; NULL: one
     Comm *all;         // every rank; NULL: one
 } ModelRanks;
 
 enum { SEAM_SLOTS = 4 }; // two for layers, one for embedding or head, one for the vectors
+
+typedef struct Trace Trace; // model/trace.h
 
 typedef struct Model {
     Ops *ops; // not owned
@@ -58,6 +61,7 @@ typedef struct Model {
     MoeBalance balance;                        // of the load-balancing loss
     bool router_bias;                          // aux-free balancing: choose experts by probability + bias
     MoeForce force;                            // benchmarks only
+    Trace *trace;                              // likewise; NULL: nobody asks
 } Model;
 
 // Allocates everything; nothing is allocated later. Weights are uninitialised.
@@ -116,10 +120,18 @@ typedef struct StepResult {
     double loss_aux;  // load-balancing loss, mean over micro-batches, without its coefficient
     double grad_norm; // before clipping
     bool skipped;     // the guard refused the step
+    // Rows that a rank's experts needed where there was not room for them (the most of all ranks); the guard refused
+    // the step, which must be run again after model_grow_experts. 0: there was room.
+    int64_t rows_needed;
 } StepResult;
 void model_result_start(Model *model); // begins reading the result back
 void model_result_wait(Model *model, StepResult *result);
 void model_step_result(Model *model, StepResult *result); // both
+
+// More room for the rows of this rank's experts: for rows_needed of them, at least twice of what there was, and at most
+// what any routing needs. Activations and temporaries are allocated anew, recorded micro-steps forgotten. All ranks
+// that share experts call it with the same number.
+Status model_grow_experts(Model *model, int64_t rows_needed);
 
 // Expert load of the step so far, all its micro-batches, after model_result_wait: [sparse layers,
 // MOE_LOAD_STATS], host array.

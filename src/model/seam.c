@@ -1,5 +1,7 @@
 #include "model/seam.h"
 
+#include "model/trace.h"
+
 #include <assert.h>
 
 static bool alone(const Model *model) { // as far as gradients go
@@ -30,7 +32,9 @@ static const LayoutUnit *layer_units(const Model *model, int layer, int *count) 
 
 // ---- weights (ZeRO 3) -----------------------------------------------------------------------------------------------
 
+// One that nobody shares is whole where it is (model_unit).
 static CommTicket gather_unit(Model *model, const LayoutUnit *unit) {
+    if (!unit_group(model, unit)) return 0;
     return comm_all_gather(unit_group(model, unit), model_unit(model, LAYOUT_WEIGHTS, unit),
                            model_piece(model, LAYOUT_WEIGHTS, unit, false));
 }
@@ -133,13 +137,13 @@ bool seam_ends_gradients(const Model *model) {
 }
 
 bool seam_in_micro_step(const Model *model) {
-    return model->ranks.tp || model->ranks.cp || (!alone(model) && seam_ends_gradients(model));
+    return model->ranks.tp || model->ranks.cp || model->ranks.dispatch || (!alone(model) && seam_ends_gradients(model));
 }
 
 bool seam_in_graph(const Model *model) {
     const ModelRanks *ranks = &model->ranks;
     return (!ranks->dp || ranks->dp->in_graph) && (!ranks->tp || ranks->tp->in_graph) &&
-           (!ranks->cp || ranks->cp->in_graph);
+           (!ranks->cp || ranks->cp->in_graph) && (!ranks->dispatch || ranks->dispatch->in_graph);
 }
 
 // ---- gradients that tensor-parallel ranks have parts of -------------------------------------------------------------
@@ -170,6 +174,7 @@ static bool mixed_layers(const Model *model) {
 }
 
 void seam_layer_gradients(Model *model, int layer) {
+    trace_backward(model);
     if (alone(model) || model->layout.zero < 2) return;
     finish_reduce(model, layer % 2);
     // Gaps between parameters count in the norm: another kind of layer may have left something there.
@@ -180,6 +185,7 @@ void seam_layer_gradients(Model *model, int layer) {
 }
 
 void seam_layer_done(Model *model, int layer) {
+    trace_layer(model, layer);
     sum_layer_copies(model, layer);
     if (alone(model) || !seam_ends_gradients(model)) return;
     int count;
@@ -206,6 +212,7 @@ void seam_micro_step_begin(Model *model) {
 }
 
 void seam_micro_step_end(Model *model) {
+    trace_mark(model, "the backward pass ends", -1);
     if (!seam_ends_gradients(model)) return;
     const LayoutUnit *vectors = &model->layout.units[model->layout.unit_count - 1];
     assert(vectors->vectors);
@@ -222,6 +229,7 @@ void seam_micro_step_end(Model *model) {
 void seam_step_sums(Model *model) {
     Comm *dp = model->ranks.dp, *stage = model->ranks.stage;
     Tensor counts = model_const(model, CONST_EXPERT_TOTAL);
+    seam_rows_needed(model);
     if (stage && tensor_present(counts)) sum_over(stage, counts);
     if (!dp) return;
     Tensor sums = tensor_cols(model_const(model, CONST_SCALARS), SCALAR_LOSS_SUM, 2); // and SCALAR_AUX_SUM
@@ -303,10 +311,6 @@ void seam_new_weights(Model *model) {
 }
 
 // ---- tensor parallelism ---------------------------------------------------------------------------------------------
-
-static Tensor flat_view(Tensor tensor) {
-    return tensor_reshape(tensor, 1, tensor_count(tensor));
-}
 
 static Tensor gather_tokens(Model *model, ActId place, Tensor local) {
     if (tensor_ranks(model) == 1) return local;

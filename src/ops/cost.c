@@ -82,6 +82,9 @@ OpCost op_cost(const OpRecord *r, double expert_rows, double added) {
     case OP_MOE_ROUTER_FORWARD: return (OpCost){.bytes = bytes_of(t[1]) + bytes_of(t[0])};
     case OP_MOE_ROUTER_BACKWARD: return (OpCost){.bytes = 4 * bytes_of(t[0]) + 3 * bytes_of(t[2])};
     case OP_MOE_ROUTE_FORWARD: return (OpCost){.bytes = 4 * bytes_of(r->routing.probs)};
+    case OP_MOE_PLACE_ROWS: // expert and weight of every slot in, its row out, and what a row is of
+        return (OpCost){.bytes = 3 * bytes_of(r->routing.row_of_slot) + 2 * bytes_of(r->routing.slot_of_row)};
+    case OP_MOE_SLOT_GRADIENT: return (OpCost){.bytes = 2 * bytes_of(t[0]) + used * size_of(t[1])};
     case OP_MOE_ROUTE_BACKWARD: return (OpCost){.bytes = 3 * bytes_of(t[0])};
     case OP_MOE_GATHER:
         used = expert_rows >= 0 ? expert_rows : (double)t[0].rows;

@@ -79,7 +79,7 @@ typedef struct MoePointers {
     int32_t *counts, *offsets, *row_of_slot, *slot_of_row;
     float *row_weight, *prob_sum;
     int64_t tokens, rows;
-    int experts, top_k;
+    int experts, top_k, first_expert;
     bool norm_topk;
     MoeForce force;
 } MoePointers;
@@ -100,9 +100,10 @@ static inline MoePointers moe_pointers(const MoeRouting *routing) {
     p.prob_sum = (float *)routing->prob_sum.data;
     p.tokens = routing->expert.rows;
     p.rows = routing->slot_of_row.rows;
-    p.experts = (int)routing->probs.cols;
+    p.experts = (int)routing->counts.cols;
     p.top_k = (int)routing->expert.cols;
     p.norm_topk = routing->norm_topk;
     p.force = routing->force;
+    p.first_expert = routing->first_expert;
     return p;
 }

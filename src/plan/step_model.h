@@ -39,7 +39,7 @@ typedef enum StepPart {
     STEP_LAUNCH = CATEGORY_COUNT,
     STEP_TENSOR,   // all-reduces of activations
     STEP_CONTEXT,  // keys and values around the ring
-    STEP_EXPERT,   // all-to-all
+    STEP_EXPERT,   // tokens to their experts and back
     STEP_PIPELINE, // activations between stages
     STEP_DATA_PARALLEL,
     STEP_BUBBLE,

@@ -186,6 +186,9 @@ static void price_elements(Pricing *p, const StepCall *c, OpCost cost) {
         break;
     case OP_MOE_SUM:
         if (!p->fused && tensor_present(t[2])) bytes -= (double)tensor_count(t[2]) * (double)dtype_size(t[2].dtype);
+        // What others exchange are rows: they sum the tokens of the rank alone.
+        if (!p->fused)
+            bytes -= (double)(t[0].rows - p->layout->local_tokens) * (double)t[0].cols * (double)dtype_size(t[0].dtype);
         snprintf(name, sizeof name, "sum %s", t[1].name);
         break;
     case OP_ZERO: snprintf(name, sizeof name, "clear gradients"); break;
@@ -205,6 +208,9 @@ static void price_elements(Pricing *p, const StepCall *c, OpCost cost) {
 
 static void price_call(Pricing *p, const StepCall *c) {
     OpCost cost = op_cost(&c->call, p->expert_rows, p->added);
+    // Other software spreads experts in its own way, and adds residuals with the next norm.
+    bool own = c->call.op == OP_MOE_PLACE_ROWS || c->call.op == OP_MOE_SLOT_GRADIENT || c->call.op == OP_ADD;
+    if (own && !p->fused) return;
     switch (op_category(c->call.op)) {
     case CATEGORY_GEMM: price_linear(p, c, cost); break;
     case CATEGORY_GROUPED: price_grouped(p, c, cost); break;

@@ -83,6 +83,7 @@ typedef struct Config {
     struct {
         int64_t data, tensor, pipeline, expert, expert_tensor, context, zero;
         const char *reduce_dtype;
+        double expert_headroom;
     } parallelism;
     struct {
         const char *mode;
@@ -102,6 +103,7 @@ typedef struct Config {
         int64_t print_every;
         double peak_tflops;
         int64_t warmup_steps;
+        bool log_ranks;
     } watch;
     struct {
         int64_t every;

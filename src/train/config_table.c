@@ -175,6 +175,9 @@ const ConfigKey config_keys[] = {
      NULL, "expert parallelism"},
     {"parallelism", "expert_tensor", "expert_tensor_parallel_degree etp", CONFIG_INT, AT(parallelism.expert_tensor),
      "1", 1, 4096, "ranks", NULL, "tensor parallelism inside experts"},
+    {"parallelism", "expert_headroom", "", CONFIG_DOUBLE, AT(parallelism.expert_headroom), "2", 1, 4096, "x", NULL,
+     "expert parallelism: rows that a rank has room for at first, as a multiple of its share when all experts are "
+     "equally busy; a step that needs more gets it and runs again"},
     {"parallelism", "context", "context_parallel_degree cp", CONFIG_INT, AT(parallelism.context), "1", 1, 4096, "ranks",
      NULL, "context parallelism"},
     {"parallelism", "zero", "zero_stage", CONFIG_INT, AT(parallelism.zero), "0", 0, 3, "", NULL,
@@ -222,6 +225,8 @@ const ConfigKey config_keys[] = {
      "it does not know: no MFU)"},
     {"watch", "warmup_steps", "", CONFIG_INT, AT(watch.warmup_steps), "3", 0, 1e6, "steps", NULL,
      "first steps that averages of speed leave out"},
+    {"watch", "log_ranks", "", CONFIG_BOOL, AT(watch.log_ranks), "false", 0, 0, "", NULL,
+     "each rank but the first writes a log of its own: logs/rank-N.log in the run directory"},
 
     {"profile", "every", "profile_freq", CONFIG_INT, AT(profile.every), "0", 0, 1e12, "steps", NULL,
      "steps between steps whose time is split by kind of operation in metrics.jsonl (0: never)"},

@@ -57,9 +57,7 @@ Status ranks_mesh(const Config *config, int size, Mesh *mesh) {
     const struct {
         const char *key;
         int64_t degree;
-    } others[] = {{"parallelism.pipeline", config->parallelism.pipeline},
-                  {"parallelism.expert", config->parallelism.expert},
-                  {"parallelism.expert_tensor", config->parallelism.expert_tensor}};
+    } others[] = {{"parallelism.pipeline", config->parallelism.pipeline}};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         if (others[i].degree > 1) return unsupported(config, others[i].key, others[i].degree);
     *mesh = (Mesh){.dp = 1,
@@ -108,11 +106,17 @@ Status ranks_open(Ranks *ranks, Ops *ops, const LayoutRequest *request) {
         Comm **comm;
         const char *name;
         MeshAxis axis;
-    } wanted[] = {{&groups->dp, "dp", MESH_DATA},        {&groups->tp, "tp", MESH_TP},
-                  {&groups->cp, "cp", MESH_CP},          {&groups->micro_batch, "micro-batch", MESH_MICRO_BATCH},
-                  {&groups->pp, "pp", MESH_PP},          {&groups->ep, "ep", MESH_EP},
-                  {&groups->etp, "etp", MESH_ETP},       {&groups->expert_dp, "experts", MESH_EXPERT_DATA},
-                  {&groups->stage, "stage", MESH_STAGE}, {&groups->all, "all", MESH_ALL}};
+    } wanted[] = {{&groups->dp, "dp", MESH_DATA},
+                  {&groups->tp, "tp", MESH_TP},
+                  {&groups->cp, "cp", MESH_CP},
+                  {&groups->micro_batch, "micro-batch", MESH_MICRO_BATCH},
+                  {&groups->pp, "pp", MESH_PP},
+                  {&groups->ep, "ep", MESH_EP},
+                  {&groups->etp, "etp", MESH_ETP},
+                  {&groups->dispatch, "dispatch", MESH_DISPATCH},
+                  {&groups->expert_dp, "experts", MESH_EXPERT_DATA},
+                  {&groups->stage, "stage", MESH_STAGE},
+                  {&groups->all, "all", MESH_ALL}};
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
         bool of_experts = wanted[i].axis >= MESH_EP && wanted[i].axis <= MESH_STAGE;
         if (of_experts && !request->config.experts) continue;

@@ -264,7 +264,8 @@ static MoeRouting routing_make(void **p, const CallSizes *s) {
                         .row_weight = floats(p[10], m->rows, 1, "row_weight"),
                         .prob_sum = floats(p[11], 1, m->experts, "prob_sum"),
                         .norm_topk = m->norm_topk,
-                        .force = m->force};
+                        .force = m->force,
+                        .first_expert = m->first_expert};
 }
 
 void call_moe_router_forward(Ops *ops, void **p, const CallSizes *s) { // logits in weight
@@ -284,12 +285,25 @@ void call_moe_route_forward(Ops *ops, void **p, const CallSizes *s) {
     ops->moe_route_forward(ops, &routing);
 }
 
+void call_moe_place_rows(Ops *ops, void **p, const CallSizes *s) { // routing needed
+    MoeRouting routing = routing_make(p, s);
+    ops->moe_place_rows(ops, ints(p[ROUTING_BUFFERS], 1, 1, "needed"), &routing);
+}
+
+void call_moe_slot_gradient(Ops *ops, void **p, const CallSizes *s) { // routing dweight drow_weight
+    MoeRouting routing = routing_make(p, s);
+    void **rest = p + ROUTING_BUFFERS;
+    ops->moe_slot_gradient(ops, floats(rest[0], s->moe.tokens, s->moe.top_k, "dweight"),
+                           floats(rest[1], s->moe.rows, 1, "drow_weight"), &routing);
+}
+
 void call_moe_route_backward(Ops *ops, void **p, const CallSizes *s) { // routing dlogits drow_weight dprob z_coef
     MoeRouting routing = routing_make(p, s);
     void **rest = p + ROUTING_BUFFERS;
+    bool rows = tensor_present(routing.offsets);
     ops->moe_route_backward(ops, floats(rest[0], s->moe.tokens, s->moe.experts, "dlogits"),
-                            floats(rest[1], s->moe.rows, 1, "drow_weight"), floats(rest[2], 1, s->moe.experts, "dprob"),
-                            floats(rest[3], 1, 1, "z_coef"), &routing);
+                            floats(rest[1], rows ? s->moe.rows : s->moe.tokens, rows ? 1 : s->moe.top_k, "drow_weight"),
+                            floats(rest[2], 1, s->moe.experts, "dprob"), floats(rest[3], 1, 1, "z_coef"), &routing);
 }
 
 void call_moe_balance(Ops *ops, void **p, const CallSizes *s) { // loss dprob scale counts prob_sum; flag: by layers
@@ -356,8 +370,9 @@ void call_grouped_linear_backward_weight(Ops *ops, void **p, const CallSizes *s)
 
 // ---- optimizer ------------------------------------------------------------------------------------------------------
 
-void call_guard(Ops *ops, void **p, const CallSizes *s) { // skip loss norm
-    ops->guard(ops, ints(p[0], 1, 1, "skip"), floats(p[1], 1, 1, "loss"), floats(p[2], 1, 1, "norm"), s->value, 3.0f);
+void call_guard(Ops *ops, void **p, const CallSizes *s) { // skip loss norm refuse
+    ops->guard(ops, ints(p[0], 1, 1, "skip"), floats(p[1], 1, 1, "loss"), floats(p[2], 1, 1, "norm"),
+               ints(p[3], 1, 1, "refuse"), s->value, 3.0f);
 }
 
 void call_adamw(Ops *ops, void **p, const CallSizes *s) { // weight master_low m v grad norm skip

@@ -10,6 +10,7 @@ typedef struct MoeSizes {
     bool norm_topk;
     int64_t rows; // capacity of the permuted buffers: moe_rows_capacity(tokens, top_k, experts, row_align)
     MoeForce force;
+    int first_expert;
 } MoeSizes;
 
 typedef struct CallSizes {

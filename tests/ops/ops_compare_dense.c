@@ -671,13 +671,18 @@ void sweep_cross_entropy_apply(Compare *run) {
 void sweep_guard(Compare *run) {
     const float values[] = {1.0f, 5.0f, INFINITY, -INFINITY, NAN};
     for (int i = 0; i < 5; i++)
-        for (int j = 0; j < 5; j++) {
-            Case c = {.sizes.value = 2.0f};
-            add_out(run, &c, DTYPE_I32, 1, 0);
-            *(float *)add_in(run, &c, DTYPE_F32, 1) = values[i];
-            *(float *)add_in(run, &c, DTYPE_F32, 1) = values[j];
-            check(run, &c, call_guard, "loss %g norm %g", (double)values[i], (double)values[j]);
-        }
+        for (int j = 0; j < 5; j++)
+            EACH(refuse, -1, 0, 700) { // -1: absent
+                Case c = {.sizes.value = 2.0f};
+                add_out(run, &c, DTYPE_I32, 1, 0);
+                *(float *)add_in(run, &c, DTYPE_F32, 1) = values[i];
+                *(float *)add_in(run, &c, DTYPE_F32, 1) = values[j];
+                if (refuse < 0)
+                    add_null(run, &c);
+                else
+                    *(int32_t *)add_in(run, &c, DTYPE_I32, 1) = refuse;
+                check(run, &c, call_guard, "loss %g norm %g refuse %d", (double)values[i], (double)values[j], refuse);
+            }
 }
 
 void sweep_adamw(Compare *run) {

@@ -50,15 +50,22 @@ def until_met(test, *arguments, tries=20):
 
 
 class Mesh:
-    def __init__(self, dp=1, tp=1, zero=0, cp=1):
-        self.dp, self.tp, self.zero, self.cp = dp, tp, zero, cp
+    def __init__(self, dp=1, tp=1, zero=0, cp=1, ep=1, etp=1):
+        self.dp, self.tp, self.zero, self.cp, self.ep, self.etp = dp, tp, zero, cp, ep, etp
         self.size = dp * tp * cp
-        words = ((f"dp {dp}", dp > 1), (f"cp {cp}", cp > 1), (f"zero {zero}", zero), (f"tp {tp}", tp > 1))
-        self.name = "+".join(word for word, used in words if used) or "one"
+        degrees = (("dp", dp), ("cp", cp), ("tp", tp), ("ep", ep), ("etp", etp))
+        words = [f"{axis} {degree}" for axis, degree in degrees if degree > 1] + [f"zero {zero}"] * (zero > 0)
+        self.name = "+".join(words) or "one"
 
     def sets(self):
-        sets = {"parallelism.data": self.dp, "parallelism.tensor": self.tp, "parallelism.zero": self.zero}
-        return {**sets, "parallelism.context": self.cp}
+        return {
+            "parallelism.data": self.dp,
+            "parallelism.tensor": self.tp,
+            "parallelism.zero": self.zero,
+            "parallelism.context": self.cp,
+            "parallelism.expert": self.ep,
+            "parallelism.expert_tensor": self.etp,
+        }
 
 
 ONE = Mesh()

@@ -164,6 +164,8 @@ void cuda_moe_router_forward(Ops *ops, Tensor logits, Tensor in, Tensor weight);
 void cuda_moe_router_backward(Ops *ops, Tensor din, Tensor dweight, Tensor dlogits, Tensor in, Tensor weight,
                               bool accumulate);
 void cuda_moe_route_forward(Ops *ops, const MoeRouting *routing);
+void cuda_moe_place_rows(Ops *ops, Tensor needed, const MoeRouting *routing);
+void cuda_moe_slot_gradient(Ops *ops, Tensor dweight, Tensor drow_weight, const MoeRouting *routing);
 void cuda_moe_route_backward(Ops *ops, Tensor dlogits, Tensor drow_weight, Tensor dprob, Tensor z_coef,
                              const MoeRouting *routing);
 void cuda_moe_balance(Ops *ops, Tensor loss, Tensor dprob, Tensor scale, Tensor counts, Tensor prob_sum,
@@ -174,7 +176,7 @@ void cuda_moe_bias_update(Ops *ops, Tensor bias, Tensor counts, Tensor skip, flo
 void cuda_moe_gather(Ops *ops, Tensor out, Tensor in, const MoeRouting *routing);
 void cuda_moe_sum(Ops *ops, Tensor out, Tensor in, Tensor add, const MoeRouting *routing);
 void cuda_norm_f32(Ops *ops, Tensor out, Tensor in);
-void cuda_guard(Ops *ops, Tensor skip, Tensor loss, Tensor norm, float loss_limit, float norm_limit);
+void cuda_guard(Ops *ops, Tensor skip, Tensor loss, Tensor norm, Tensor refuse, float loss_limit, float norm_limit);
 void cuda_adamw(Ops *ops, const AdamwArgs *args);
 
 // grouped_gemm.cu
