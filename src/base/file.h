@@ -7,12 +7,17 @@
 #include <stddef.h>
 #include <stdint.h>
 
+typedef struct FileMapped FileMapped;
+
 typedef struct FileMap {
     const void *data; // NULL for an empty file
     size_t size;
+    FileMapped *mapped; // file.c's own
 } FileMap;
 
-Status file_map(FileMap *map, const char *path); // read-only, shared
+// Read-only, shared. A file that is cut short while it is mapped ends the program at the first use of what is gone,
+// with its name and exit code 1.
+Status file_map(FileMap *map, const char *path);
 void file_unmap(FileMap *map);
 
 Status file_read(char **data, size_t *size, const char *path); // malloc'd, NUL-terminated beyond size
@@ -48,6 +53,7 @@ Status dir_list(char ***names, size_t *count, const char *path);
 void names_free(char **names, size_t count);
 
 char *path_join(const char *directory, const char *name); // malloc'd; an absolute name is returned as it is
+char *path_absolute(const char *path);                    // malloc'd; links and patterns stay as they are
 char *path_directory(const char *path);                   // malloc'd; "." when there is none
 const char *path_name(const char *path);                  // the part after the last '/'
 Status disk_free_bytes(int64_t *bytes, const char *path);

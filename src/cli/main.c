@@ -1,6 +1,9 @@
 // hearth: pretrain language models on the hardware you have. This file only picks the command.
 #include "base/log.h"
+#include "base/text.h"
 #include "cli/commands.h"
+
+#include <jansson.h>
 
 #include <signal.h>
 #include <stdbool.h>
@@ -20,7 +23,8 @@ static const Command commands[] = {
 };
 
 int main(int argc, char **argv) {
-    signal(SIGXFSZ, SIG_IGN); // a file that reaches a limit is an error that names it
+    json_set_alloc_funcs(xmalloc, free); // ends as all else where there is no memory
+    signal(SIGXFSZ, SIG_IGN);            // a file that reaches a limit is an error that names it
     Status status = commands_run("hearth", "hearth pretrains language models: plan, prepare, train, explain.", commands,
                                  (int)(sizeof commands / sizeof commands[0]), argc, argv);
     bool flushed = !fflush(stdout);

@@ -38,7 +38,7 @@ static void build_constants(Layout *layout) {
     int64_t T = layout->tokens, documents = layout->request.documents ? T : 0, sparse = 0;
     for (int i = 0; i < layout->layer_count; i++)
         sparse += c->sparse[layout->first_layer + i];
-    int64_t seq = layout->request.seq, half = c->head_dim / 2;
+    int64_t seq = layout->request.seq / layout->request.mesh.cp, half = c->head_dim / 2;
     const LayoutConst shapes[CONST_ID_COUNT] = {
         [CONST_IDS] = {DTYPE_I32, T, 1},
         [CONST_TARGETS] = {DTYPE_I32, T, 1},
@@ -84,8 +84,9 @@ int64_t layout_expert_slots_most(const LayoutRequest *request) {
 }
 
 static int64_t rows_for(const LayoutRequest *request, int64_t slots) {
+    int align = request->device == DEVICE_CUDA ? OPS_CUDA_ROW_ALIGN : OPS_CPU_ROW_ALIGN;
     return moe_rows_capacity(slots, 1, request->config.experts / request->mesh.ep,
-                             request->device == DEVICE_CUDA ? OPS_CUDA_ROW_ALIGN : OPS_CPU_ROW_ALIGN);
+                             request->row_align ? request->row_align : align);
 }
 
 int64_t layout_expert_rows(const LayoutRequest *request) {
@@ -113,7 +114,8 @@ static OpsWorkspaceRequest workspace_request(const LayoutRequest *request) {
     int64_t tokens = (int64_t)request->micro_batch * request->seq / request->mesh.cp;
     return (OpsWorkspaceRequest){.tokens = tokens,
                                  .batch = request->micro_batch,
-                                 .seq = request->seq / request->mesh.cp,
+                                 .seq = request->mesh.cp > 1 ? mesh_chunk_tokens(&request->mesh, request->seq)
+                                                             : request->seq, // of one call of attention
                                  .hidden = c->hidden,
                                  .heads = c->heads / tp,
                                  .kv_heads = mesh_kv_heads(&request->mesh, c->kv_heads),

@@ -45,6 +45,7 @@ typedef struct LayoutRequest {
     int64_t logits_rows; // rows of one LM-head chunk; 0: a good default
     DeviceKind device;
     int threads;            // of the CPU (its workspace has a part per thread)
+    int row_align;          // of experts' rows (Ops.row_align); 0: the device's
     double expert_headroom; // rows of experts that there is room for at first; 0: LAYOUT_EXPERT_HEADROOM
     bool documents;         // attention and loss are masked across documents
     bool inference;         // weights and activations only: no gradients, moments or master weights
@@ -186,6 +187,10 @@ typedef enum ActId {
     ACT_DWEIGHT,        // [T, top_k] float: of the combine weights of this rank's tokens
     ACT_WIDE,           // [T, hidden] tensor parallelism: a norm's result of all tokens, or a product's part of the sum
     ACT_DWIDE,          // [T, hidden] the same of gradients
+    ACT_RING_KV,        // [2 T, 2 kv_heads * head_dim] context parallelism: keys and values here, and on their way here
+    ACT_RING_SUM,       // [T, heads * head_dim] float: attention so far; backward: the gradient of queries so far
+    ACT_RING_LSE,       // [batch * heads, chunk] float: of one part
+    ACT_RING_DKV,       // [2 T, 2 kv_heads * head_dim] float: gradients of keys and values so far, as ACT_RING_KV
     ACT_SPLIT_STATS,    // [tp * logits_rows, SPLIT_STATS] float: of a loss over a split vocabulary
     ACT_SCRATCH,        // bytes that are free while attention runs backward: a larger workspace at no cost; GPU only
     ACT_ID_COUNT,
@@ -222,7 +227,7 @@ typedef enum ConstId {
     CONST_IDS,       // [T] int32
     CONST_TARGETS,   // [T] int32
     CONST_DOC_START, // [T] int32, only with documents
-    CONST_COS,       // [seq, head_dim / 2] float
+    CONST_COS,       // [seq, head_dim / 2] float: of the positions that this rank has
     CONST_SIN,
     CONST_SCALARS,      // [MODEL_SCALARS] float
     CONST_ROUTER_BIAS,  // [sparse layers, experts] float

@@ -149,6 +149,23 @@ static void build_layer(Layout *layout, int i) {
     add_layer_tensor(layout, ACT_GATHERED, i, dtype, R, c->hidden, true);
 }
 
+// Once for the forward pass, once for the backward pass and the forward run again there.
+static void add_ring(Layout *layout, int64_t queries, int64_t keys, bool again) {
+    const LayoutRequest *request = &layout->request;
+    int64_t T = layout->tokens, heads = request->config.heads / request->mesh.tp;
+    int64_t chunk = mesh_chunk_tokens(&request->mesh, request->seq);
+    Phase backward = again ? PHASE_MLP_BACKWARD : PHASE_ATTENTION_BACKWARD;
+    for (int pass = 0; pass < 2; pass++) {
+        Phase first = pass ? backward : PHASE_ATTENTION, last = pass ? PHASE_ATTENTION_BACKWARD : PHASE_ATTENTION;
+        add_temporary(layout, ACT_RING_KV, layout->dtype, 2 * T, keys, first, last);
+        add_temporary(layout, ACT_RING_SUM, DTYPE_F32, T, queries, first, last);
+        if (!pass || again)
+            add_temporary(layout, ACT_RING_LSE, DTYPE_F32, request->micro_batch * heads, chunk, first,
+                          pass ? PHASE_MLP_BACKWARD : last);
+    }
+    add_temporary(layout, ACT_RING_DKV, DTYPE_F32, 2 * T, keys, PHASE_ATTENTION_BACKWARD, PHASE_ATTENTION_BACKWARD);
+}
+
 // What ranks that share experts exchange, in the forward pass and in the backward pass, where it may run again.
 static void build_exchange(Layout *layout) {
     const ModelConfig *c = &layout->request.config;
@@ -189,6 +206,7 @@ static void build_temporaries(Layout *layout, bool dense, bool sparse) {
     add_temporary(layout, ACT_DHIDDEN, dtype, hidden, 1, PHASE_MLP_BACKWARD, PHASE_MLP_BACKWARD);
     add_temporary(layout, ACT_DATTN, dtype, T, attention, PHASE_ATTENTION_BACKWARD, PHASE_ATTENTION_BACKWARD);
     add_temporary(layout, ACT_DQKV, dtype, T, qkv, PHASE_ATTENTION_BACKWARD, PHASE_ATTENTION_BACKWARD);
+    if (layout->request.mesh.cp > 1) add_ring(layout, attention, qkv - attention, again);
     if (tp > 1) {
         add_temporary(layout, ACT_WIDE, dtype, T, d, PHASE_ATTENTION, PHASE_EMBEDDING_BACKWARD);
         add_temporary(layout, ACT_DWIDE, dtype, T, d, PHASE_HEAD, PHASE_EMBEDDING_BACKWARD);

@@ -61,6 +61,49 @@ Status layout_check_kernels(const LayoutRequest *request) {
     return NULL;
 }
 
+// A sequence can be cut for context parallelism, and its tokens on a rank for tensor parallelism.
+static bool seq_divides(const LayoutRequest *request, int64_t seq) {
+    const Mesh *mesh = &request->mesh;
+    return seq % (2 * mesh->cp) == 0 && request->micro_batch * (seq / mesh->cp) % mesh->tp == 0;
+}
+
+static Status check_chunks(const LayoutRequest *request) {
+    const Mesh *mesh = &request->mesh;
+    if (mesh->cp == 1 || seq_divides(request, request->seq)) return NULL;
+    int64_t below = request->seq, above = request->seq;
+    while (below > 0 && !seq_divides(request, below))
+        below--;
+    while (!seq_divides(request, above))
+        above++;
+    Status status = status_usage(
+        "sequences of %d tokens cannot be cut for context parallelism of degree %d: into %d equal chunks, two "
+        "for each rank%s",
+        request->seq, mesh->cp, 2 * mesh->cp, mesh->tp > 1 ? ", whose tokens tensor-parallel ranks share evenly" : "");
+    if (below == 0) return status_hint(status, "the nearest length is %lld", (long long)above);
+    return status_hint(status, "the nearest lengths are %lld and %lld", (long long)below, (long long)above);
+}
+
+static bool tensor_degree_fits(const ModelConfig *config, int tp) {
+    return config->heads % tp == 0 && config->ffn % tp == 0 &&
+           (config->kv_heads % tp == 0 || tp % config->kv_heads == 0);
+}
+
+static Status check_tensor_degree(const ModelConfig *config, int tp) {
+    if (tensor_degree_fits(config, tp)) return NULL;
+    Status status = require_divides(config->heads, tp, "attention heads", "the tensor-parallel degree");
+    if (!status) status = require_divides(config->ffn, tp, "the MLP width", "the tensor-parallel degree");
+    if (!status)
+        status = status_usage("%d KV heads neither divide by nor divide the tensor-parallel degree %d",
+                              config->kv_heads, tp);
+    int below = tp, above = tp;
+    while (!tensor_degree_fits(config, below)) // 1 does
+        below--;
+    while (above <= config->heads && !tensor_degree_fits(config, above))
+        above++;
+    if (above > config->heads) return status_hint(status, "the nearest degree that fits is %d", below);
+    return status_hint(status, "the nearest degrees that fit are %d and %d", below, above);
+}
+
 Status layout_check_request(const LayoutRequest *request) {
     const ModelConfig *config = &request->config;
     const Mesh *mesh = &request->mesh;
@@ -71,21 +114,18 @@ Status layout_check_request(const LayoutRequest *request) {
         return status_usage("every parallel degree must be at least 1");
     if (mesh->zero < 0 || mesh->zero > 3)
         return status_usage("the ZeRO stage must be 0, 1, 2 or 3, not %d", mesh->zero);
-    TRY(require_divides(config->heads, mesh->tp, "attention heads", "the tensor-parallel degree"));
-    if (config->kv_heads % mesh->tp && mesh->tp % config->kv_heads)
-        return status_usage("%d KV heads neither divide by nor divide the tensor-parallel degree %d", config->kv_heads,
-                            mesh->tp);
-    TRY(require_divides(config->ffn, mesh->tp, "the MLP width", "the tensor-parallel degree"));
+    TRY(check_tensor_degree(config, mesh->tp));
+    TRY(check_chunks(request));
     int64_t tokens = (int64_t)request->micro_batch * request->seq / mesh->cp;
     if (tokens % mesh->tp)
         return status_hint(
             status_usage("%lld tokens of a micro-batch (%d x %d) do not divide by the tensor-parallel degree %d",
                          (long long)tokens, request->micro_batch, request->seq, mesh->tp),
             "choose a micro_batch or seq that is a multiple of %d", mesh->tp);
-    TRY(require_divides(request->seq, mesh->cp, "the sequence length", "the context-parallel degree"));
     TRY(layout_check_experts(request));
     if (mesh->pp > config->layers)
-        return status_usage("%d layers cannot fill %d pipeline stages", config->layers, mesh->pp);
+        return status_hint(status_usage("%d layers cannot fill %d pipeline stages", config->layers, mesh->pp),
+                           "take %d stages at most", config->layers);
     assert(request->rank >= 0 && request->rank < mesh_ranks(mesh));
     return NULL;
 }

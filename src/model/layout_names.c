@@ -111,6 +111,10 @@ const char *layout_act_name(ActId id) {
         [ACT_DWEIGHT] = "combine weight gradients",
         [ACT_WIDE] = "all tokens",
         [ACT_DWIDE] = "gradient of all tokens",
+        [ACT_RING_KV] = "keys and values on their way",
+        [ACT_RING_SUM] = "attention so far",
+        [ACT_RING_LSE] = "lse of a part",
+        [ACT_RING_DKV] = "key and value gradients on their way",
         [ACT_SPLIT_STATS] = "statistics of a split vocabulary",
         [ACT_SCRATCH] = "scratch",
     };

@@ -18,11 +18,18 @@ enum { ZERO_MOMENTS = 1, ZERO_GRADIENTS = 2, ZERO_WEIGHTS = 3 };
 
 static void upload_rope(Model *model) {
     const LayoutRequest *request = &model->layout.request;
-    size_t count = (size_t)request->seq * (size_t)(request->config.head_dim / 2);
+    size_t half = (size_t)(request->config.head_dim / 2), count = (size_t)request->seq * half;
     float *cos_table = xmalloc(2 * count * sizeof(float)), *sin_table = cos_table + count;
     model_rope_table(&request->config, request->seq, cos_table, sin_table);
-    model->ops->upload(model->ops, model_const(model, CONST_COS).data, cos_table, count * sizeof(float));
-    model->ops->upload(model->ops, model_const(model, CONST_SIN).data, sin_table, count * sizeof(float));
+    Tensor cos = model_const(model, CONST_COS), sin = model_const(model, CONST_SIN);
+    int parts = request->mesh.cp > 1 ? 2 : 1; // of the sequence on this rank
+    for (int i = 0; i < parts; i++) {
+        int64_t rows = cos.rows / parts,
+                first = parts > 1 ? mesh_chunk(&request->mesh, model->layout.place.cp, i) * rows : 0;
+        size_t from = (size_t)first * half, bytes = (size_t)rows * half * sizeof(float);
+        model->ops->upload(model->ops, tensor_at(cos, i * rows, 0), cos_table + from, bytes);
+        model->ops->upload(model->ops, tensor_at(sin, i * rows, 0), sin_table + from, bytes);
+    }
     free(cos_table);
 }
 
@@ -39,20 +46,23 @@ Status model_create_ranks(Model **out, Ops *ops, const LayoutRequest *request, c
     *out = NULL;
     const Mesh *mesh = &request->mesh;
     int dp = ranks->dp ? ranks->dp->size : 1;
-    if (mesh->pp * mesh->cp != 1)
-        return status_usage("training runs with data, tensor and expert parallelism so far; the other degrees must be "
-                            "1 (hearth plan accepts any)");
-    int tp = ranks->tp ? ranks->tp->size : 1;
+    if (mesh->pp != 1)
+        return status_usage("training runs without pipeline stages so far (hearth plan accepts any number)");
+    int tp = ranks->tp ? ranks->tp->size : 1, cp = ranks->cp ? ranks->cp->size : 1;
     assert((ranks->dispatch ? ranks->dispatch->size : 1) == (request->config.experts ? mesh->ep * mesh->etp : 1));
-    if (mesh->dp != dp || mesh->tp != tp)
-        return status_usage("the mesh has %d x %d data- and tensor-parallel ranks, and this run has %d x %d", mesh->dp,
-                            mesh->tp, dp, tp);
+    if (mesh_data_ranks(mesh) != dp || mesh->tp != tp || mesh->cp != cp)
+        return status_usage(
+            "the mesh has %d x %d x %d data-, context- and tensor-parallel ranks, and this run has %d x %d "
+            "x %d",
+            mesh->dp, mesh->cp, mesh->tp, dp / cp, cp, tp);
     TRY(layout_check_kernels(request));
     Model *model = xcalloc(1, sizeof *model);
     model->ops = ops;
     model->ranks = *ranks;
     seam_micro_step_begin(model);
-    Status status = layout_build(&model->layout, request);
+    LayoutRequest own = *request;
+    own.row_align = ops->row_align;
+    Status status = layout_build(&model->layout, &own);
     if (status) {
         free(model);
         return status;
@@ -319,13 +329,11 @@ void model_step_begin(Model *model, int64_t valid, int micro_batches) {
 }
 
 static void upload_inputs(Model *model, const int32_t *ids, const int32_t *targets, const int32_t *doc_start) {
-    Ops *ops = model->ops;
-    size_t bytes = (size_t)model->layout.tokens * sizeof(int32_t);
-    ops->upload(ops, model_const(model, CONST_IDS).data, ids, bytes);
-    ops->upload(ops, model_const(model, CONST_TARGETS).data, targets, bytes);
+    seam_upload_tokens(model, CONST_IDS, ids);
+    seam_upload_tokens(model, CONST_TARGETS, targets);
     if (model->layout.request.documents) {
         assert(doc_start);
-        ops->upload(ops, model_const(model, CONST_DOC_START).data, doc_start, bytes);
+        seam_upload_tokens(model, CONST_DOC_START, doc_start);
     }
 }
 

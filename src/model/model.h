@@ -30,6 +30,8 @@ typedef struct ModelRanks {
 
 enum { SEAM_SLOTS = 4 }; // two for layers, one for embedding or head, one for the vectors
 
+typedef struct Trace Trace; // model/trace.h
+
 typedef struct Model {
     Ops *ops; // not owned
     ModelRanks ranks;
@@ -59,6 +61,7 @@ typedef struct Model {
     MoeBalance balance;                        // of the load-balancing loss
     bool router_bias;                          // aux-free balancing: choose experts by probability + bias
     MoeForce force;                            // benchmarks only
+    Trace *trace;                              // likewise; NULL: nobody asks
 } Model;
 
 // Allocates everything; nothing is allocated later. Weights are uninitialised.
@@ -97,7 +100,8 @@ void model_share_weights(Model *model);  // after weights were written: what ZeR
 // valid: targets >= 0 in the whole step (all micro-batches, all ranks): the loss is their mean. The gradients of the
 // step before stay until the next micro-step.
 void model_step_begin(Model *model, int64_t valid, int micro_batches);
-// Host arrays [micro_batch * seq]; doc_start may be NULL unless the layout has documents.
+// Host arrays [micro_batch * seq], the same on ranks that share sequences; doc_start may be NULL unless the layout has
+// documents.
 void model_micro_step(Model *model, const int32_t *ids, const int32_t *targets, const int32_t *doc_start);
 // Forward only; adds to the loss sum like a micro-step (use model_step_begin before, model_step_result after).
 void model_eval_step(Model *model, const int32_t *ids, const int32_t *targets, const int32_t *doc_start);

@@ -1,5 +1,7 @@
 #include "model/seam.h"
 
+#include "model/trace.h"
+
 #include <assert.h>
 
 static bool alone(const Model *model) { // as far as gradients go
@@ -74,7 +76,7 @@ void seam_edge_weights(Model *model, ParamId id) {
 static Tensor narrow_unit(Model *model, const LayoutUnit *unit, Tensor whole) {
     Tensor wire = model_wire(model, unit);
     if (!tensor_present(wire)) return whole;
-    model->ops->cast(model->ops, wire, whole);
+    model->ops->convert(model->ops, wire, whole, false);
     return wire;
 }
 
@@ -86,7 +88,7 @@ static void widen_unit(Model *model, const LayoutUnit *unit) {
         wire = tensor_cols(wire, unit->rank * unit->piece, unit->piece);
         whole = tensor_cols(whole, unit->rank * unit->piece, unit->piece);
     }
-    model->ops->cast(model->ops, whole, wire);
+    model->ops->convert(model->ops, whole, wire, false);
 }
 
 static CommTicket reduce_unit(Model *model, const LayoutUnit *unit) {
@@ -135,13 +137,13 @@ bool seam_ends_gradients(const Model *model) {
 }
 
 bool seam_in_micro_step(const Model *model) {
-    return model->ranks.tp || model->ranks.dispatch || (!alone(model) && seam_ends_gradients(model));
+    return model->ranks.tp || model->ranks.cp || model->ranks.dispatch || (!alone(model) && seam_ends_gradients(model));
 }
 
 bool seam_in_graph(const Model *model) {
     const ModelRanks *ranks = &model->ranks;
     return (!ranks->dp || ranks->dp->in_graph) && (!ranks->tp || ranks->tp->in_graph) &&
-           (!ranks->dispatch || ranks->dispatch->in_graph);
+           (!ranks->cp || ranks->cp->in_graph) && (!ranks->dispatch || ranks->dispatch->in_graph);
 }
 
 // ---- gradients that tensor-parallel ranks have parts of -------------------------------------------------------------
@@ -172,6 +174,7 @@ static bool mixed_layers(const Model *model) {
 }
 
 void seam_layer_gradients(Model *model, int layer) {
+    trace_backward(model);
     if (alone(model) || model->layout.zero < 2) return;
     finish_reduce(model, layer % 2);
     // Gaps between parameters count in the norm: another kind of layer may have left something there.
@@ -182,6 +185,7 @@ void seam_layer_gradients(Model *model, int layer) {
 }
 
 void seam_layer_done(Model *model, int layer) {
+    trace_layer(model, layer);
     sum_layer_copies(model, layer);
     if (alone(model) || !seam_ends_gradients(model)) return;
     int count;
@@ -208,6 +212,7 @@ void seam_micro_step_begin(Model *model) {
 }
 
 void seam_micro_step_end(Model *model) {
+    trace_mark(model, "the backward pass ends", -1);
     if (!seam_ends_gradients(model)) return;
     const LayoutUnit *vectors = &model->layout.units[model->layout.unit_count - 1];
     assert(vectors->vectors);

@@ -37,8 +37,20 @@ void seam_cross_entropy(Model *model, Tensor losses, Tensor logits, Tensor targe
 // Of the whole micro-batch: prob_sum in place; the counts are returned, since this rank's own stay in use (moe_gather).
 Tensor seam_balance_sums(Model *model, Tensor counts, Tensor prob_sum);
 
+// ---- context parallelism, inside a layer ----------------------------------------------------------------------------
+// seam_context.c has the order of the tokens. On one rank each is the op that it is named after.
+
+void seam_upload_tokens(Model *model, ConstId id, const int32_t *host); // this rank's of [micro_batch * seq]
+void seam_rope_forward(Model *model, Tensor out, Tensor rstd, Tensor in, const Rope *rope);
+void seam_rope_backward(Model *model, Tensor grad, Tensor dq_weight, Tensor dk_weight, Tensor in, Tensor rstd,
+                        const Rope *rope);
+void seam_linear_rope(Model *model, Tensor out, Tensor in, Tensor weight, const Rope *rope);
+void seam_attention(Model *model, Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v, const Attention *how);
+void seam_attention_backward(Model *model, Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out, Tensor lse,
+                             Tensor q, Tensor k, Tensor v, const Attention *how, const Rope *rope);
+
 // ---- experts that are spread over ranks (seam_experts.c)
-// --------------------------------------------------------------
+// -------------------------------------------------------------
 
 // The rows of this rank's experts. On one rank they are those of the routing; else of all ranks' tokens, and the
 // routing, of this rank's tokens, is left without.

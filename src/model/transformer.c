@@ -204,11 +204,11 @@ static void attention_forward(Model *model, const Layer *l) {
     Tensor normed = seam_all_tokens(model, l->attn_normed);
     if (tensor_present(l->w.q_norm)) {
         ops->linear_forward(ops, l->qkv, normed, l->w.qkv, TENSOR_NONE);
-        ops->qk_rope_forward(ops, l->qk, l->qk_rstd, tensor_cols(l->qkv, 0, l->qk.cols), &l->rope);
+        seam_rope_forward(model, l->qk, l->qk_rstd, tensor_cols(l->qkv, 0, l->qk.cols), &l->rope);
     } else {
-        ops->linear_rope_forward(ops, l->qkv, normed, l->w.qkv, &l->rope);
+        seam_linear_rope(model, l->qkv, normed, l->w.qkv, &l->rope);
     }
-    ops->attention_forward(ops, l->attn_out, l->lse, l->q, l->k, l->v, &l->attention);
+    seam_attention(model, l->attn_out, l->lse, l->q, l->k, l->v, &l->attention);
     seam_project(model, l->residual_mid, l->attn_out, l->w.o, l->residual_in);
 }
 
@@ -448,15 +448,15 @@ static void attention_backward(Model *model, const Layer *l) {
     ops->linear_backward_weight(ops, l->dw.o, dout, l->attn_out, adds(model));
     if (qk_norm && recomputes(model, RECOMPUTE_SELECTIVE)) {
         model->pass = STEP_RECOMPUTE;
-        ops->qk_rope_forward(ops, l->qk, l->qk_rstd, qk_in, &l->rope);
+        seam_rope_forward(model, l->qk, l->qk_rstd, qk_in, &l->rope);
         model->pass = STEP_BACKWARD;
     }
     model_lend_scratch(model, true);
-    ops->attention_backward(ops, l->dq, l->dk, l->dv, l->dattn, l->attn_out, l->lse, l->q, l->k, l->v, &l->attention,
+    seam_attention_backward(model, l->dq, l->dk, l->dv, l->dattn, l->attn_out, l->lse, l->q, l->k, l->v, &l->attention,
                             qk_norm ? NULL : &l->rope);
     model_lend_scratch(model, false);
     if (qk_norm) // without it attention has taken the rotation back
-        ops->qk_rope_backward(ops, dqk, l->dw.q_norm, l->dw.k_norm, qk_in, l->qk_rstd, &l->rope);
+        seam_rope_backward(model, dqk, l->dw.q_norm, l->dw.k_norm, qk_in, l->qk_rstd, &l->rope);
     ops->linear_backward_weight(ops, l->dw.qkv, l->dqkv, seam_all_tokens(model, l->attn_normed), adds(model));
     seam_project_backward(model, l->dnormed, l->dqkv, l->w.qkv);
     norm_backward(model, l, l->dw.attn_norm, l->attn_normed, l->attn_rstd, l->w.attn_norm);

@@ -150,7 +150,7 @@ static const char *check_attention(const Attention *how, Tensor out, Tensor lse,
     NEED(has_shape(k, q.dtype, q.rows, v.cols) && has_shape(v, q.dtype, q.rows, k.cols));
     NEED(packed(out, q.dtype, q.rows, q.cols));
     NEED(packed(lse, DTYPE_F32, q.rows / how->seq * heads, how->seq));
-    NEED(absent_or_packed(how->doc_start, DTYPE_I32, q.rows, 1));
+    NEED(absent_or_packed(how->doc_start, DTYPE_I32, q.rows, 1) && how->first_key >= 0);
     return NULL;
 }
 
@@ -169,6 +169,22 @@ static const char *check_attention_backward(const OpRecord *r) {
         if (broken) return broken;
     }
     return check_attention(&r->attention, out, lse, q, k, v);
+}
+
+static const char *check_attention_merge(const Tensor *t) {
+    Tensor out = t[0], lse = t[1], part = t[2], part_lse = t[3];
+    NEED(is_storage(part.dtype) && packed(part, part.dtype, out.rows, out.cols));
+    NEED(packed(out, DTYPE_F32, part.rows, part.cols));
+    NEED(packed(lse, DTYPE_F32, part_lse.rows, part_lse.cols) && packed(part_lse, DTYPE_F32, lse.rows, lse.cols));
+    NEED(lse.cols > 0 && out.rows % lse.cols == 0 && lse.rows % (out.rows / lse.cols) == 0);
+    NEED(out.cols % (lse.rows / (out.rows / lse.cols)) == 0);
+    return NULL;
+}
+
+static const char *check_convert(Tensor out, Tensor in) {
+    NEED(is_storage(out.dtype) && is_storage(in.dtype));
+    NEED(has_shape(out, out.dtype, in.rows, in.cols) && has_shape(in, in.dtype, out.rows, out.cols));
+    return NULL;
 }
 
 static const char *check_attention_cached(const OpRecord *r) {
@@ -396,11 +412,7 @@ const char *op_check(const OpRecord *r) {
         return is_storage(t[0].dtype) && flat(t[0], t[0].dtype) && packed(t[1], t[0].dtype, t[0].rows, t[0].cols)
                    ? NULL
                    : "in like out";
-    case OP_CAST:
-        return is_storage(t[0].dtype) && is_storage(t[1].dtype) && flat(t[0], t[0].dtype) &&
-                       packed(t[1], t[1].dtype, t[0].rows, t[0].cols)
-                   ? NULL
-                   : "in of out's shape";
+    case OP_CONVERT: return check_convert(t[0], t[1]);
     case OP_SUM_F32:
     case OP_NORM_F32: return one(t[0], DTYPE_F32) && flat(t[1], DTYPE_F32) ? NULL : "one(out) && flat(in)";
     case OP_LINEAR_FORWARD: return check_linear_forward(t);
@@ -415,6 +427,7 @@ const char *op_check(const OpRecord *r) {
     case OP_LINEAR_ROPE_FORWARD: return check_linear_rope(r);
     case OP_ATTENTION_FORWARD: return check_attention(&r->attention, t[0], t[1], t[2], t[3], t[4]);
     case OP_ATTENTION_BACKWARD: return check_attention_backward(r);
+    case OP_ATTENTION_MERGE: return check_attention_merge(t);
     case OP_ATTENTION_CACHED: return check_attention_cached(r);
     case OP_SWIGLU_FORWARD: return check_swiglu_forward(t);
     case OP_SWIGLU_BACKWARD: return check_swiglu_backward(t);

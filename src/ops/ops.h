@@ -35,11 +35,19 @@ const char *device_kind_name(DeviceKind kind); // "cpu", "cuda"
 
 // Causal attention. Tokens are sequences of `seq`; heads of a token are adjacent; query head h reads KV head
 // h / (heads / kv_heads), where heads and kv_heads follow from the widths of q and k.
+//
+// Of a longer sequence that is cut into chunks of `seq`, it is the attention of one chunk's queries to the keys of the
+// same chunk, or (full) to those of an earlier one. What queries find in several chunks is put together by
+// attention_merge. In the backward pass lse and out are those of all chunks together; the gradients are this one's
+// part, and add up.
 typedef struct Attention {
     int seq, head_dim;
     float scale;      // of the scores, usually 1 / sqrt(head_dim)
     Tensor doc_start; // [tokens, 1] int32: first position of the token's document, or absent: position i attends to
                       // doc_start[i] <= j <= i
+    bool full;        // every query comes after every key: no j <= i. A query whose document begins behind the keys
+                      // sees none: its out is 0 and its lse -infinity
+    int first_key;    // position of key 0, as doc_start counts
 } Attention;
 
 // Rotary position embedding of query and key heads, after an RMSNorm of each head where there are weights for it.
@@ -153,7 +161,7 @@ const char *op_category_name(OpCategory category); // "gemm", as bench and metri
 #define OPS_TENSOR_LIST(X)                                                              \
     X(ZERO, zero, CATEGORY_COPY)                                                        \
     X(ADD, add, CATEGORY_ELEMENTWISE)                                                   \
-    X(CAST, cast, CATEGORY_ELEMENTWISE)                                                 \
+    X(CONVERT, convert, CATEGORY_ELEMENTWISE)                                           \
     X(SUM_F32, sum_f32, CATEGORY_ELEMENTWISE)                                           \
     X(LINEAR_FORWARD, linear_forward, CATEGORY_GEMM)                                    \
     X(LINEAR_BACKWARD_INPUT, linear_backward_input, CATEGORY_GEMM)                      \
@@ -167,6 +175,7 @@ const char *op_category_name(OpCategory category); // "gemm", as bench and metri
     X(LINEAR_ROPE_FORWARD, linear_rope_forward, CATEGORY_GEMM)                          \
     X(ATTENTION_FORWARD, attention_forward, CATEGORY_ATTENTION)                         \
     X(ATTENTION_BACKWARD, attention_backward, CATEGORY_ATTENTION)                       \
+    X(ATTENTION_MERGE, attention_merge, CATEGORY_ELEMENTWISE)                           \
     X(ATTENTION_CACHED, attention_cached, CATEGORY_ATTENTION)                           \
     X(SWIGLU_FORWARD, swiglu_forward, CATEGORY_ELEMENTWISE)                             \
     X(SWIGLU_BACKWARD, swiglu_backward, CATEGORY_ELEMENTWISE)                           \
@@ -220,9 +229,10 @@ struct Ops {
     void *state;        // the implementation's own
     int row_align;      // expert rows start at multiples of this (see MoeRouting)
 
-    struct TuneFile *tune;  // what it has measured to choose its kernels by (ops/tune.h); NULL: it has no choice
-    OpsObserver *observers; // who is told of every call (ops/record.h); NULL: nobody
-    const Ops *observed;    // then: the functions behind, NULL where there are none
+    struct TuneFile *tune; // what it has measured to choose its kernels by (ops/tune.h); NULL: it has no choice
+    void (*forget_choices)(Ops *ops); // the next call of an op asks `tune` again. NULL where tune is
+    OpsObserver *observers;           // who is told of every call (ops/record.h); NULL: nobody
+    const Ops *observed;              // then: the functions behind, NULL where there are none
 
     // -- memory and order. alloc is aligned to 256 bytes and not cleared. --
     Status (*alloc)(Ops *ops, void **memory, size_t bytes, const char *what);
@@ -246,8 +256,6 @@ struct Ops {
     void (*graph_launch)(Ops *ops, void *graph);
     void (*graph_free)(Ops *ops, void *graph);
 
-    void (*forget_choices)(Ops *ops); // of kernels: the next call of an op asks `tune` again. NULL where tune is
-
     // -- time: marks are points in the order of work; slot 0..63. --
     void (*mark)(Ops *ops, int slot);
     double (*mark_elapsed)(Ops *ops, int from, int to); // milliseconds; waits
@@ -256,8 +264,9 @@ struct Ops {
     void (*profile_stop)(Ops *ops, double milliseconds[OP_COUNT]);
 
     // -- sums --
-    void (*add)(Ops *ops, Tensor out, Tensor in);  // out += in, elementwise; float or bf16, summed in float
-    void (*cast)(Ops *ops, Tensor out, Tensor in); // between float and bf16, to nearest even
+    void (*add)(Ops *ops, Tensor out, Tensor in); // out += in, elementwise; float or bf16, summed in float
+    // out (+)= in, elementwise; each float or bf16, summed in float. Any stride.
+    void (*convert)(Ops *ops, Tensor out, Tensor in, bool accumulate);
     void (*sum_f32)(Ops *ops, Tensor out, Tensor in, bool accumulate); // out [1, 1] (+)= sum of in
 
     // -- linear: out = in . weight^T + add. add (may be absent) is the residual that the product joins: [rows, out],
@@ -300,6 +309,9 @@ struct Ops {
     // heads of dq): dq and dk also go back through its rotation, as qk_rope_backward would take them.
     void (*attention_backward)(Ops *ops, Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out, Tensor lse, Tensor q,
                                Tensor k, Tensor v, const Attention *how, const Rope *rope);
+    // out and lse hold what queries found in some keys, part and part_lse what they found in others: out and lse become
+    // what they found in both. out: float.
+    void (*attention_merge)(Ops *ops, Tensor out, Tensor lse, Tensor part, Tensor part_lse);
     // Inference: new tokens of one sequence at positions first, first + 1, ... against caches [positions, kv_heads *
     // head_dim] that already hold their keys and values.
     void (*attention_cached)(Ops *ops, Tensor out, Tensor q, Tensor k_cache, Tensor v_cache, int first, int head_dim,

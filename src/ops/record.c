@@ -29,8 +29,8 @@ static void record_add(Ops *ops, Tensor out, Tensor in) {
     TELL(ops, OP_ADD, {out, in});
 }
 
-static void record_cast(Ops *ops, Tensor out, Tensor in) {
-    TELL(ops, OP_CAST, {out, in});
+static void record_convert(Ops *ops, Tensor out, Tensor in, bool accumulate) {
+    TELL(ops, OP_CONVERT, {out, in}, accumulate);
 }
 
 static void record_sum_f32(Ops *ops, Tensor out, Tensor in, bool accumulate) {
@@ -94,6 +94,10 @@ static void record_attention_backward(Ops *ops, Tensor dq, Tensor dk, Tensor dv,
                                       Tensor q, Tensor k, Tensor v, const Attention *how, const Rope *rope) {
     TELL(ops, OP_ATTENTION_BACKWARD, {dq, dk, dv, dout, out, lse, q, k, v}, .attention = *how,
          .rope = rope ? *rope : (Rope){0});
+}
+
+static void record_attention_merge(Ops *ops, Tensor out, Tensor lse, Tensor part, Tensor part_lse) {
+    TELL(ops, OP_ATTENTION_MERGE, {out, lse, part, part_lse});
 }
 
 static void record_attention_cached(Ops *ops, Tensor out, Tensor q, Tensor k_cache, Tensor v_cache, int first,
@@ -226,7 +230,7 @@ void op_run(const Ops *table, Ops *ops, const OpRecord *r) {
     switch (r->op) {
     case OP_ZERO: table->zero(ops, t[0]); return;
     case OP_ADD: table->add(ops, t[0], t[1]); return;
-    case OP_CAST: table->cast(ops, t[0], t[1]); return;
+    case OP_CONVERT: table->convert(ops, t[0], t[1], r->flag); return;
     case OP_SUM_F32: table->sum_f32(ops, t[0], t[1], r->flag); return;
     case OP_LINEAR_FORWARD: table->linear_forward(ops, t[0], t[1], t[2], t[3]); return;
     case OP_LINEAR_BACKWARD_INPUT: table->linear_backward_input(ops, t[0], t[1], t[2]); return;
@@ -245,6 +249,7 @@ void op_run(const Ops *table, Ops *ops, const OpRecord *r) {
         table->attention_backward(ops, t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8], &r->attention,
                                   r->rope.head_dim ? &r->rope : NULL);
         return;
+    case OP_ATTENTION_MERGE: table->attention_merge(ops, t[0], t[1], t[2], t[3]); return;
     case OP_ATTENTION_CACHED:
         table->attention_cached(ops, t[0], t[1], t[2], t[3], r->integer[0], r->integer[1], r->number[0]);
         return;

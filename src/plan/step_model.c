@@ -82,7 +82,8 @@ static Comm tensor_comm(const PlanMachine *machine, const Layout *layout, StepAx
                   .bytes = (4 + again) * layers * plan_ring_allreduce_bytes(bytes, r->mesh.tp)};
 }
 
-// Keys and values travel around the ring, their gradients too; a hop hides behind the attention of a block.
+// Keys and values travel around the ring; in the backward pass again, and the float sums of their gradients one hop
+// further, home; once more where the forward pass runs again. A hop hides behind the attention of a block.
 static Comm context_comm(const PlanMachine *machine, const Layout *layout, const StageCost *cost, StepAxis *axis,
                          double *on_links) {
     const LayoutRequest *r = &layout->request;
@@ -96,13 +97,16 @@ static Comm context_comm(const PlanMachine *machine, const Layout *layout, const
     double hops = (mesh->cp - 1.0) * layout->layer_count, forward_attention = 0, backward_attention = 0;
     for (int i = 0; i < cost->op_count; i++)
         if (cost->ops[i].part == STEP_ATTENTION)
-            *(cost->ops[i].pass == STEP_BACKWARD ? &backward_attention : &forward_attention) += cost->ops[i].seconds;
+            *(cost->ops[i].pass == STEP_FORWARD ? &forward_attention : &backward_attention) += cost->ops[i].seconds;
+    double sums = bytes * sizeof(float) / (double)dtype_size(layout->dtype),
+           home = (double)mesh->cp * layout->layer_count;
+    double again = r->recompute == RECOMPUTE_FULL ? 1 : 0;
     double forward = hops * send_seconds(machine, group.nodes > 1, bytes);
-    double backward = hops * send_seconds(machine, group.nodes > 1, 2 * bytes);
+    double backward = (1 + again) * forward + home * send_seconds(machine, group.nodes > 1, sums);
     *on_links = forward + backward;
     return (Comm){.forward = fmax(0, forward - forward_attention),
                   .backward = fmax(0, backward - backward_attention),
-                  .bytes = 3 * hops * bytes};
+                  .bytes = (2 + again) * hops * bytes + home * sums};
 }
 
 static double sparse_layers(const Layout *layout) { // of the stage

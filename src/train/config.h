@@ -82,8 +82,8 @@ typedef struct Config {
     } schedule;
     struct {
         int64_t data, tensor, pipeline, expert, expert_tensor, context, zero;
-        double expert_headroom;
         const char *reduce_dtype;
+        double expert_headroom;
     } parallelism;
     struct {
         const char *mode;
@@ -103,6 +103,7 @@ typedef struct Config {
         int64_t print_every;
         double peak_tflops;
         int64_t warmup_steps;
+        bool log_ranks;
     } watch;
     struct {
         int64_t every;

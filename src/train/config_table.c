@@ -225,6 +225,8 @@ const ConfigKey config_keys[] = {
      "it does not know: no MFU)"},
     {"watch", "warmup_steps", "", CONFIG_INT, AT(watch.warmup_steps), "3", 0, 1e6, "steps", NULL,
      "first steps that averages of speed leave out"},
+    {"watch", "log_ranks", "", CONFIG_BOOL, AT(watch.log_ranks), "false", 0, 0, "", NULL,
+     "each rank but the first writes a log of its own: logs/rank-N.log in the run directory"},
 
     {"profile", "every", "profile_freq", CONFIG_INT, AT(profile.every), "0", 0, 1e12, "steps", NULL,
      "steps between steps whose time is split by kind of operation in metrics.jsonl (0: never)"},

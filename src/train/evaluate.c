@@ -36,7 +36,8 @@ static Status take_sums(Model *model, const Samples *samples, uint64_t windows, 
     int32_t *ids = xcalloc(3 * tokens, sizeof *ids), *wanted = ids + tokens, *doc_start = wanted + tokens;
     // Ranks take turns; every one runs as many forward passes, since their weights may be shared.
     const Comm *dp = model->ranks.dp;
-    uint64_t rank = dp ? (uint64_t)dp->rank : 0, ranks = dp ? (uint64_t)dp->size : 1;
+    const MeshPlace *place = &model->layout.place;
+    uint64_t rank = (uint64_t)place->dp, ranks = (uint64_t)model->layout.request.mesh.dp;
     uint64_t turns = (windows + micro * ranks - 1) / (micro * ranks);
     for (uint64_t turn = 0; turn < turns; turn++) {
         uint64_t first = (turn * ranks + rank) * micro;
@@ -57,7 +58,7 @@ static Status take_sums(Model *model, const Samples *samples, uint64_t windows, 
         model_eval_step(model, ids, wanted, doc_start);
         model_step_result(model, &result);
         sums->loss += result.loss * (double)valid;
-        sums->targets += valid;
+        if (place->cp == 0) sums->targets += valid; // ranks that share sequences have parts of the sum each
         if (result.rows_needed > sums->rows_needed) sums->rows_needed = result.rows_needed;
     }
     if (model->ranks.all) sum_over_ranks(model->ranks.all, dp, sums);

@@ -8,8 +8,8 @@
 static Status unsupported(const Config *config, const char *key, int64_t degree) {
     return config_blame(
         config, key,
-        status_hint(status_usage("%s = %lld: training runs data-parallel and with ZeRO so far; the other "
-                                 "degrees can only be planned",
+        status_hint(status_usage("%s = %lld: training runs with data, tensor and context parallelism so far; "
+                                 "this degree can only be planned",
                                  key, (long long)degree),
                     "set it to 1 to train here, or see what it would do: hearth plan"));
 }
@@ -57,8 +57,7 @@ Status ranks_mesh(const Config *config, int size, Mesh *mesh) {
     const struct {
         const char *key;
         int64_t degree;
-    } others[] = {{"parallelism.pipeline", config->parallelism.pipeline},
-                  {"parallelism.context", config->parallelism.context}};
+    } others[] = {{"parallelism.pipeline", config->parallelism.pipeline}};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         if (others[i].degree > 1) return unsupported(config, others[i].key, others[i].degree);
     *mesh = (Mesh){.dp = 1,

@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "train/checkpoint.h"
 #include "train/evaluate.h"
+#include "train/exposed.h"
 #include "train/kernel_choices.h"
 #include "train/outcome.h"
 #include "train/prediction.h"
@@ -39,6 +40,7 @@ typedef struct Run {
     int choices_kept;                   // kernel choices in the run directory
     double speed_tokens, speed_seconds; // after the warm-up steps
     Outcome outcome;
+    Exposed exposed;
     int stopped_by; // the signal that ended it before its end
     int lock;       // of the run directory: two processes must not write one run
 } Run;
@@ -258,8 +260,14 @@ static Status after_step(Run *run, const MetricsStep *metrics) {
     Trainer *trainer = &run->trainer;
     if (run->first) note_metrics(run, metrics_step(run->metrics, metrics));
     progress_step(&run->progress, metrics);
+    if (step_is_due(config->watch.print_every, metrics->step))
+        log_file("step %lld: loss %.4f, norm %.4g, %.3f s, %.1f %% of it waiting for other ranks, %.1f %% for data%s",
+                 (long long)metrics->step, metrics->loss, metrics->grad_norm, metrics->seconds,
+                 100 * metrics->comm_wait, 100 * metrics->data_wait, metrics->skipped ? "; skipped" : "");
     kernel_choices_keep(trainer, run->directory, &run->choices_kept);
-    if (metrics->step - run->progress.first_step > config->watch.warmup_steps) {
+    bool warm = metrics->step - run->progress.first_step > config->watch.warmup_steps;
+    exposed_step(&run->exposed, trainer, metrics, warm);
+    if (warm) {
         run->speed_tokens += metrics->tokens_per_second * metrics->seconds;
         run->speed_seconds += metrics->seconds;
         // The prediction is of the full batch, and of a step that nobody takes apart to time its parts.
@@ -310,6 +318,7 @@ static Status train_until_end(Run *run) {
     bool stopped = false, alone = !run->world || run->world->size == 1;
     if (run->config->eval.at_start && run->trainer.step == 0) TRY(take_validation_loss(run, false));
     Verdict verdict = run_verdict(run);
+    exposed_begin(&run->exposed, &run->trainer);
     while (!verdict.ended && !verdict.signal) {
         MetricsStep metrics;
         if (run->world) world_set_step(run->world, run->trainer.step + 1);
@@ -333,6 +342,7 @@ static Status train_until_end(Run *run) {
         if (run->config->eval.at_end) TRY(take_validation_loss(run, true));
         TRY(wait_for_last(run));
     }
+    log_file("ended after step %lld%s", (long long)run->trainer.step, verdict.signal ? ", by a signal" : "");
     Status status = run->save_failure;
     run->save_failure = NULL;
     if (!status && run->trainer.step > 0 && run->trainer.applied == 0)
@@ -355,8 +365,8 @@ static void show_banner(const Run *run) {
     const Comm *group = groups->dp ? groups->dp : groups->tp;
     char ranks[128];
     if (group)
-        snprintf(ranks, sizeof ranks, "%d: data %d, tensor %d, ZeRO %d; over %s", ranks_size(&trainer->ranks), mesh->dp,
-                 mesh->tp, mesh->zero, group->backend);
+        snprintf(ranks, sizeof ranks, "%d: data %d, context %d, tensor %d, ZeRO %d; over %s",
+                 ranks_size(&trainer->ranks), mesh->dp, mesh->cp, mesh->tp, mesh->zero, group->backend);
     size_t used = group ? strlen(ranks) : 0;
     if (mesh->ep * mesh->etp > 1)
         snprintf(ranks + used, sizeof ranks - used, "; experts over %d, each over %d", mesh->ep, mesh->etp);
@@ -405,6 +415,9 @@ static void show_summary(Run *run) {
         if (run->speed_seconds > 0)
             progress_say(&run->progress, "average %s tok/s after the first steps",
                          text_grouped(text, (int64_t)llround(run->speed_tokens / run->speed_seconds)));
+        char *exposed = exposed_text(&run->exposed);
+        if (exposed) progress_say(&run->progress, "%s", exposed);
+        free(exposed);
         progress_say(&run->progress, "run directory: %s", run->directory);
     }
     status_free(status);
@@ -500,6 +513,26 @@ static Status lock_directory(Run *run) {
     return status_hint(status, "wait for that run to end, or stop it with Ctrl-C or SIGTERM");
 }
 
+// On demand, of every rank but the first, which has the terminal: where it is, its steps, and how it ends.
+static void open_rank_log(const Run *run) {
+    const Trainer *trainer = &run->trainer;
+    const World *world = run->world;
+    const Mesh *mesh = &trainer->ranks.mesh;
+    const MeshPlace *place = &trainer->ranks.place;
+    char *logs = path_join(run->directory, "logs"), *path = text_format("%s/rank-%d.log", logs, world->rank);
+    Status status = dir_make(logs);
+    if (!status) status = log_set_file(path);
+    if (status) log_warn("no log of this rank: %s", status_text(status));
+    status_free(status);
+    log_file(
+        "rank %d of %d: process %d on %s, %s; data %d of %d, context %d of %d, tensor %d of %d, stage %d of %d; %lld "
+        "bytes",
+        world->rank, world->size, (int)getpid(), world->hosts[world->rank], trainer->ops->device, place->dp, mesh->dp,
+        place->cp, mesh->cp, place->tp, mesh->tp, place->pp, mesh->pp, (long long)trainer->model->layout.total_bytes);
+    free(path);
+    free(logs);
+}
+
 // Everything that there is once for all ranks is made by the first; what it fails in ends the others too.
 static Status run_open(Run *run, const RunOptions *options, const char *checkpoint) {
     const Config *config = run->config;
@@ -511,6 +544,7 @@ static Status run_open(Run *run, const RunOptions *options, const char *checkpoi
         TRY(lock_directory(run));
     }
     if (run->world) world_barrier(run->world); // the directory is there
+    if (config->watch.log_ranks && !run->first) open_rank_log(run);
     run->checkpoints = path_join(run->directory, "checkpoints");
     CheckpointPolicy policy = checkpoint_policy(config);
     TRY(checkpoint_writer_open(&run->writer, run->checkpoints, &run->trainer.model->layout, &policy,
@@ -652,6 +686,7 @@ done:
     if (opened && run.first) show_summary(&run);
     if (opened && run.first && !status) close_prediction(&run);
     outcome_free(&run.outcome);
+    if (!status) log_set_file(NULL); // a failure is still to be told
     trainer_close(&run.trainer);
     file_unlock(&run.lock);
     status_free(run.save_failure);

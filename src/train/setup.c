@@ -142,6 +142,25 @@ void setup_resolve(Config *config, const ModelConfig *model) {
     config->model.tie_embeddings = model->tied ? "true" : "false";
 }
 
+static const char *absolute_text(Config *config, const char *path) {
+    if (!path[0]) return path;
+    char *whole = path_absolute(path);
+    const char *kept = arena_copy(&config->arena, whole, strlen(whole));
+    free(whole);
+    return kept;
+}
+
+void setup_resolve_paths(Config *config) {
+    ConfigTexts *lists[] = {&config->data.train, &config->data.val};
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
+        for (int k = 0; k < lists[i]->count; k++)
+            lists[i]->items[k] = absolute_text(config, lists[i]->items[k]);
+    if (strcmp(config->data.tokenizer, "bytes") != 0)
+        config->data.tokenizer = absolute_text(config, config->data.tokenizer);
+    config->model.config = absolute_text(config, config->model.config);
+    config->model.init = absolute_text(config, config->model.init);
+}
+
 const char *setup_model_name(const Config *config) {
     if (config->model.preset[0]) return config->model.preset;
     if (config->model.init[0]) return config->model.init;

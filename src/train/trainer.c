@@ -108,6 +108,7 @@ static Status open_all(Trainer *trainer) {
     TRY(open_data(trainer));
     TRY(config_copy(&trainer->resolved, config));
     setup_resolve(&trainer->resolved, model);
+    setup_resolve_paths(&trainer->resolved);
     trainer->parameters = model_parameters(model);
     trainer->batch = batch_plan(config, trainer->ranks.mesh.dp);
     trainer->total_steps = run_steps(config, &trainer->batch, trainer->parameters.total);
@@ -270,9 +271,7 @@ static Status run_micro_batches(Trainer *trainer, StepTry *try, const volatile s
     model_step_begin(trainer->model, samples_targets(&trainer->train, trainer->sample, try->samples), (int)try->accum);
     for (int64_t i = 0; i < try->accum && !*stopped; i++) {
         const LoaderBatch *batch;
-        Status damage = loader_next(trainer->loader, &batch, &try->waited);
-        *stopped = damage != NULL;
-        if (damage) return damage;
+        TRY(loader_next(trainer->loader, &batch, &try->waited));
         model_micro_step(trainer->model, batch->ids, batch->targets, batch->doc_start);
         *stopped = stop && *stop && i + 1 < try->accum;
     }
@@ -324,12 +323,12 @@ Status trainer_step(Trainer *trainer, MetricsStep *metrics, const volatile sig_a
     split_start(trainer, trainer->step + 1, &profiled);
     do {
         if (try.result.rows_needed) TRY(grow_and_start_over(trainer, try.result.rows_needed, metrics));
-        Status status = run_micro_batches(trainer, &try, stop, stopped);
-        if (*stopped) {
+        Status damage = run_micro_batches(trainer, &try, stop, stopped);
+        if (damage || *stopped) {
             drop_step(trainer, profiled);
-            return status ? status : trainer->ops->sync(trainer->ops);
+            *stopped = true;
+            return damage ? damage : trainer->ops->sync(trainer->ops);
         }
-        TRY(status);
         TRY(apply_gradients(trainer, &try));
     } while (try.result.rows_needed); // more than there is room for: the guard has refused it on all ranks
     if (profiled) split_stop(trainer, metrics);

@@ -75,6 +75,20 @@ class DamagedTokens(Case):
         token_bytes(self.shard(), 3, token_bytes(self.shard(), 3) ^ 1)
         self.train()
 
+    def test_a_shard_cut_short_under_a_run_is_named_and_the_checkpoint_kept(self):
+        child = self.start("train", self.config, "--run", self.run_folder, "--set", "train.steps=1000000", "--set",
+                           "checkpoint.every=5")
+        folder = self.run_folder / "checkpoints"
+        self.wait_for(lambda: child.poll() is not None or folder.exists() and self.checkpoints())
+        content = self.shard().read_bytes()
+        os.truncate(self.shard(), 128)
+        said = child.communicate(timeout=60)[1]
+        self.assertEqual(child.returncode, 1, said)
+        self.assertRegex(said, r"train/00000.shard was cut short .* \(byte [0-9]+ of [0-9]+\)")
+        self.shard().write_bytes(content)
+        step = self.checkpoints()[-1]
+        self.train("--resume", "--set", f"train.steps={step + 2}")
+
 
 class DamagedWeights(Case):
     def test_a_model_with_weights_that_are_not_finite_is_neither_sampled_nor_evaluated(self):

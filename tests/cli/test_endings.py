@@ -156,6 +156,19 @@ class FullDisks(Running):
 
 
 class Resuming(Case):
+    def test_a_run_that_was_started_with_relative_paths_goes_on_from_any_folder(self):
+        text = self.config.read_text().replace(str(self.folder / "data"), "data")
+        self.config.write_text(text.replace("[train]", 'val = ["./data"]\n[train]'))
+        self.hearth("train", "tiny.toml", "--run", "run")
+        elsewhere = self.folder / "elsewhere"
+        elsewhere.mkdir()
+        self.hearth("eval", "../run", cwd=elsewhere)
+        self.hearth("sample", "../run", "--prompt", "a", "--tokens", "3", cwd=elsewhere)
+        said = self.hearth("train", "--resume", "--run", "../run", "--set", "train.steps=9", cwd=elsewhere)
+        self.assertNotIn("was written with other settings: data", said)
+        self.assertEqual(self.lines()[-1]["step"], 9)
+        self.hearth("train", "--resume", "--run", self.run_folder, "--set", "train.steps=12", cwd="/")
+
     def test_data_of_another_tokenizer_of_the_same_size_is_refused(self):
         for seed in (1, 2):
             self.hearth("data", "synth", self.folder / f"words{seed}", "--stories", "200", "--val-stories", "20", "--vocab",

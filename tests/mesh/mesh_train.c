@@ -156,6 +156,11 @@ static Status train_model(Model *model, const MeshCase *c, int nudge, MeshTraine
         StepResult result;
         run_step(model, c, step);
         model_step_result(model, &result);
+        while (result.rows_needed) { // by experts, beyond the room for them: the guard has refused the step
+            TRY(model_grow_experts(model, result.rows_needed));
+            run_step(model, c, step);
+            model_step_result(model, &result);
+        }
         trained->loss[step] = result.loss;
         trained->loss_aux[step] = result.loss_aux;
         trained->norm[step] = result.grad_norm;

@@ -359,7 +359,9 @@ static void test_impossible_requests_are_refused(void **state) {
     } table[] = {
         {{1, 3, 1, 1, 1, 1, 0}, 1, 64, "attention heads 32"},
         {{1, 1, 1, 3, 1, 1, 0}, 1, 64, "expert-parallel"},
-        {{1, 1, 1, 1, 3, 1, 0}, 1, 64, "context-parallel"},
+        {{1, 1, 1, 1, 3, 1, 0}, 1, 64, "the nearest lengths are 60 and 66"},
+        {{1, 1, 1, 1, 4, 1, 0}, 1, 7, "the nearest length is 8"},
+        {{1, 4, 1, 1, 2, 1, 0}, 1, 60, "the nearest lengths are 56 and 64"},
         {{1, 1, 99, 1, 1, 1, 0}, 1, 64, "pipeline stages"},
         {{1, 1, 1, 1, 1, 1, 4}, 1, 64, "ZeRO"},
         {{0, 1, 1, 1, 1, 1, 0}, 1, 64, "at least 1"},
@@ -373,6 +375,33 @@ static void test_impossible_requests_are_refused(void **state) {
         Layout layout;
         assert_error(layout_build(&layout, &request), table[i].error);
     }
+}
+
+static void test_tensor_degrees_are_refused_with_the_nearest_that_fit(void **state) {
+    (void)state;
+    static const struct {
+        int heads, kv_heads, ffn, tp;
+        const char *hint;
+    } table[] = {
+        {32, 8, 64, 3, "the nearest degrees that fit are 2 and 4"},
+        {32, 8, 64, 64, "the nearest degree that fits is 32"},
+        {12, 2, 48, 3,
+         "the nearest degrees that fit are 2 and 4"},       // 3 ranks can neither share 2 KV heads nor split them
+        {8, 8, 12, 8, "the nearest degree that fits is 4"}, // 8 would cut the MLP unevenly
+    };
+    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
+        LayoutRequest request = request_of("llama-3.2-1b");
+        request.config.heads = table[i].heads;
+        request.config.kv_heads = table[i].kv_heads;
+        request.config.ffn = table[i].ffn;
+        request.mesh.tp = table[i].tp;
+        Layout layout;
+        assert_error(layout_build(&layout, &request), table[i].hint);
+    }
+    LayoutRequest request = request_of("llama-3.2-1b");
+    request.mesh.pp = 99;
+    Layout layout;
+    assert_error(layout_build(&layout, &request), "take 16 stages at most");
 }
 
 // What the kernels have no room for is an error before anything runs, on the GPU alone.
@@ -419,6 +448,7 @@ int main(void) {
         cmocka_unit_test(test_pipeline_stages_cover_all_layers_once),
         cmocka_unit_test(test_expert_parallel_ranks_hold_their_experts),
         cmocka_unit_test(test_impossible_requests_are_refused),
+        cmocka_unit_test(test_tensor_degrees_are_refused_with_the_nearest_that_fit),
         cmocka_unit_test(test_models_beyond_the_gpu_kernels_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -27,10 +27,9 @@ void call_add(Ops *ops, void **p, const CallSizes *s) { // out in
     ops->add(ops, tensor_make(p[0], s->dtype, 1, s->count, "out"), tensor_make(p[1], s->dtype, 1, s->count, "in"));
 }
 
-// out in; `flag`: to bf16, else from it
-void call_cast(Ops *ops, void **p, const CallSizes *s) {
-    DType from = s->flag ? DTYPE_F32 : DTYPE_BF16, to = s->flag ? DTYPE_BF16 : DTYPE_F32;
-    ops->cast(ops, tensor_make(p[0], to, 1, s->count, "out"), tensor_make(p[1], from, 1, s->count, "in"));
+void call_convert(Ops *ops, void **p, const CallSizes *s) { // out in: columns of wider ones
+    ops->convert(ops, tensor_cols(stored(p[0], s, s->rows, s->out_dim, "out"), s->first, s->dim),
+                 tensor_cols(typed(p[1], s->second, s->rows, s->in_dim, "in"), s->first, s->dim), s->flag);
 }
 
 void call_sum_f32(Ops *ops, void **p, const CallSizes *s) {
@@ -142,7 +141,9 @@ static Attention attention_make(void *doc_start, const CallSizes *s) {
     return (Attention){.seq = s->seq,
                        .head_dim = s->head_dim,
                        .scale = 1.0f / sqrtf((float)s->head_dim),
-                       .doc_start = ints(doc_start, (int64_t)s->batch * s->seq, 1, "doc_start")};
+                       .doc_start = ints(doc_start, (int64_t)s->batch * s->seq, 1, "doc_start"),
+                       .full = s->full,
+                       .first_key = s->first_key};
 }
 
 static Tensor attention_out(void *data, const CallSizes *s, const char *name) {
@@ -167,6 +168,12 @@ void call_attention_backward(Ops *ops, void **p, const CallSizes *s) {
     Heads d = heads_make(p[0], s, tokens, "dqkv"), x = heads_make(p[4], s, tokens, "qkv");
     ops->attention_backward(ops, d.q, d.k, d.v, attention_out(p[1], s, "dout"), attention_out(p[2], s, "out"),
                             attention_lse(p[3], s), x.q, x.k, x.v, &how, p[6] ? &rope : NULL);
+}
+
+void call_attention_merge(Ops *ops, void **p, const CallSizes *s) { // out lse part part_lse
+    Tensor part = attention_out(p[2], s, "part");
+    ops->attention_merge(ops, floats(p[0], part.rows, part.cols, "out"), attention_lse(p[1], s), part,
+                         attention_lse(p[3], s));
 }
 
 void call_attention_cached(Ops *ops, void **p, const CallSizes *s) { // out q k v

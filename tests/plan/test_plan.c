@@ -64,6 +64,23 @@ static void full_recompute_repeats_one_of_four_all_reduces(void **state) {
     assert_near(seconds[1] / seconds[0], 5.0 / 4, 1e-9);
 }
 
+// Keys and values go cp - 1 hops forward, backward, and where the forward pass runs again; their gradients, in float,
+// cp hops.
+static void context_parallel_traffic_is_that_of_the_ring(void **state) {
+    PlanMachine machine = catalogue_machine("h100-sxm", "hearth", 4);
+    (void)state;
+    for (int full = 0; full < 2; full++) {
+        PlanRun run = preset_run("llama-3.2-1b", 1, 8192, 3);
+        PlanPrediction prediction;
+        run.layout.mesh.cp = 4;
+        run.layout.recompute = full ? RECOMPUTE_FULL : RECOMPUTE_SELECTIVE;
+        assert_ok(plan_predict(&prediction, &machine, &run));
+        double keys = 8192 / 4 * 2 * 8 * 64, hop = keys * 2, sums = keys * 4; // 8 KV heads of 64, in 16 layers
+        double micro_step = 16 * ((2 + full) * 3 * hop + 4 * sums);
+        assert_near(prediction.step.axis[STEP_CONTEXT].bytes, 3 * micro_step, 0);
+    }
+}
+
 static void ops_have_the_flops_of_the_formula(void **state) {
     PlanMachine machine = catalogue_machine("h200-sxm", "hearth", 1);
     static const char *const presets[] = {"smollm-360m", "llama-3.2-1b", "llama-3-8b"};
@@ -437,6 +454,7 @@ int main(void) {
         cmocka_unit_test(the_parts_of_a_step_add_up),
         cmocka_unit_test(gradients_in_bf16_halve_what_data_parallel_ranks_send),
         cmocka_unit_test(full_recompute_repeats_one_of_four_all_reduces),
+        cmocka_unit_test(context_parallel_traffic_is_that_of_the_ring),
         cmocka_unit_test(ops_have_the_flops_of_the_formula),
         cmocka_unit_test(predictions_for_an_h200_are_near_what_it_did),
         cmocka_unit_test(passes_inside_an_op_count_where_the_op_does),

@@ -50,19 +50,22 @@ def until_met(test, *arguments, tries=20):
 
 
 class Mesh:
-    def __init__(self, dp=1, tp=1, zero=0, ep=1, etp=1):
-        self.dp, self.tp, self.zero, self.ep, self.etp = dp, tp, zero, ep, etp
-        self.size = dp * tp
-        self.name = "+".join(
-            word
-            for word, used in ((f"dp {dp}", dp > 1), (f"zero {zero}", zero), (f"tp {tp}", tp > 1), ("one", dp * tp == 1))
-            + ((f"ep {ep}", ep > 1), (f"etp {etp}", etp > 1))
-            if used
-        )
+    def __init__(self, dp=1, tp=1, zero=0, cp=1, ep=1, etp=1):
+        self.dp, self.tp, self.zero, self.cp, self.ep, self.etp = dp, tp, zero, cp, ep, etp
+        self.size = dp * tp * cp
+        degrees = (("dp", dp), ("cp", cp), ("tp", tp), ("ep", ep), ("etp", etp))
+        words = [f"{axis} {degree}" for axis, degree in degrees if degree > 1] + [f"zero {zero}"] * (zero > 0)
+        self.name = "+".join(words) or "one"
 
     def sets(self):
-        sets = {"parallelism.data": self.dp, "parallelism.tensor": self.tp, "parallelism.zero": self.zero}
-        return {**sets, "parallelism.expert": self.ep, "parallelism.expert_tensor": self.etp}
+        return {
+            "parallelism.data": self.dp,
+            "parallelism.tensor": self.tp,
+            "parallelism.zero": self.zero,
+            "parallelism.context": self.cp,
+            "parallelism.expert": self.ep,
+            "parallelism.expert_tensor": self.etp,
+        }
 
 
 ONE = Mesh()

@@ -202,6 +202,8 @@ void cpu_timer_stop(CpuTimer *timer) {
 // ---- the table -----------------------------------------------------------------------------------------------------
 
 Status ops_cpu_create(Ops **ops) {
+    *ops = NULL;
+    TRY(cpu_gemm_start());
     Cpu *cpu = xcalloc(1, sizeof *cpu);
     cpu->ops = (Ops){
         .kind = DEVICE_CPU,
@@ -230,7 +232,6 @@ Status ops_cpu_create(Ops **ops) {
         .profile_stop = cpu_profile_stop,
     };
     pthread_mutex_init(&cpu->lock, NULL);
-    cpu_gemm_start();
     cpu_install_attention(&cpu->ops);
     cpu_install_cross_entropy(&cpu->ops);
     cpu_install_elements(&cpu->ops);

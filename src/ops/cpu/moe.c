@@ -318,9 +318,20 @@ static Rows rows_make(Tensor out, Tensor in, Tensor add, const MoeRouting *routi
     return (Rows){out.data, in.data, add.data, p, p.top_k, (int)out.cols, out.dtype};
 }
 
+// A GPU clears what stands behind an expert's count of rows; so counts must still be those of this routing.
+static bool counts_match_rows(const MoePointers *p) {
+    for (int e = 0; e < p->experts; e++) {
+        int32_t end = p->offsets[e] + p->counts[e], next = p->offsets[e + 1];
+        if (end > next || (end < next && p->slot_of_row[end] >= 0)) return false;
+        if (p->counts[e] && p->slot_of_row[end - 1] < 0) return false;
+    }
+    return true;
+}
+
 static void cpu_moe_gather(Ops *ops, Tensor out, Tensor in, const MoeRouting *routing) {
     CPU_TIMED(ops, OP_MOE_GATHER);
     Rows rows = rows_make(out, in, TENSOR_NONE, routing);
+    assert(counts_match_rows(&rows.p));
     int64_t used = rows.p.offsets[routing->offsets.cols - 1];
     threads_for(used, cpu_row_chunk(rows.dim), gather_task, &rows);
 }

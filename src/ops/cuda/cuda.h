@@ -137,7 +137,7 @@ static inline int64_t ceil_div64(int64_t a, int64_t b) {
 
 // elementwise.cu and its neighbours
 void cuda_add(Ops *ops, Tensor out, Tensor in);
-void cuda_cast(Ops *ops, Tensor out, Tensor in);
+void cuda_convert(Ops *ops, Tensor out, Tensor in, bool accumulate);
 void cuda_sum_f32(Ops *ops, Tensor out, Tensor in, bool accumulate);
 void cuda_embedding_forward(Ops *ops, Tensor out, Tensor ids, Tensor weight, int64_t first);
 void cuda_embedding_backward(Ops *ops, Tensor dweight, Tensor dout, Tensor ids, int64_t first);
@@ -157,6 +157,7 @@ void cuda_cross_entropy(Ops *ops, Tensor losses, Tensor logits, Tensor targets, 
 void cuda_cross_entropy_stats(Ops *ops, Tensor stats, Tensor logits, Tensor targets, int64_t first, int64_t vocab);
 void cuda_cross_entropy_apply(Ops *ops, Tensor losses, Tensor logits, Tensor targets, Tensor stats, Tensor scale,
                               int64_t first, int64_t vocab);
+void cuda_attention_merge(Ops *ops, Tensor out, Tensor lse, Tensor part, Tensor part_lse);
 void cuda_attention_cached(Ops *ops, Tensor out, Tensor q, Tensor k_cache, Tensor v_cache, int first, int head_dim,
                            float scale);
 void cuda_moe_router_forward(Ops *ops, Tensor logits, Tensor in, Tensor weight);

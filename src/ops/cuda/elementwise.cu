@@ -85,29 +85,6 @@ extern "C" void cuda_add(Ops *ops, Tensor out, Tensor in) {
     cuda_scope_end(state);
 }
 
-template <typename Out, typename In>
-static __global__ __launch_bounds__(256) void cast_kernel(Out *out, const In *in, int64_t count) {
-    int64_t threads = (int64_t)gridDim.x * blockDim.x;
-    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += threads)
-        out[i] = from_float<Out>(to_float(in[i]));
-}
-
-extern "C" void cuda_cast(Ops *ops, Tensor out, Tensor in) {
-    CudaState *state = cuda_scope_begin(ops, OP_CAST);
-    int64_t count = tensor_count(out), most = ceil_div64(count, 1024);
-    unsigned blocks = (unsigned)(most < 4096 ? most : 4096);
-    if (count > 0) {
-        WITH_STORAGE(out.dtype, {
-            if (in.dtype == DTYPE_F32)
-                cast_kernel<<<blocks, 256, 0, state->stream>>>((T *)out.data, (const float *)in.data, count);
-            else
-                cast_kernel<<<blocks, 256, 0, state->stream>>>((T *)out.data, (const Bf16 *)in.data, count);
-        });
-        LAUNCH_CHECK(state);
-    }
-    cuda_scope_end(state);
-}
-
 extern "C" void cuda_sum_f32(Ops *ops, Tensor out, Tensor in, bool accumulate) {
     CudaState *state = cuda_scope_begin(ops, OP_SUM_F32);
     reduce_launch<false>(state, out, in, accumulate);
