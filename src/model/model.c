@@ -558,7 +558,8 @@ Status model_grow_experts(Model *model, int64_t rows_needed) {
     Layout *layout = &model->layout, grown;
     LayoutRequest request = layout->request;
     double now = request.expert_headroom > 0 ? request.expert_headroom : LAYOUT_EXPERT_HEADROOM;
-    request.expert_headroom = fmax(2 * now, (double)rows_needed / (double)layout_expert_slots(&request));
+    // What one step needed, the next may exceed a little.
+    request.expert_headroom = fmax(2 * now, 1.25 * (double)rows_needed / (double)layout_expert_slots(&request));
     assert(layout_rows_bounded(&layout->request));
     TRY(layout_build(&grown, &request));
     forget_graphs(model);
