@@ -195,7 +195,8 @@ def pipeline_tests(bench, data, quick):
         for mesh in PIPELINES:
             found += checks(case, mesh, "start", "curve", "again")
     for batch in (1, 2, 3, 5, 8):
-        case = Case(bench, f"deep of {batch} micro-batches", DEEP["moe"], data, batch)
+        # Untied: sums have one rank's order then, and no rounding turns the choice of an expert.
+        case = Case(bench, f"deep of {batch} micro-batches", {**DEEP["moe"], "tie_embeddings": False}, data, batch)
         for mesh in (Mesh(pp=2), Mesh(pp=4), Mesh(pp=4, schedule="gpipe")):
             found += checks(case, mesh, "start", "curve")
     case = Case(bench, "deep of 8 micro-batches on four stages", {**DEEP["untied"], "layers": 9}, data, 8)
