@@ -190,7 +190,7 @@ Status layout_build(Layout *layout, const LayoutRequest *request) {
     layout->bytes[LAYOUT_WORKSPACE] = (int64_t)layout_workspace_bytes(request);
     for (int kind = 0; kind < LAYOUT_KIND_COUNT; kind++) {
         layout->bytes[kind] = align_up(layout->bytes[kind], LAYOUT_ALIGN);
-        layout->total_bytes += layout->bytes[kind];
+        if (kind != LAYOUT_OUTER || request->device == DEVICE_CPU) layout->total_bytes += layout->bytes[kind];
     }
     return NULL;
 }

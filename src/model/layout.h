@@ -41,6 +41,8 @@ typedef struct LayoutRequest {
     PipelineSchedule schedule; // of a pipeline; several chunks are interleaved whatever it says
     int virtual_stages;        // chunks of layers on a rank, of the interleaved schedule; 0: 1
     int micro_batches;         // of a step, which bound what a pipeline has in flight; 0: as many as it can
+    int islands;               // that an outer optimizer brings together, each with a mesh of its own; 0: there is none
+    int island;                // of this rank
     Precision precision;
     Recompute recompute;
     int micro_batch, seq;
@@ -72,6 +74,7 @@ typedef enum LayoutKind {
                       // while they are reduced
     LAYOUT_CONSTANTS, // inputs, rotary tables, scalars
     LAYOUT_WORKSPACE, // scratch of ops and libraries
+    LAYOUT_OUTER,     // of an outer optimizer, in host memory: anchor, momentum (of this rank's pieces), and two slots
     LAYOUT_KIND_COUNT,
 } LayoutKind;
 const char *layout_kind_name(LayoutKind kind);
@@ -284,12 +287,13 @@ typedef struct Layout {
     int64_t shard_count; // elements of all pieces of this rank
     int64_t wire_offset; // bytes: where LAYOUT_GATHERED has gradients that travel as bf16; -1: none do
     int64_t layer_elements, edge_elements,
-        vector_elements; // of the largest layer's units, of embedding or head, of vectors
+        vector_elements;    // of the largest layer's units, of embedding or head, of vectors
+    int64_t piece_elements; // of the largest piece
     LayoutActivation *activations;
     int activation_count;
     LayoutConst constants[CONST_ID_COUNT];
     int64_t bytes[LAYOUT_KIND_COUNT];
-    int64_t total_bytes;
+    int64_t total_bytes; // of the device: with LAYOUT_OUTER where that is the host
     // lookup: index + 1 into params / activations, 0 = absent; activations: [pass][layer + 1][id], pass 0 forward
     int *param_index;
     int *act_index;

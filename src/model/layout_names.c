@@ -3,9 +3,9 @@
 
 #include <string.h>
 
-static const char *const kind_names[LAYOUT_KIND_COUNT] = {"weights",  "master weights", "gradients",
-                                                          "moments",  "activations",    "temporaries",
-                                                          "gathered", "constants",      "workspace"};
+static const char *const kind_names[LAYOUT_KIND_COUNT] = {"weights",     "master weights", "gradients", "moments",
+                                                          "activations", "temporaries",    "gathered",  "constants",
+                                                          "workspace",   "outer optimizer"};
 static const char *const precision_names[] = {"fp32", "bf16", "bf16-pure"};
 static const char *const recompute_names[] = {"none", "selective", "full"};
 

@@ -84,11 +84,13 @@ static void close_unit(Layout *layout) {
     if (!layout->unit_count) return;
     LayoutUnit *unit = &layout->units[layout->unit_count - 1];
     unit->count = layout->element_count - unit->offset;
-    if (layout->zero) unit->count = align_up(unit->count, (int64_t)unit->ranks * PARAM_ALIGN);
+    if (layout->zero || layout->request.islands)
+        unit->count = align_up(unit->count, (int64_t)unit->ranks * PARAM_ALIGN);
     layout->element_count = unit->offset + unit->count;
     unit->piece = (unit->count + unit->ranks - 1) / unit->ranks;
     unit->shard_offset = layout->shard_count;
     layout->shard_count += unit->piece;
+    if (unit->piece > layout->piece_elements) layout->piece_elements = unit->piece;
     if (unit->vectors)
         layout->vector_elements = unit->count;
     else
@@ -177,6 +179,9 @@ void layout_build_states(Layout *layout) {
     layout->bytes[LAYOUT_GRADIENTS] = (zero >= 2 ? shard : whole) * 4;
     layout->bytes[LAYOUT_MOMENTS] = (zero >= 1 ? shard : whole) * 8;
     layout->bytes[LAYOUT_MASTER] = request->precision == PRECISION_BF16 ? (zero >= 1 ? shard : whole) * 2 : 0;
+    // Every rank has the outer optimizer of its pieces, whatever the ZeRO stage: what islands exchange goes over the
+    // links between them once. A slot has a piece's weights and its change.
+    if (request->islands) layout->bytes[LAYOUT_OUTER] = shard * 8 + 2 * layout->piece_elements * 8;
     // Sharded gradients are reduced, and sharded weights gathered, one layer at a time with the next one in flight;
     // embedding or head, and the vectors, have places of their own.
     int64_t gathered = 2 * layer + edge + vectors;

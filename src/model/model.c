@@ -67,7 +67,7 @@ Status model_create_ranks(Model **out, Ops *ops, const LayoutRequest *request, c
         return status;
     }
     for (int kind = 0; kind < LAYOUT_KIND_COUNT && !status; kind++)
-        if (model->layout.bytes[kind])
+        if (model->layout.bytes[kind] && kind != LAYOUT_OUTER)
             status = ops->alloc(ops, &model->memory[kind], (size_t)model->layout.bytes[kind], layout_kind_name(kind));
     if (status) {
         model_destroy(model);
@@ -181,7 +181,7 @@ static void widen(const Layout *layout, const void *weights, const int16_t *mast
 }
 
 // The part of a parameter that a sharded block has here: elements [first, first + count) of it, from element `at` of
-// the block on. Of one that is not sharded: all of it.
+// the block on. Of one that is not sharded: all of it. (Stage 0: of what is sharded always.)
 typedef struct ParamPart {
     int64_t first, count, at;
 } ParamPart;
@@ -195,8 +195,16 @@ static ParamPart param_part(const Layout *layout, const LayoutParam *param, int 
     return part;
 }
 
+static bool state_outer(ModelState state) {
+    return state == MODEL_ANCHOR || state == MODEL_MOMENTUM;
+}
+
+static float *outer_pointer(float *outer, const Layout *layout, const LayoutParam *param, ModelState state) {
+    return outer + (state == MODEL_MOMENTUM ? layout->shard_count : 0) + param_part(layout, param, 0).at;
+}
+
 static float *state_pointer(const Model *model, int64_t at, ModelState state) {
-    assert(state != MODEL_WEIGHTS);
+    assert(state != MODEL_WEIGHTS && !state_outer(state));
     if (state == MODEL_GRADIENTS) return (float *)model->memory[LAYOUT_GRADIENTS] + at;
     int64_t all = model->layout.zero >= ZERO_MOMENTS ? model->layout.shard_count : model->layout.element_count;
     return (float *)model->memory[LAYOUT_MOMENTS] + (state == MODEL_V ? all : 0) + at;
@@ -263,6 +271,12 @@ void model_write_param(Model *model, const LayoutParam *param, ModelState state,
         write_weights(model, param, host);
         return;
     }
+    if (state_outer(state)) {
+        ParamPart own = param_part(&model->layout, param, 0);
+        memcpy(outer_pointer(model->outer, &model->layout, param, state), host + own.first,
+               (size_t)own.count * sizeof(float));
+        return;
+    }
     ParamPart part = param_part(&model->layout, param, state == MODEL_GRADIENTS ? ZERO_GRADIENTS : ZERO_MOMENTS);
     model->ops->upload(model->ops, state_pointer(model, part.at, state), host + part.first,
                        (size_t)part.count * sizeof(float));
@@ -283,6 +297,11 @@ Status model_snapshot(Model *model, ModelSnapshot *snapshot, bool with_moments) 
         if (!*block[i].host) return status_runtime("no host memory for a checkpoint snapshot (%zu bytes)", bytes);
         ops->download(ops, *block[i].host, model->memory[block[i].kind], bytes);
     }
+    if (!model->outer || !with_moments) return NULL;
+    size_t bytes = 2 * (size_t)model->layout.shard_count * sizeof(float);
+    if (!snapshot->outer) snapshot->outer = malloc(bytes);
+    if (!snapshot->outer) return status_runtime("no host memory for a checkpoint snapshot (%zu bytes)", bytes);
+    memcpy(snapshot->outer, model->outer, bytes);
     return NULL;
 }
 
@@ -290,6 +309,7 @@ void model_snapshot_free(ModelSnapshot *snapshot) {
     free(snapshot->weights);
     free(snapshot->master);
     free(snapshot->moments);
+    free(snapshot->outer);
     *snapshot = (ModelSnapshot){0};
 }
 
@@ -299,7 +319,10 @@ void model_snapshot_read(const ModelSnapshot *snapshot, const Layout *layout, co
     ParamPart part = param_part(layout, param, ZERO_WEIGHTS), own = param_part(layout, param, ZERO_MOMENTS);
     assert(first >= own.first && first + count <= own.first + own.count);
     int64_t at = own.at + first - own.first;
-    if (state == MODEL_WEIGHTS) {
+    if (state_outer(state)) {
+        const float *from = outer_pointer(snapshot->outer, layout, param, state);
+        memcpy(out, from + first - param_part(layout, param, 0).first, (size_t)count * sizeof(float));
+    } else if (state == MODEL_WEIGHTS) {
         const char *weights =
             (const char *)snapshot->weights + (size_t)(part.at + first - part.first) * dtype_size(layout->dtype);
         widen(layout, weights, snapshot->master ? (const int16_t *)snapshot->master + at : NULL, count, out);

@@ -53,6 +53,7 @@ typedef struct Model {
     int half[2];        // [PipelinePass] which of the two places its message has
     Layout layout;
     void *memory[LAYOUT_KIND_COUNT];
+    float *outer;    // of an outer optimizer, in host memory, not owned: anchor, then momentum, of this rank's pieces
     bool accumulate; // the micro-step adds to the gradients; false for the first one of a step, which overwrites them
     struct {
         void *graph;    // where the ops record
@@ -84,16 +85,17 @@ void model_destroy(Model *model);
 // scale_residual: projections into the residual stream by a further 1 / sqrt(2 * layers).
 void model_init_weights(Model *model, uint64_t seed, bool scale_residual);
 
-typedef enum ModelState { MODEL_WEIGHTS, MODEL_GRADIENTS, MODEL_M, MODEL_V } ModelState;
+typedef enum ModelState { MODEL_WEIGHTS, MODEL_GRADIENTS, MODEL_M, MODEL_V, MODEL_ANCHOR, MODEL_MOMENTUM } ModelState;
 
 // A host copy of weights (with their master part) and moments, taken at once, so that a writer thread can work from it.
 typedef struct ModelSnapshot {
     void *weights, *master; // as in the layout's blocks
     float *moments;         // NULL when not asked for
+    float *outer;           // likewise, and without an outer optimizer
 } ModelSnapshot;
 Status model_snapshot(Model *model, ModelSnapshot *snapshot, bool with_moments); // reuses buffers already there
 void model_snapshot_free(ModelSnapshot *snapshot);
-// Elements [first, first + count) of a parameter, as float: weights at master precision, M or V.
+// Elements [first, first + count) of a parameter, as float: weights at master precision, or any state but gradients.
 void model_snapshot_read(const ModelSnapshot *snapshot, const Layout *layout, const LayoutParam *param,
                          ModelState state, int64_t first, int64_t count, float *out);
 

@@ -304,17 +304,34 @@ void seam_gradient_norm(Model *model) {
     ops->norm_f32(ops, norm, all);
 }
 
-void seam_new_weights(Model *model) {
-    if (alone(model) || model->layout.zero == 0) return;
+static void gather_weights(Model *model) {
     CommTicket dense = 0, experts = 0; // operations of a group run in order: its last ticket stands for all
     for (int i = 0; i < model->layout.unit_count; i++) {
         const LayoutUnit *unit = &model->layout.units[i];
+        if (!unit_group(model, unit)) continue;
         if (model->layout.zero < 3 || unit->vectors) *(unit->expert ? &experts : &dense) = gather_unit(model, unit);
     }
-    comm_wait(model->ranks.dp, dense);
+    if (dense) comm_wait(model->ranks.dp, dense);
     if (experts) comm_wait(model->ranks.expert_dp, experts);
     for (int i = 0; i < SEAM_SLOTS; i++)
         model->slot[i].weights = -1; // what was gathered before is of the step before
+}
+
+void seam_new_weights(Model *model) {
+    if (!alone(model) && model->layout.zero > 0) gather_weights(model);
+}
+
+void seam_outer_weights(Model *model) {
+    if (alone(model)) return;
+    gather_weights(model);
+    for (int i = 0; i < model->layout.unit_count && model->layout.zero == 0; i++) { // else each rank has its own alone
+        const LayoutUnit *unit = &model->layout.units[i];
+        Comm *group = unit_group(model, unit);
+        Tensor piece = model_piece(model, LAYOUT_MASTER, unit, false);
+        if (!group || !tensor_present(piece)) continue;
+        char *start = (char *)piece.data - (size_t)(unit->rank * unit->piece) * dtype_size(piece.dtype);
+        comm_wait(group, comm_all_gather(group, tensor_make(start, piece.dtype, 1, unit->count, piece.name), piece));
+    }
 }
 
 // ---- tensor parallelism ---------------------------------------------------------------------------------------------

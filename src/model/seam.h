@@ -106,6 +106,7 @@ void seam_tied_embedding(Model *model);                         // the gradients
 void seam_step_sums(Model *model);           // loss, balancing loss and expert counts of all ranks
 void seam_gradient_norm(Model *model);       // into SCALAR_NORM, over what each rank owns
 void seam_new_weights(Model *model);         // after the optimizer
+void seam_outer_weights(Model *model);       // after each rank has written its pieces of weights and master weights
 bool seam_in_micro_step(const Model *model); // this micro-step communicates
 bool seam_ends_gradients(
     const Model *model);                // after it gradients are complete: the last of a step, or each under ZeRO 2

@@ -140,7 +140,12 @@ Status plan_predict(PlanPrediction *prediction, const PlanMachine *machine, cons
 
 static Status check_plan(const PlanMachine *machine, const PlanRun *run, const PlanQuestions *questions) {
     const Mesh *mesh = &run->layout.mesh;
-    int64_t ranks = mesh_ranks(mesh);
+    int64_t ranks = mesh_ranks(mesh) * plan_islands(run);
+    if (ranks != machine->gpus && plan_islands(run) > 1)
+        return status_hint(status_usage("%d islands of dp %d x tp %d x pp %d x cp %d need %lld GPUs, there are %d",
+                                        plan_islands(run), mesh->dp, mesh->tp, mesh->pp, mesh->cp, (long long)ranks,
+                                        machine->gpus),
+                           "leave dp out: it takes what the others leave of an island");
     if (ranks != machine->gpus)
         return status_hint(status_usage("dp %d x tp %d x pp %d x cp %d needs %lld GPUs, there are %d", mesh->dp,
                                         mesh->tp, mesh->pp, mesh->cp, (long long)ranks, machine->gpus),
@@ -183,7 +188,7 @@ static void set_budget(PlanReport *r) {
 
 static void set_checkpoints(PlanReport *r) {
     double nodes = ceil((double)r->machine.gpus / r->machine.gpus_per_node);
-    r->checkpoint_bytes = PLAN_CHECKPOINT_PARAMETER_BYTES * (double)r->parameters.total;
+    r->checkpoint_bytes = plan_checkpoint_parameter_bytes(r->run.layout.islands) * (double)r->parameters.total;
     double bandwidth = fmin(r->machine.defaults.checkpoint_bandwidth, r->machine.defaults.storage_bandwidth / nodes);
     r->checkpoint_seconds = plan_write_seconds(r->checkpoint_bytes, bandwidth, nodes);
     r->mtbf =

@@ -88,6 +88,11 @@ typedef struct Config {
         double expert_headroom;
     } parallelism;
     struct {
+        int64_t islands, every;
+        double outer_lr, outer_momentum;
+        const char *exchange;
+    } diloco;
+    struct {
         const char *mode;
         int64_t logits_rows;
     } recompute;

@@ -27,6 +27,7 @@ const ConfigSection config_sections[] = {
     {"optimizer", "optim", "AdamW; decay only on matrices"},
     {"schedule", "lr_scheduler", "learning rate over the steps"},
     {"parallelism", "parallel", "how the work is split over ranks"},
+    {"diloco", "", "islands of ranks that train apart and meet every so many steps, for slow links between them"},
     {"recompute", "activation_checkpoint", "memory for time: what the backward pass computes again"},
     {"checkpoint", "checkpointing", "when checkpoints are written and which are kept"},
     {"eval", "validation", "validation loss during and after the run"},
@@ -201,6 +202,20 @@ const ConfigKey config_keys[] = {
      "float32", 0, 0, "", "float32|bfloat16",
      "gradients on their way between data-parallel ranks; bfloat16 halves the traffic and rounds each rank's and the "
      "sum"},
+
+    {"diloco", "every", "sync_every sync_steps", CONFIG_INT, AT(diloco.every), "0", 0, 1e12, "steps", NULL,
+     "steps that each island trains alone before the outer optimizer takes the mean of their changes (0: off; 30 to "
+     "500 "
+     "are usual)"},
+    {"diloco", "islands", "", CONFIG_INT, AT(diloco.islands), "1", 1, 4096, "islands", NULL,
+     "groups of ranks with a mesh of [parallelism] each; the ranks of an island are neighbours"},
+    {"diloco", "outer_lr", "", CONFIG_DOUBLE, AT(diloco.outer_lr), "0.7", 0, 100, "", NULL,
+     "rate of the outer optimizer (SGD with Nesterov momentum); 1 without momentum takes the mean of the islands' "
+     "weights"},
+    {"diloco", "outer_momentum", "", CONFIG_DOUBLE, AT(diloco.outer_momentum), "0.9", 0, 0.999999, "", NULL,
+     "its momentum"},
+    {"diloco", "exchange", "", CONFIG_CHOICE, AT(diloco.exchange), "float32", 0, 0, "", "float32|bfloat16",
+     "how the islands' changes travel"},
 
     {"recompute", "mode", "", CONFIG_CHOICE, AT(recompute.mode), "none", 0, 0, "", "none|selective|full",
      "selective keeps a layer's large products, full keeps only its input"},

@@ -35,8 +35,8 @@ static void sum_over_ranks(const Model *model, World *world, Sums *sums) {
 static Status take_sums(Model *model, const Samples *samples, uint64_t windows, Sums *sums) {
     uint64_t micro = (uint64_t)model->layout.request.micro_batch;
     size_t seq = (size_t)model->layout.request.seq, tokens = (size_t)micro * seq;
+    Status status = NULL;
     *sums = (Sums){0};
-    Status status;
     int32_t *ids = xcalloc(3 * tokens, sizeof *ids), *wanted = ids + tokens, *doc_start = wanted + tokens;
     // Ranks take turns; every one runs as many forward passes, since their weights may be shared.
     const MeshPlace *place = &model->layout.place;
@@ -64,9 +64,7 @@ static Status take_sums(Model *model, const Samples *samples, uint64_t windows, 
         if (place->cp == 0) sums->targets += valid; // ranks that share sequences have parts of the sum each
         if (result.rows_needed > sums->rows_needed) sums->rows_needed = result.rows_needed;
     }
-    free(ids);
     if (model->ranks.all) sum_over_ranks(model, model->ranks.all->world, sums);
-    return NULL;
 damaged:
     free(ids);
     return status;

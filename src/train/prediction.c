@@ -189,7 +189,8 @@ Status prediction_make(Prediction *prediction, const LayoutRequest *layout, int 
                                    .run = {.layout = *layout,
                                            .grad_accum = grad_accum,
                                            .virtual_stages = layout_chunks(layout),
-                                           .calibration = 1}};
+                                           .calibration = 1,
+                                           .outer_every = INFINITY}}; // of a step between meetings, as the median is
         if (device_memory > 0) prediction->machine.gpu.memory = device_memory;
         status = prediction_calibration(&prediction->calibration, &prediction->machine, &prediction->run);
     }

@@ -230,6 +230,7 @@ Status setup_layout(const Config *config, const ModelConfig *model, DeviceKind d
     request->mesh.etp = (int)config->parallelism.expert_tensor;
     request->mesh.zero = (int)config->parallelism.zero;
     TRY(setup_chunks(config, request));
+    request->islands = config->diloco.every ? (int)config->diloco.islands : 0;
     if (strcmp(config->parallelism.reduce_dtype, "bfloat16") == 0) request->reduce = DTYPE_BF16;
     TRY(config_blame(config, "train.precision", precision_parse(&request->precision, config->train.precision)));
     return config_blame(config, "recompute.mode", recompute_parse(&request->recompute, config->recompute.mode));

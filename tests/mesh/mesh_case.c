@@ -93,7 +93,9 @@ static LayoutRequest draw_request(Dice *dice, int ranks) {
 // A request that the layout refuses is no case: what is refused has tests of its own.
 static bool possible(const LayoutRequest *request) {
     Layout layout;
-    Status status = layout_build(&layout, request);
+    Status status = pipeline_schedule_check(layout_schedule(request), request->mesh.pp, layout_chunks(request),
+                                            request->micro_batches);
+    if (!status) status = layout_build(&layout, request);
     bool built = !status;
     if (built) layout_free(&layout);
     status_free(status);
@@ -101,22 +103,17 @@ static bool possible(const LayoutRequest *request) {
     return built && mesh_ranks(mesh) > 1;
 }
 
-// An interleaved schedule takes whole rounds of as many micro-batches as there are stages.
-static void draw_pipeline(MeshCase *c, Dice *dice) {
-    LayoutRequest *request = &c->request;
-    request->schedule = dice_below(dice, 3) ? PIPELINE_1F1B : PIPELINE_GPIPE;
-    request->virtual_stages = DICE_CHOICE(dice, 1, 1, 2, 3);
-    if (layout_chunks(request) > 1) c->accum = request->mesh.pp * (1 + dice_below(dice, 2));
-}
-
 MeshCase mesh_case_draw(uint64_t seed, int ranks) {
     Dice dice = {.seed = seed};
     MeshCase c = {.seed = seed};
     do {
         c.request = draw_request(&dice, ranks);
-        c.accum = DICE_CHOICE(&dice, 1, 2, 3, 4);
-        draw_pipeline(&c, &dice);
+        c.accum = DICE_CHOICE(&dice, 1, 2, 3, 4, 6, 8);
         c.request.micro_batches = c.accum;
+        if (c.request.mesh.pp > 1) {
+            c.request.schedule = dice_below(&dice, 2) ? PIPELINE_GPIPE : PIPELINE_1F1B;
+            c.request.virtual_stages = 1 + dice_below(&dice, 3); // more than one: interleaved
+        }
     } while (!possible(&c.request));
     c.masked = DICE_CHOICE(&dice, 0, 2, 7);
     c.uneven = mesh_case_micro_batches(&c) > 1 && dice_below(&dice, 4) == 0;
@@ -141,9 +138,6 @@ void mesh_case_print(const MeshCase *c, char *text, size_t size) {
                  m->layers, m->hidden, m->heads, m->kv_heads, m->head_dim, m->ffn, m->vocab, m->tied ? ", tied" : "",
                  model_qk_norm(m) ? ", qk-norm" : "", r->micro_batch, r->seq, mesh_case_micro_batches(c),
                  recompute_name(r->recompute), r->documents ? ", documents" : "", c->uneven ? ", uneven" : "");
-    if (mesh->pp > 1 && length > 0 && (size_t)length < size)
-        length += snprintf(text + length, size - (size_t)length, ", %s of %d chunks",
-                           pipeline_schedule_name(layout_schedule(r)), layout_chunks(r));
     if (m->experts && length > 0 && (size_t)length < size)
         snprintf(text + length, size - (size_t)length, ", %d of %d experts of %d in %d layers%s", m->top_k, m->experts,
                  m->moe_ffn, model_sparse_layers(m), c->router_bias ? ", router bias" : "");

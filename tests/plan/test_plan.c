@@ -432,6 +432,37 @@ static void warnings_name_what_is_wrong(void **state) {
     assert_error(plan_report(&report, "8B", &machine, &run, &(PlanQuestions){.mfu = 1.2}), "cannot be");
 }
 
+// Two islands of a node each do twice the work of one, but for the share of a meeting that each step has to pay.
+static void islands_multiply_the_tokens_and_pay_for_their_meetings(void **state) {
+    PlanMachine one = catalogue_machine("h100-sxm", "hearth", 8), two = catalogue_machine("h100-sxm", "hearth", 16);
+    PlanRun run = preset_run("llama-3.2-1b", 4, 4096, 1);
+    PlanPrediction alone, together;
+    (void)state;
+    run.layout.mesh.dp = 8;
+    assert_ok(plan_predict(&alone, &one, &run));
+    run.layout.islands = 2;
+    run.outer_every = 50;
+    run.outer_bytes = 4;
+    assert_ok(plan_report(&report, "islands", &two, &run, &(PlanQuestions){0}));
+    together = report.prediction;
+    assert_near(together.step.tokens, 2 * alone.step.tokens, 0);
+    const StepAxis *outer = &together.step.axis[STEP_OUTER];
+    Layout layout;
+    assert_ok(layout_build(&layout, &run.layout));
+    assert_true(outer->between_nodes && outer->ranks == 2);
+    // An all-reduce of two sends as many bytes as there are; each rank has an eighth of the model.
+    assert_near(outer->bytes, 4.0 * (double)layout.shard_count / 50, 1e-6);
+    assert_near((double)layout.shard_count / (1235814400.0 / 8), 1, 1e-3);
+    assert_near(outer->exposed, outer->bytes / (two.nic_bandwidth * two.gpu.efficiency.link) + 2 * two.nic_latency / 50,
+                1e-9);
+    assert_near(together.step.seconds - alone.step.seconds, outer->exposed, 1e-6);
+    // Anchor and momentum are in host memory: the device has room for what it had before, and padding.
+    assert_int_equal(together.memory.bytes[LAYOUT_OUTER] >= 8 * layout.shard_count, 1);
+    assert_near(together.memory.total / alone.memory.total, 1, 1e-4);
+    assert_near(report.checkpoint_bytes / (double)report.parameters.total, 2 * 12 + 8, 1e-9);
+    layout_free(&layout);
+}
+
 static void calibration_is_the_bounded_mean_of_the_last_runs(void **state) {
     PlanOutcome steps[12];
     (void)state;
@@ -472,6 +503,7 @@ int main(void) {
         cmocka_unit_test(hours_give_tokens_and_the_largest_model_meets_its_time),
         cmocka_unit_test(named_changes_gain_what_a_new_plan_says),
         cmocka_unit_test(warnings_name_what_is_wrong),
+        cmocka_unit_test(islands_multiply_the_tokens_and_pay_for_their_meetings),
         cmocka_unit_test(calibration_is_the_bounded_mean_of_the_last_runs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -118,7 +118,10 @@ def fixture_meshes(name):
     """Those whose heads divide: what is not a power of two is cut in three."""
     sizes = fixture_sizes(name)
     heads, kv, ffn = sizes["num_attention_heads"], sizes["num_key_value_heads"], sizes["intermediate_size"]
-    meshes = [Mesh(2), Mesh(2, 1, 3)] + ([Mesh(2, ep=2), Mesh(2, 1, 3, ep=2)] if "num_experts_per_tok" in sizes else [])
+    meshes = [Mesh(2), Mesh(2, 1, 3)]
+    if "num_experts_per_tok" in sizes:
+        even = sizes.get("num_experts", sizes.get("num_local_experts")) % 2 == 0
+        meshes += [Mesh(2, ep=2), Mesh(2, 1, 3, ep=2)] if even else [Mesh(2, etp=2)]
     meshes += [Mesh(pp=2)] if sizes["num_hidden_layers"] > 1 else []
     for tp in (2, 3, 4):
         if heads % tp == 0 and ffn % tp == 0 and (kv % tp == 0 or tp % kv == 0):
