@@ -97,7 +97,8 @@ static void add_layer_tensor(Layout *layout, ActId id, int layer, DType dtype, i
         }
         LayoutActivation *act = &layout->activations[index - 1];
         int64_t bytes = align_up(rows * cols * (int64_t)dtype_size(dtype), LAYOUT_ALIGN);
-        if (bytes > act->bytes) act->rows = rows, act->cols = cols, act->bytes = bytes;
+        // By elements: two sizes may round to the same bytes.
+        if (rows * cols > act->rows * act->cols) act->rows = rows, act->cols = cols, act->bytes = bytes;
     }
 }
 
