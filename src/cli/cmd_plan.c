@@ -23,6 +23,12 @@
 
 enum { KEYS_MAX = 20 };
 
+#ifdef HEARTH_HAVE_NCCL
+#define BUILD_WITHOUT_NCCL ""
+#else
+#define BUILD_WITHOUT_NCCL "; without NCCL in it, GPUs exchange through the host"
+#endif
+
 #define NOT_GIVEN       (-DBL_MAX)
 #define COUNT_NOT_GIVEN INT64_MIN
 
@@ -169,6 +175,9 @@ static Status make_machine(PlanMachine *machine, const Hardware *hardware, const
     if (args->node || cluster) TRY(hardware_find_node(hardware, args->node ? args->node : cluster->node, &node));
     if (!name) name = default_gpu(hardware, node, config);
     TRY(hardware_find_gpu(hardware, name, &gpu));
+    if (node && strcmp(gpu->name, node->gpu) != 0)
+        return status_hint(status_usage("--gpu %s, and the node %s has %s", gpu->name, node->name, node->gpu),
+                           "leave --gpu out, or name its --nodes and --gpus-per-node instead of a node");
     TRY(hardware_find_software(hardware, args->software, &software));
     int64_t per_node = args->gpus_per_node ? args->gpus_per_node : node ? (int64_t)node->gpus : gpu->cpu ? 1 : 8;
     int64_t nodes = args->nodes ? args->nodes : cluster ? (int64_t)cluster->nodes : 0;
@@ -243,6 +252,42 @@ static Status show_plan(Document *document, json_t *json, const PlanArgs *args) 
     document_free(document);
     json_decref(json);
     return status;
+}
+
+// ---- what this build can do -----------------------------------------------------------------------------------------
+
+// Whether hearth, as it is built, could train on this mesh; *why: what it lacks, owned by the caller.
+static bool build_trains(const Config *config, const Mesh *mesh, int gpus, Status *why) {
+    Config cut = *config;
+    Mesh unused;
+    cut.parallelism.data = mesh->dp;
+    cut.parallelism.tensor = mesh->tp;
+    cut.parallelism.pipeline = mesh->pp;
+    cut.parallelism.expert = mesh->ep;
+    cut.parallelism.expert_tensor = mesh->etp;
+    cut.parallelism.context = mesh->cp;
+    cut.parallelism.zero = mesh->zero;
+    *why = NULL;
+#ifndef HEARTH_HAVE_MPI
+    if (gpus > 1) *why = status_usage("it is built without MPI, and trains on one device");
+#endif
+    if (!*why) *why = ranks_mesh(&cut, gpus, &unused);
+    return !*why;
+}
+
+static void build_section(Document *document, json_t *json, const Config *config, const PlanReport *report) {
+    Status why;
+    int gpus = report->machine.gpus;
+    if (gpus == 1 || strcmp(report->machine.software.name, "hearth") != 0) return;
+    bool trains = build_trains(config, &report->run.layout.mesh, gpus, &why);
+    document_section(document, "This build", "l", "");
+    if (trains)
+        document_note(document, "trains on this mesh: hearth train --ranks %d on one node, mpirun or srun on several%s",
+                      gpus, BUILD_WITHOUT_NCCL);
+    else
+        document_note(document, "cannot train on this mesh: %s", status_message(why));
+    json_object_set_new(json, "trains_here", json_boolean(trains));
+    status_free(why);
 }
 
 // ---- the three questions --------------------------------------------------------------------------------------------
@@ -324,10 +369,16 @@ static Status plan_one(const char *name, const PlanMachine *machine, const PlanR
     Status status = plan_report(report, name, machine, run, &questions);
     Document *document = status ? NULL : plan_document(report, args->ops || args->html);
     if (!status && args->schedule) status = simulate_plan(document, report, args);
-    if (!status)
-        status = show_plan(document, plan_report_json(report), args);
-    else
+    if (!status) {
+        json_t *json = plan_report_json(report);
+        build_section(document, json, config, report);
+        status = show_plan(document, json, args);
+    } else {
         document_free(document);
+    }
+    if (!status && !report->fits) // last, below what was shown
+        status = status_runtime("the plan does not fit: it needs %.0f %% of a device's memory",
+                                100 * report->prediction.memory.fraction);
     free(report);
     return status;
 }
@@ -352,31 +403,19 @@ static Status parse_seqs(SearchSpace *space, const PlanRun *run, const char *tex
 static void mark_what_runs(SearchResult *result, const Config *config) {
     for (int i = 0; i < result->found_count; i++) {
         SearchCandidate *c = &result->found[i];
-        Config asked = *config; // shares the strings
-        Mesh mesh;
-        asked.parallelism.data = c->mesh.dp;
-        asked.parallelism.tensor = c->mesh.tp;
-        asked.parallelism.pipeline = c->mesh.pp;
-        asked.parallelism.context = c->mesh.cp;
-        asked.parallelism.expert = c->mesh.ep;
-        asked.parallelism.expert_tensor = c->mesh.etp;
-        asked.parallelism.zero = c->mesh.zero;
-        Status refused = ranks_mesh(&asked, (int)mesh_ranks(&c->mesh), &mesh);
-        c->runs = !refused;
-        status_free(refused);
+        Status why;
+        c->runs = build_trains(config, &c->mesh, (int)mesh_ranks(&c->mesh), &why);
+        status_free(why);
     }
 }
 
 static const char *build_lacks(const PlanMachine *machine) {
+    bool cuda = machine->gpu.cpu, mpi = machine->gpus == 1;
 #ifdef HEARTH_HAVE_CUDA
-    bool cuda = true;
-#else
-    bool cuda = machine->gpu.cpu;
+    cuda = true;
 #endif
 #ifdef HEARTH_HAVE_MPI
-    bool mpi = true;
-#else
-    bool mpi = machine->gpus == 1;
+    mpi = true;
 #endif
     return cuda ? (mpi ? NULL : "MPI") : mpi ? "CUDA" : "CUDA and MPI";
 }
@@ -394,8 +433,10 @@ static Status plan_search(const char *name, const PlanMachine *machine, const Pl
     mark_what_runs(&result, config);
     Document *document =
         search_document(&report, &result, space.memory_limit, clock_seconds() - start, build_lacks(machine));
+    bool none = !result.found_count;
     Status status = show_plan(document, search_json(&result), args);
     search_free(&result);
+    if (!status && none) status = status_runtime(NOTHING_FITS, 100 * space.memory_limit);
     return status;
 }
 

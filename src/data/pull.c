@@ -56,7 +56,7 @@ static Status file_pull(Pull *pull, const RemoteFile *remote) {
         pull->result->present += present;
         char size[32];
         if (!options->quiet) {
-            log_info("%s %s (%s)%s", present ? "have" : "got", remote->path, text_gib(size, (double)remote->size),
+            log_info("%s %s (%s)%s", present ? "have" : "got", remote->shown, text_gib(size, (double)remote->size),
                      remote->sha256[0] ? "" : ", size checked, no hash stated");
         }
         if (options->tokens > 0) status = local_estimate(pull, local, remote->size);
@@ -97,7 +97,7 @@ static Status files_pull(Pull *pull) {
 static void list_print(const Pull *pull) {
     for (size_t i = 0; i < pull->list.count; i++) {
         char size[32];
-        printf("%12s  %s\n", text_gib(size, (double)pull->list.files[i].size), pull->list.files[i].path);
+        printf("%12s  %s\n", text_gib(size, (double)pull->list.files[i].size), pull->list.files[i].shown);
     }
 }
 

@@ -68,8 +68,12 @@ static Status entry_add(RemoteList *list, const json_t *entry, const char *inclu
     if (strcmp(type, "file") != 0) return NULL;
     if (!path || size < 0) return status_runtime("%s: an entry of the listing lacks its path or size", url);
     if (fnmatch(include, path, 0) != 0) return NULL;
-    if (!path_is_safe(path))
-        return status_runtime("%s: the listing names a file outside the repository: %s", url, path);
+    if (!path_is_safe(path)) {
+        char *shown = text_printable(path);
+        Status status = status_runtime("%s: the listing names a file outside the repository: %s", url, shown);
+        free(shown);
+        return status;
+    }
     const json_t *large = json_object_get(entry, "lfs");
     if (json_is_object(large)) {
         TRY(json_get_text(large, "oid", &oid, url));
@@ -78,7 +82,7 @@ static Status entry_add(RemoteList *list, const json_t *entry, const char *inclu
     if (text_starts_with(oid, "sha256:")) oid += 7;
     list->files = xrealloc(list->files, (list->count + 1) * sizeof *list->files);
     RemoteFile *file = &list->files[list->count++];
-    *file = (RemoteFile){.path = text_copy(path), .size = size};
+    *file = (RemoteFile){.path = text_copy(path), .shown = text_printable(path), .size = size};
     if (sha256_is_valid(oid)) memcpy(file->sha256, oid, 65);
     return NULL;
 }
@@ -139,8 +143,10 @@ Status remote_list(RemoteList *list, Http *http, const char *endpoint, const cha
 }
 
 void remote_list_free(RemoteList *list) {
-    for (size_t i = 0; i < list->count; i++)
+    for (size_t i = 0; i < list->count; i++) {
         free(list->files[i].path);
+        free(list->files[i].shown);
+    }
     free(list->files);
     *list = (RemoteList){0};
 }

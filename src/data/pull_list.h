@@ -4,7 +4,8 @@
 #include "data/pull_http.h"
 
 typedef struct RemoteFile {
-    char *path; // inside the repository; relative, without ".."
+    char *path;  // inside the repository; relative, without ".."
+    char *shown; // the same as a terminal may show it
     int64_t size;
     char sha256[65]; // "" when the hub does not state it
 } RemoteFile;

@@ -28,11 +28,22 @@ static Status write_tokenizer(const Loaded *loaded, const char *directory) {
     return status;
 }
 
-Status export_hf(const char *path, const char *checkpoint, const char *directory, DType dtype, char **source) {
-    char *existing = path_join(directory, "config.json");
-    Status status = file_exists(existing) ? status_usage("%s holds a model already", directory) : NULL;
+static Status check_empty(const char *directory) {
+    char **names, *existing = path_join(directory, "config.json");
+    size_t count;
+    bool model = file_exists(existing);
     free(existing);
-    TRY(status);
+    if (!file_exists(directory)) return NULL;
+    TRY(dir_list(&names, &count, directory));
+    names_free(names, count);
+    if (!count) return NULL;
+    return status_hint(model ? status_usage("%s holds a model already", directory)
+                             : status_usage("%s is not empty, and a model needs a directory of its own", directory),
+                       "name one that is not there yet");
+}
+
+Status export_hf(const char *path, const char *checkpoint, const char *directory, DType dtype, char **source) {
+    TRY(check_empty(directory));
     Loaded loaded;
     LoadedRequest request = {.path = path, .checkpoint = checkpoint, .device = "cpu", .precision = "fp32", .seq = 16};
     TRY(loaded_open(&loaded, &request));
@@ -47,11 +58,14 @@ Status export_hf(const char *path, const char *checkpoint, const char *directory
     if (!loaded.tokenizer || strcmp(loaded.tokenizer_path, "bytes") == 0)
         log_warn("no tokenizer is written beside the model: %s",
                  loaded.tokenizer ? "bytes have no tokenizer.json" : "none was found");
-    status = dir_make(directory);
+    char *made = path_first_missing(directory);
+    Status status = dir_make(directory);
     if (!status) status = model_snapshot(loaded.model, &snapshot, false);
     if (!status) status = hf_save(&loaded.model->layout, &snapshot, directory, dtype, 0);
     if (!status) status = write_tokenizer(&loaded, directory);
     if (!status && source) *source = text_copy(loaded.source);
+    if (status && made) status_free(dir_remove(made));
+    free(made);
     model_snapshot_free(&snapshot);
     loaded_close(&loaded);
     return status;

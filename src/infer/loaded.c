@@ -34,6 +34,20 @@ static Status best_checkpoint(const char *directory, char **source) {
     return checkpoint_verify(*source);
 }
 
+static Status checkpoint_missing(const char *directory, const char *wanted) {
+    int64_t *steps = NULL;
+    int count = 0;
+    TextBuffer list = {0};
+    status_free(checkpoint_steps(directory, &steps, &count));
+    for (int i = 0; i < count; i++)
+        text_buffer_format(&list, "%s%lld", i ? ", " : "", (long long)steps[i]);
+    Status status = status_hint(status_usage("there is no checkpoint %s", wanted), "there are those of steps %s",
+                                count ? list.data : "none");
+    text_buffer_free(&list);
+    free(steps);
+    return status;
+}
+
 static Status run_checkpoint(const char *directory, const char *wanted, char **source) {
     int64_t step;
     if (wanted && strcmp(wanted, "best") == 0) return best_checkpoint(directory, source);
@@ -41,7 +55,7 @@ static Status run_checkpoint(const char *directory, const char *wanted, char **s
         if (!text_to_int64(wanted, &step))
             return status_usage("a checkpoint is newest, best or a step, not \"%s\"", wanted);
         *source = text_format("%s/step-%lld", directory, (long long)step);
-        if (!file_is_directory(*source)) return status_usage("there is no checkpoint %s", *source);
+        if (!file_is_directory(*source)) return checkpoint_missing(directory, *source);
         return checkpoint_verify(*source);
     }
     TRY(checkpoint_find(directory, source, &step, say_damaged, NULL));

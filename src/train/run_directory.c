@@ -11,6 +11,7 @@
 #include "watch/plan_text.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/utsname.h>
@@ -112,10 +113,12 @@ Status run_directory_find(const Config *config, char **path) {
         free(candidate);
         free(file);
     }
-    names_free(names, count);
+    char *list = text_join((const char *const *)names, count);
     Status status = *path ? NULL
                           : status_hint(status_usage("no run of \"%s\" to resume below %s", base, config->train.runs),
-                                        "--run DIR names one");
+                                        "--run DIR names one; there is: %s", list);
+    free(list);
+    names_free(names, count);
     free(base);
     return status;
 }
@@ -297,9 +300,39 @@ static Status write_run_files(const char *path, const Trainer *trainer) {
     return trainer->tokenizer ? tokenizer_copy_file(trainer->tokenizer, path) : NULL;
 }
 
+// "NAME.creating-HOST-", before the number of the process.
+static char *creating_prefix(const char *path) {
+    char host[256] = "";
+    gethostname(host, sizeof host - 1);
+    return text_format("%s.creating-%s-", path, host);
+}
+
+// What processes of this host left behind that were ended while they made their run directory, of whatever name.
+static void remove_abandoned(const char *path) {
+    char *folder = path_directory(path), *prefix = creating_prefix(""), **names;
+    size_t count;
+    Status status = dir_list(&names, &count, folder);
+    for (size_t i = 0; !status && i < count; i++) {
+        int64_t process;
+        const char *mark = strstr(names[i], prefix);
+        if (!mark || !text_to_int64(mark + strlen(prefix), &process) || process < 1) continue;
+        if (kill((pid_t)process, 0) == 0 || errno != ESRCH) continue;
+        char *left = path_join(folder, names[i]);
+        status_free(dir_remove(left));
+        free(left);
+    }
+    if (!status) names_free(names, count);
+    status_free(status);
+    free(prefix);
+    free(folder);
+}
+
 // Under another name first: a run directory that can be seen can be resumed.
 Status run_directory_create(const char *path, const Trainer *trainer) {
-    char *beside = text_format("%s.creating-%ld", path, (long)getpid()); // two runs may start at the same moment
+    char *prefix = creating_prefix(path);
+    char *beside = text_format("%s%ld", prefix, (long)getpid()); // two runs may start at the same moment
+    free(prefix);
+    remove_abandoned(path);
     Status status = dir_remove(beside);
     if (!status) status = write_run_files(beside, trainer);
     if (!status && io_rename(beside, path) != 0)
