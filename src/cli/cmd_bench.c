@@ -130,7 +130,7 @@ static Status bench_step_command(int argc, char **argv) {
         {"--seq", ARG_INT, &seq, "S", "sequence length (512)"},
         {"--micro-batch", ARG_INT, &micro_batch, "B", "sequences in a micro-batch (8)"},
         {"--accum", ARG_INT, &accum, "A", "micro-batches in a step (1)"},
-        {"--precision", ARG_TEXT, &precision, "P", "fp32, bf16 or bf16-pure (bf16)"},
+        {"--precision", ARG_TEXT, &precision, "P", "fp32, bf16, bf16-pure or fp8 (bf16)"},
         {"--recompute", ARG_TEXT, &recompute, "R", "none, selective or full (none)"},
         {"--layers", ARG_INT, &layers, "N", "only the first N layers of the model"},
         {"--routing", ARG_TEXT, &routing, "HOW", "MoE: natural (the random router's), balanced or worst"},

@@ -47,6 +47,8 @@ static void build_constants(Layout *layout) {
         [CONST_SCALARS] = {DTYPE_F32, 1, MODEL_SCALARS},
         [CONST_ROUTER_BIAS] = {DTYPE_F32, sparse, c->experts},
         [CONST_EXPERT_TOTAL] = {DTYPE_I32, sparse, c->experts},
+        [CONST_FP8_SCALE] = {DTYPE_F32, layout->fp8 ? FP8_SLOTS : 0, c->layers},
+        [CONST_FP8_AMAX] = {DTYPE_F32, layout->fp8 ? FP8_SLOTS : 0, c->layers},
         [CONST_EXPERT_LOAD] = {DTYPE_F32, sparse, MOE_LOAD_STATS},
         [CONST_NORMS] = {DTYPE_F32, 1, layout_norm_parts(layout)},
         [CONST_RANK_NORMS] = {DTYPE_F32, 1, layout_norm_ranks(layout)},
@@ -120,6 +122,7 @@ Status layout_build(Layout *layout, const LayoutRequest *request) {
     layout->rows = layout_expert_rows(request);
     layout->zero = mesh_data_ranks(&request->mesh) > 1 && !request->inference ? request->mesh.zero : 0;
     mesh_stage_layers(&request->mesh, config->layers, layout->place.pp, &layout->first_layer, &layout->layer_count);
+    layout->fp8 = layout_fp8(request);
     layout_build_params(layout);
     layout_build_states(layout);
     layout_build_activations(layout);

@@ -3,6 +3,7 @@
 #include "base/rng.h"
 #include "base/text.h"
 #include "base/threads.h"
+#include "model/fp8.h"
 #include "model/seam.h"
 #include "model/transformer.h"
 
@@ -244,6 +245,7 @@ static void write_weights(Model *model, const LayoutParam *param, const float *h
 void model_write_param(Model *model, const LayoutParam *param, ModelState state, const float *host) {
     if (state == MODEL_WEIGHTS) {
         write_weights(model, param, host);
+        model->fp8_fresh = false;
         return;
     }
     ParamPart part = param_part(&model->layout, param, state == MODEL_GRADIENTS ? ZERO_GRADIENTS : ZERO_MOMENTS);
@@ -336,6 +338,7 @@ static void run_micro_step(Model *model) {
 void model_micro_step(Model *model, const int32_t *ids, const int32_t *targets, const int32_t *doc_start) {
     Ops *ops = model->ops;
     upload_inputs(model, ids, targets, doc_start);
+    fp8_step(model);
     model->last = ++model->micro_batches_run == model->step_micro_batches;
     // A group whose operations cannot be recorded leaves the micro-steps that use it unrecorded.
     bool direct = model->direct || (seam_in_micro_step(model) && !seam_in_graph(model));
@@ -360,9 +363,11 @@ void model_micro_step(Model *model, const int32_t *ids, const int32_t *targets, 
 void model_eval_step(Model *model, const int32_t *ids, const int32_t *targets, const int32_t *doc_start) {
     upload_inputs(model, ids, targets, doc_start);
     seam_micro_step_begin(model);
+    model->evaluating = true;
     transformer_forward(model);
     transformer_head(model, false);
     transformer_balance(model);
+    model->evaluating = false;
     model->accumulate = true; // the counts of the next one add up
 }
 
@@ -450,6 +455,7 @@ void model_optimizer_step(Model *model, const OptimizerStep *step) {
     else
         adamw_by_decay(model, args, step->weight_decay);
     seam_new_weights(model);
+    fp8_scales(model);
 }
 
 enum { RESULT_SLOT = 0, LOAD_SLOT = 1 };

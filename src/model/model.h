@@ -58,6 +58,8 @@ typedef struct Model {
     MoeBalance balance;                        // of the load-balancing loss
     bool router_bias;                          // aux-free balancing: choose experts by probability + bias
     MoeForce force;                            // benchmarks only
+    bool evaluating;                           // in bf16, whatever the precision of training
+    bool fp8_scaled, fp8_fresh;                // there are scales; weights and their FP8 copies are the same
 } Model;
 
 // Allocates everything; nothing is allocated later. Weights are uninitialised.

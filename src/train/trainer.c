@@ -10,6 +10,7 @@
 #include "plan/flops.h"
 #include "train/checkpoint.h"
 #include "train/fit.h"
+#include "train/fp8_state.h"
 #include "train/prediction.h"
 #include "train/router_bias.h"
 #include "train/setup.h"
@@ -340,6 +341,7 @@ json_t *trainer_state(const Trainer *trainer) {
                              schedule_json(&trainer->schedule));
     bool fresh = trainer->val_step == trainer->step && isfinite(trainer->val_loss);
     if (trainer->model->router_bias) json_object_set_new(root, "router_bias", router_bias_json(trainer->model));
+    if (trainer->model->fp8_scaled) json_object_set_new(root, "fp8_scales", fp8_scales_json(trainer->model));
     json_object_set_new(root, "val_loss", fresh ? json_real(trainer->val_loss) : json_null());
     return root;
 }
@@ -375,6 +377,7 @@ Status trainer_restore(Trainer *trainer, const char *checkpoint, bool *same_conf
     Status status = checkpoint_load(trainer->model, checkpoint, true, &state);
     if (!status) status = restore_position(trainer, state, checkpoint, same_config, same_data);
     if (!status) status = router_bias_restore(trainer->model, state, checkpoint);
+    if (!status) status = fp8_scales_restore(trainer->model, state, checkpoint);
     json_decref(state);
     return status;
 }

@@ -235,6 +235,7 @@ Status ops_cpu_create(Ops **ops) {
     cpu_install_cross_entropy(&cpu->ops);
     cpu_install_elements(&cpu->ops);
     cpu_install_embedding(&cpu->ops);
+    cpu_install_fp8(&cpu->ops);
     cpu_install_gemm(&cpu->ops);
     cpu_install_grouped(&cpu->ops);
     cpu_install_moe(&cpu->ops);
