@@ -4,6 +4,7 @@
 #include "base/rng.h"
 #include "base/stats.h"
 #include "base/text.h"
+#include "model/fp8.h"
 #include "plan/flops.h"
 
 #include <math.h>
@@ -91,8 +92,11 @@ Status bench_step(Ops *ops, const BenchStep *bench, BenchResult *result) {
     double start = clock_seconds();
     int64_t free_before = ops->memory_free(ops);
     Run run = {.bench = bench};
-    TRY(model_create_ranks(&run.model, ops, &bench->request, &bench->groups));
+    LayoutRequest request = bench->request;
+    TRY(fp8_choose(ops, &request, bench->groups.all));
+    TRY(model_create_ranks(&run.model, ops, &request, &bench->groups));
     Model *model = run.model;
+    result->fp8 = model->layout.fp8;
     model->force = bench->force;
     model_init_weights(model, 1, false);
     if (bench->embedding_std > 0) scale_embedding(model, bench->embedding_std);

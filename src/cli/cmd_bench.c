@@ -10,6 +10,7 @@
 #include "cli/launch.h"
 #include "cli/range.h"
 #include "dist/device.h"
+#include "model/fp8.h"
 #include "plan/flops.h"
 #include "train/prediction.h"
 #include "train/ranks.h"
@@ -75,6 +76,11 @@ static void print_json(const BenchStep *bench, const BenchResult *result, const 
                   request->micro_batch, "accum", bench->accum, "precision", precision_name(request->precision),
                   "recompute", recompute_name(request->recompute), "tok_s", result->tokens_per_second, "step_ms",
                   1e3 * result->step_seconds, "spread", result->spread);
+    if (request->precision == PRECISION_FP8) {
+        char text[FP8_TEXT];
+        fp8_describe(result->fp8, text);
+        json_object_set_new(json, "fp8", json_string(text));
+    }
     if (request->config.experts) json_object_set_new(json, "routing", json_string(routing));
     json_object_set_new(json, "tflops", json_real(flops[0] * result->tokens_per_second / 1e12));
     if (peak_tflops > 0) {

@@ -49,7 +49,7 @@ static Tensor copy_place(const Model *model, ActId id, int64_t rows, int64_t col
 }
 
 bool fp8_uses(const Model *model, Fp8Use use) {
-    return model->layout.fp8 & use && !model->evaluating;
+    return model->layout.fp8 & ~model->fp8_masked & use && !model->evaluating;
 }
 
 static Fp8Use forward_use(ParamId id) {

@@ -25,6 +25,15 @@ void fp8_mlp_forward(Model *model, int layer, Tensor in);
 void fp8_mlp_backward(Model *model, int layer, Tensor din, Tensor dgate_up, Tensor ddown, Tensor dout, Tensor in,
                       Tensor dhidden, bool accumulate);
 
+// ---- before there is a model
+// ------------------------------------------------------------------------------------------
+
+// Sets request->fp8_off so that the products run in FP8 which are faster so on this device, and says which. Races at
+// the first use of a shape. all: every rank (they take the first one's choice), or NULL.
+Status fp8_choose(Ops *ops, LayoutRequest *request, Comm *all);
+enum { FP8_TEXT = 256 };
+void fp8_describe(unsigned fp8, char text[FP8_TEXT]); // "qkv, o, MLP with its gradients"
+
 // ---- around a step, for model.c -------------------------------------------------------------------------------------
 
 void fp8_step(Model *model);   // before a micro-step: scales to begin with, and copies of weights that have changed

@@ -59,6 +59,7 @@ typedef struct Model {
     bool router_bias;                          // aux-free balancing: choose experts by probability + bias
     MoeForce force;                            // benchmarks only
     bool evaluating;                           // in bf16, whatever the precision of training
+    unsigned fp8_masked;                       // products of the layout's that run in bf16 all the same: a race
     bool fp8_scaled, fp8_fresh;                // there are scales; weights and their FP8 copies are the same
 } Model;
 

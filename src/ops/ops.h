@@ -250,6 +250,10 @@ struct Ops {
     // Waits. An op that runs as its parts may count as these.
     void (*profile_stop)(Ops *ops, double milliseconds[OP_COUNT]);
 
+    // -- choices by time that are kept, so that later runs take the same: a small number under a key --
+    bool (*choice_recall)(Ops *ops, const char *key, int *value); // false: not known
+    void (*choice_keep)(Ops *ops, const char *key, int value);
+
     // -- sums --
     void (*add)(Ops *ops, Tensor out, Tensor in); // out += in, elementwise; float or bf16, summed in float
     void (*sum_f32)(Ops *ops, Tensor out, Tensor in, bool accumulate); // out [1, 1] (+)= sum of in

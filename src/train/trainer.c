@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "base/threads.h"
 #include "dist/device.h"
+#include "model/fp8.h"
 #include "model/hf.h"
 #include "plan/flops.h"
 #include "train/checkpoint.h"
@@ -58,6 +59,7 @@ static Status open_model(Trainer *trainer) {
     request.rank = ranks_rank(ranks);
     TRY(check_router(config, &trainer->model_config));
     TRY(ranks_open(ranks, trainer->ops, &request));
+    TRY(fp8_choose(trainer->ops, &request, ranks->groups.all));
     FitMemory memory = {trainer->ops->memory_free(trainer->ops), trainer->ops->memory_total(trainer->ops)};
     TRY(fit_require(config, &request, memory));
     TRY(config_blame(config, "train.micro_batch",

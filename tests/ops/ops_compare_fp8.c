@@ -48,8 +48,8 @@ void sweep_quantize_scales(Compare *run) {
 // elsewhere over 128 of it.
 void sweep_linear_fp8(Compare *run) {
     EACH(type, 0, 1)
-    EACH(kind, 0, 1, 2, 3) EACH_SIZE(rows, 16, 144, 1104) EACH_SIZE(in_dim, 32, 96, 272)
-        EACH_SIZE(out_dim, 16, 64, 144) {
+    EACH(kind, 0, 1, 2, 3)
+    EACH_SIZE(rows, 16, 144, 1104) EACH_SIZE(in_dim, 32, 96, 272) EACH_SIZE(out_dim, 16, 64, 144) {
         bool fast = type == 0 && kind < 2;
         DType dtype = type ? DTYPE_E5M2 : DTYPE_E4M3, out = kind < 2 ? DTYPE_BF16 : DTYPE_F32;
         int64_t count = (int64_t)rows * out_dim;

@@ -199,6 +199,17 @@ void cpu_timer_stop(CpuTimer *timer) {
     if (timer->cpu) timer->cpu->seconds[timer->op] += clock_seconds() - timer->start;
 }
 
+// ---- choices: there are none here -----------------------------------------------------------------------------------
+
+static bool cpu_choice_recall(Ops *ops, const char *key, int *value) {
+    (void)ops, (void)key, (void)value;
+    return false;
+}
+
+static void cpu_choice_keep(Ops *ops, const char *key, int value) {
+    (void)ops, (void)key, (void)value;
+}
+
 // ---- the table -----------------------------------------------------------------------------------------------------
 
 Status ops_cpu_create(Ops **ops) {
@@ -228,6 +239,8 @@ Status ops_cpu_create(Ops **ops) {
         .mark_elapsed = cpu_mark_elapsed,
         .profile_start = cpu_profile_start,
         .profile_stop = cpu_profile_stop,
+        .choice_recall = cpu_choice_recall,
+        .choice_keep = cpu_choice_keep,
     };
     pthread_mutex_init(&cpu->lock, NULL);
     cpu_gemm_start();
