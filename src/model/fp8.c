@@ -16,7 +16,7 @@
 // ---- views ----------------------------------------------------------------------------------------------------------
 
 static Tensor slot_of(const Model *model, ConstId id, Fp8Slot slot, int layer) {
-    return tensor_cols(tensor_rows(model_const(model, id), slot, 1), layer, 1);
+    return tensor_cols(tensor_rows(model_const(model, id), slot, 1), (int64_t)layer * FP8_SCALE_STEP, 1);
 }
 
 static Tensor scale_of(const Model *model, Fp8Slot slot, int layer) {

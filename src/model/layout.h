@@ -59,6 +59,8 @@ typedef enum Fp8Slot {
     FP8_FIRST_WEIGHT = FP8_W_QKV,
 } Fp8Slot;
 
+enum { FP8_SCALE_STEP = 4 }; // floats from a layer's scale to the next one's: libraries read them at 16 bytes
+
 typedef enum Recompute {
     RECOMPUTE_NONE,      // keeps what backward kernels cannot give again as a by-product
     RECOMPUTE_SELECTIVE, // drops what a memory-bound op gives again: rotated q and k under QK-norm, gathered expert
@@ -267,7 +269,7 @@ typedef enum ConstId {
     CONST_SCALARS,      // [MODEL_SCALARS] float
     CONST_ROUTER_BIAS,  // [sparse layers, experts] float
     CONST_EXPERT_TOTAL, // [sparse layers, experts] int32: tokens of each expert in the step so far
-    CONST_FP8_SCALE,    // [FP8_SLOTS, layers] float: of this step
+    CONST_FP8_SCALE,    // [FP8_SLOTS, layers * FP8_SCALE_STEP] float: of this step
     CONST_FP8_AMAX,     // the same: largest magnitudes so far, for the next step's
     CONST_EXPERT_LOAD,  // [sparse layers, MOE_LOAD_STATS] float
     CONST_NORMS,        // [1, parts] float: norms of the gradients that this rank counts; only where ranks share them

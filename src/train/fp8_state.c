@@ -14,13 +14,13 @@ static float *read_scales(Model *model) {
 }
 
 json_t *fp8_scales_json(Model *model) {
-    int64_t layers = model_const(model, CONST_FP8_SCALE).cols;
+    int64_t cols = model_const(model, CONST_FP8_SCALE).cols;
     float *values = read_scales(model);
     json_t *slots = json_array();
     for (int64_t slot = 0; slot < FP8_FIRST_WEIGHT; slot++) {
         json_t *list = json_array();
-        for (int64_t layer = 0; layer < layers; layer++)
-            json_array_append_new(list, json_real((double)values[slot * layers + layer]));
+        for (int64_t at = 0; at < cols; at += FP8_SCALE_STEP)
+            json_array_append_new(list, json_real((double)values[slot * cols + at]));
         json_array_append_new(slots, list);
     }
     free(values);
@@ -33,10 +33,10 @@ Status fp8_scales_restore(Model *model, const json_t *state, const char *where) 
     Tensor scales = model_const(model, CONST_FP8_SCALE);
     float *values = read_scales(model);
     bool fine = json_array_size(slots) == FP8_FIRST_WEIGHT;
-    for (int64_t i = 0; fine && i < FP8_FIRST_WEIGHT * scales.cols; i++) {
+    for (int64_t i = 0; fine && i < FP8_FIRST_WEIGHT * scales.cols; i += FP8_SCALE_STEP) {
         const json_t *list = json_array_get(slots, (size_t)(i / scales.cols));
-        const json_t *value = json_array_get(list, (size_t)(i % scales.cols));
-        fine = json_array_size(list) == (size_t)scales.cols && json_is_number(value);
+        const json_t *value = json_array_get(list, (size_t)(i % scales.cols / FP8_SCALE_STEP));
+        fine = json_array_size(list) == (size_t)(scales.cols / FP8_SCALE_STEP) && json_is_number(value);
         values[i] = fine ? (float)json_number_value(value) : 0;
         fine = fine && values[i] > 0 && isfinite(values[i]);
     }

@@ -44,8 +44,8 @@ void sweep_quantize_scales(Compare *run) {
     }
 }
 
-// Tensor cores add products of e4m3 in pieces of 32 with 13 bits beyond the largest: forward all along the reduction,
-// elsewhere over 128 of it.
+// Tensor cores add products in pieces of 32 with 13 bits beyond the largest of them, which is a few times the rms of
+// the sum: forward all along the reduction, elsewhere over 128 of it.
 void sweep_linear_fp8(Compare *run) {
     EACH(type, 0, 1)
     EACH(kind, 0, 1, 2, 3)
@@ -59,7 +59,7 @@ void sweep_linear_fp8(Compare *run) {
                             .out_dim = out_dim,
                             .first = kind >= 2,
                             .flag = kind == 3}};
-        add(run, &c, kind == 3 ? ROLE_INOUT : ROLE_OUT, out, count, in_dim, (fast ? in_dim / 32.0 + 1 : 5) * 0x1p-13);
+        add(run, &c, kind == 3 ? ROLE_INOUT : ROLE_OUT, out, count, in_dim, (fast ? in_dim / 32.0 + 3 : 7) * 0x1p-12);
         add_in(run, &c, dtype, (int64_t)rows * in_dim);
         add_in(run, &c, DTYPE_E4M3, (int64_t)out_dim * in_dim);
         add_scale(run, &c, 0x1p-3f);

@@ -308,7 +308,12 @@ static void gemm(Ops *ops, GemmKind kind, void *d, const void *a, const void *b,
                                                              : CUBLASLT_MATMUL_DESC_A_SCALE_POINTER,
                                                            &scales[i], sizeof scales[i]));
     if (fresh) gemm_choose(state, item, a, b, c, d);
-    CUBLAS_CHECK(state, gemm_run(state, item, &item->algorithm, a, b, c, d));
+    cublasStatus_t status = gemm_run(state, item, &item->algorithm, a, b, c, d);
+    if (status != CUBLAS_STATUS_SUCCESS) {
+        char *key = gemm_key(state, &item->shape);
+        cuda_fail(state, __FILE__, __LINE__, "a product (%s) failed: %s", key, cublasLtGetStatusString(status));
+        free(key);
+    }
     cuda_scope_end(state);
 }
 
