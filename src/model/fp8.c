@@ -141,8 +141,8 @@ void fp8_linear_backward(Model *model, ParamId id, int layer, Tensor din, Tensor
     else
         ops->linear_backward_input(ops, din, dout, model_weight(model, id, layer));
     if (weight)
-        weight_gradient(model, id, layer, dweight, cols, slot, input_cols(model, id, layer, ACT_FP8_ATTN_COLS, in),
-                        accumulate);
+        weight_gradient(model, id, layer, dweight, cols, slot,
+                        input_cols(model, id, layer, qkv ? ACT_FP8_QKV_COLS : ACT_FP8_ATTN_COLS, in), accumulate);
     else
         ops->linear_backward_weight(ops, dweight, dout, in, accumulate);
 }

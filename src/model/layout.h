@@ -227,7 +227,8 @@ typedef enum ActId {
     ACT_FP8_MLP_COLS, // inputs of the MLP's products, transposed
     ACT_FP8_DQKV,     // [T, qkv]
     ACT_FP8_DQKV_COLS,
-    ACT_FP8_ATTN_COLS, // inputs of attention's products, transposed
+    ACT_FP8_ATTN_COLS, // [heads * head_dim, T] input of the O product, transposed
+    ACT_FP8_QKV_COLS,  // [hidden, T] and of QKV's
     ACT_FP8_GATE_UP,   // [T, 2 ffn] bf16: results of the gate-up product on their way to SwiGLU
     ACT_SCRATCH,       // bytes that are free while attention runs backward: a larger workspace at no cost; GPU only
     ACT_ID_COUNT,
@@ -239,7 +240,9 @@ typedef enum Phase {
     PHASE_MLP,
     PHASE_HEAD,
     PHASE_MLP_BACKWARD,
-    PHASE_ATTENTION_BACKWARD,
+    PHASE_O_BACKWARD,
+    PHASE_ATTENTION_BACKWARD, // the op alone
+    PHASE_QKV_BACKWARD,
     PHASE_EMBEDDING_BACKWARD,
 } Phase;
 

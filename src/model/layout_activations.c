@@ -92,7 +92,7 @@ static void add_layer_tensor(Layout *layout, ActId id, int layer, DType dtype, i
             // Large, and needed in the MLP's phases only.
             bool mlp = id == ACT_GATHERED || id == ACT_GATE_UP || id == ACT_GATE_UP8 || id == ACT_MLP_NORMED;
             Phase first = pass ? PHASE_MLP_BACKWARD : mlp ? PHASE_MLP : PHASE_ATTENTION;
-            Phase last = !pass ? PHASE_MLP : mlp ? PHASE_MLP_BACKWARD : PHASE_ATTENTION_BACKWARD;
+            Phase last = !pass ? PHASE_MLP : mlp ? PHASE_MLP_BACKWARD : PHASE_QKV_BACKWARD;
             add_temporary(layout, id, dtype, rows, cols, first, last);
             continue;
         }
@@ -159,7 +159,6 @@ static void build_fp8(Layout *layout, bool dense) {
     int64_t attention = model_attention_dim(c) / tp, ffn = dense && on & FP8_MLP ? c->ffn / tp : 0, in = larger(d, ffn);
     if (on & FP8_O_FORWARD) in = larger(in, attention);
     bool again = runs_again(&layout->request), rows = on & FP8_O_INPUT || ffn, cols = on & FP8_O_WEIGHT || ffn;
-    bool qkv_weight = on & FP8_QKV_WEIGHT, o_weight = on & FP8_O_WEIGHT;
     if (on & (FP8_QKV_FORWARD | FP8_O_FORWARD) || ffn) {
         add_temporary(layout, ACT_FP8_IN, DTYPE_E4M3, T * in, 1, PHASE_ATTENTION, PHASE_MLP);
         if (again) add_temporary(layout, ACT_FP8_IN, DTYPE_E4M3, T * in, 1, PHASE_MLP_BACKWARD, PHASE_MLP_BACKWARD);
@@ -172,15 +171,17 @@ static void build_fp8(Layout *layout, bool dense) {
         add_temporary(layout, ACT_FP8_DGATE_UP_COLS, DTYPE_E5M2, 2 * ffn, T, PHASE_MLP_BACKWARD, PHASE_MLP_BACKWARD);
         add_temporary(layout, ACT_FP8_MLP_COLS, DTYPE_E4M3, larger(ffn, d), T, PHASE_MLP_BACKWARD, PHASE_MLP_BACKWARD);
     }
-    Phase first = ffn ? PHASE_MLP_BACKWARD : PHASE_ATTENTION_BACKWARD;
-    if (rows) add_temporary(layout, ACT_FP8_DOUT, DTYPE_E5M2, T, d, first, PHASE_ATTENTION_BACKWARD);
-    if (cols) add_temporary(layout, ACT_FP8_DOUT_COLS, DTYPE_E5M2, d, T, first, PHASE_ATTENTION_BACKWARD);
-    first = PHASE_ATTENTION_BACKWARD;
-    if (on & FP8_QKV_INPUT) add_temporary(layout, ACT_FP8_DQKV, DTYPE_E5M2, T, qkv, first, first);
-    if (qkv_weight) add_temporary(layout, ACT_FP8_DQKV_COLS, DTYPE_E5M2, qkv, T, first, first);
-    if (qkv_weight || o_weight)
-        add_temporary(layout, ACT_FP8_ATTN_COLS, DTYPE_E4M3, larger(qkv_weight ? d : 0, o_weight ? attention : 0), T,
-                      first, first);
+    // None lives while attention itself runs backward: what they take is lent to it.
+    Phase first = ffn ? PHASE_MLP_BACKWARD : PHASE_O_BACKWARD, qkv_phase = PHASE_QKV_BACKWARD;
+    if (rows) add_temporary(layout, ACT_FP8_DOUT, DTYPE_E5M2, T, d, first, PHASE_O_BACKWARD);
+    if (cols) add_temporary(layout, ACT_FP8_DOUT_COLS, DTYPE_E5M2, d, T, first, PHASE_O_BACKWARD);
+    if (on & FP8_O_WEIGHT)
+        add_temporary(layout, ACT_FP8_ATTN_COLS, DTYPE_E4M3, attention, T, PHASE_O_BACKWARD, PHASE_O_BACKWARD);
+    if (on & FP8_QKV_INPUT) add_temporary(layout, ACT_FP8_DQKV, DTYPE_E5M2, T, qkv, qkv_phase, qkv_phase);
+    if (on & FP8_QKV_WEIGHT) {
+        add_temporary(layout, ACT_FP8_DQKV_COLS, DTYPE_E5M2, qkv, T, qkv_phase, qkv_phase);
+        add_temporary(layout, ACT_FP8_QKV_COLS, DTYPE_E4M3, d, T, qkv_phase, qkv_phase);
+    }
 }
 
 static void build_temporaries(Layout *layout, bool dense, bool sparse) {
@@ -204,10 +205,10 @@ static void build_temporaries(Layout *layout, bool dense, bool sparse) {
     add_temporary(layout, ACT_LOGITS, dtype, layout->logits_rows, layout_vocab_rows(&layout->request), PHASE_HEAD,
                   PHASE_HEAD);
     add_temporary(layout, ACT_DRESIDUAL, dtype, L, d, PHASE_HEAD, PHASE_EMBEDDING_BACKWARD);
-    add_temporary(layout, ACT_DNORMED, dtype, L, d, PHASE_HEAD, PHASE_ATTENTION_BACKWARD);
+    add_temporary(layout, ACT_DNORMED, dtype, L, d, PHASE_HEAD, PHASE_QKV_BACKWARD);
     add_temporary(layout, ACT_DHIDDEN, dtype, hidden, 1, PHASE_MLP_BACKWARD, PHASE_MLP_BACKWARD);
-    add_temporary(layout, ACT_DATTN, dtype, T, attention, PHASE_ATTENTION_BACKWARD, PHASE_ATTENTION_BACKWARD);
-    add_temporary(layout, ACT_DQKV, dtype, T, qkv, PHASE_ATTENTION_BACKWARD, PHASE_ATTENTION_BACKWARD);
+    add_temporary(layout, ACT_DATTN, dtype, T, attention, PHASE_O_BACKWARD, PHASE_ATTENTION_BACKWARD);
+    add_temporary(layout, ACT_DQKV, dtype, T, qkv, PHASE_ATTENTION_BACKWARD, PHASE_QKV_BACKWARD);
     if (tp > 1) {
         add_temporary(layout, ACT_WIDE, dtype, T, d, PHASE_ATTENTION, PHASE_EMBEDDING_BACKWARD);
         add_temporary(layout, ACT_DWIDE, dtype, T, d, PHASE_HEAD, PHASE_EMBEDDING_BACKWARD);

@@ -117,7 +117,8 @@ const char *layout_act_name(ActId id) {
         [ACT_FP8_MLP_COLS] = "FP8 MLP input, transposed",
         [ACT_FP8_DQKV] = "FP8 qkv gradient",
         [ACT_FP8_DQKV_COLS] = "FP8 qkv gradient, transposed",
-        [ACT_FP8_ATTN_COLS] = "FP8 attention input, transposed",
+        [ACT_FP8_ATTN_COLS] = "FP8 attention result, transposed",
+        [ACT_FP8_QKV_COLS] = "FP8 qkv input, transposed",
         [ACT_FP8_GATE_UP] = "gate_up",
         [ACT_SCRATCH] = "scratch",
     };

@@ -15,7 +15,7 @@ static const float GEMM_SMALL_MS = 0.03f;     // products too short to heat the 
 
 // GEMM_FP8 is laid out like GEMM_FORWARD, whatever it is for.
 typedef enum GemmKind { GEMM_FORWARD, GEMM_BACKWARD_INPUT, GEMM_BACKWARD_WEIGHT, GEMM_FP8 } GemmKind;
-static const char *const kind_name[] = {"forward", "dgrad", "wgrad", "fp8"};
+static const char *const kind_name[] = {"forward", "dgrad", "wgrad", "fp8 2"};
 static const OpId kind_op[] = {OP_LINEAR_FORWARD, OP_LINEAR_BACKWARD_INPUT, OP_LINEAR_BACKWARD_WEIGHT, OP_LINEAR_FP8};
 
 // Column-major, as cuBLAS thinks: D[m, n] = op(A) op(B), + C where something is added.
@@ -94,8 +94,9 @@ static void gemm_describe(CudaState *state, Gemm *gemm) {
              b_cols = (uint64_t)(op_b == CUBLAS_OP_N ? s->n : s->k);
     int64_t a_stride = s->kind == GEMM_BACKWARD_WEIGHT ? s->in_stride : (int64_t)a_rows;
     int64_t b_stride = s->kind == GEMM_FORWARD ? s->in_stride : (int64_t)b_rows;
-    if (s->kind == GEMM_FP8) { // forward products may be summed in the tensor cores' own, shorter registers
-        int8_t fast = s->dtype == DTYPE_E4M3 && s->out_dtype == DTYPE_BF16;
+    if (s->kind ==
+        GEMM_FP8) { // but for weight gradients, sums may be taken in the tensor cores' own, shorter registers
+        int8_t fast = s->out_dtype == DTYPE_BF16;
         CUBLAS_CHECK(state, cublasLtMatmulDescSetAttribute(gemm->operation, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast,
                                                            sizeof fast));
     }
