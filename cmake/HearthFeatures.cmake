@@ -72,8 +72,12 @@ hearth_feature(BLAS "${OPENBLAS_FOUND}" "OpenBLAS ${OPENBLAS_VERSION}"
                "OpenBLAS was not found (libopenblas-dev); matrix products use the built-in blocked loops")
 add_library(hearth_lib_blas INTERFACE)
 if(HEARTH_HAVE_BLAS)
-    target_link_libraries(hearth_lib_blas INTERFACE PkgConfig::OPENBLAS)
-    target_compile_definitions(hearth_lib_blas INTERFACE HEARTH_HAVE_BLAS=1)
+    # Its header alone: the library is loaded when a product is computed (ops/cpu/blas.c).
+    list(GET OPENBLAS_LINK_LIBRARIES 0 openblas_library)
+    get_filename_component(openblas_library "${openblas_library}" REALPATH)
+    target_include_directories(hearth_lib_blas SYSTEM INTERFACE ${OPENBLAS_INCLUDE_DIRS})
+    target_link_libraries(hearth_lib_blas INTERFACE ${CMAKE_DL_LIBS})
+    target_compile_definitions(hearth_lib_blas INTERFACE HEARTH_HAVE_BLAS=1 HEARTH_BLAS_PATH="${openblas_library}")
 endif()
 
 # --- MPI --------------------------------------------------------------------------------------------------------------

@@ -7,7 +7,10 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
@@ -20,6 +23,63 @@
 static Status open_failed(const char *path) {
     if (errno == ENOENT || errno == ENOTDIR) return status_usage("no such file or directory: %s", path);
     return status_errno("cannot open %s", path);
+}
+
+// ---- maps ----------------------------------------------------------------------------------------------------------
+
+struct FileMapped { // of a map that is open, so that a fault in it can name its file
+    const char *data;
+    size_t size;
+    FileMapped *before, *next;
+    char path[];
+};
+
+static FileMapped *mapped_first;
+static pthread_mutex_t mapped_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct sigaction mapped_action_before;
+
+// A page of a map is gone: the file was cut short, or its disk failed. The thread cannot go on, and nothing but the
+// name of the file is left to save: checkpoints are whole at any moment.
+static void on_bus_error(int number, siginfo_t *info, void *context) {
+    (void)number, (void)context;
+    const char *at = info->si_addr;
+    sigaction(SIGBUS, &mapped_action_before,
+              NULL); // another fault, or one elsewhere, ends the program as it would have
+    for (const FileMapped *map = mapped_first; map; map = map->next) {
+        if (at < map->data || at >= map->data + map->size) continue;
+        char line[4600];
+        int length = snprintf(line, sizeof line,
+                              "hearth: error: %.4096s was cut short or became unreadable while it was in use (byte "
+                              "%zu of %zu)\n  hint: put the file back; what a run has written is intact, and --resume "
+                              "goes on from it\n",
+                              map->path, (size_t)(at - map->data), map->size);
+        if (write(STDERR_FILENO, line, (size_t)length) >= 0) _exit(1);
+        _exit(1);
+    }
+}
+
+static FileMapped *mapped_add(const char *path, const void *data, size_t size) {
+    FileMapped *map = xmalloc(sizeof *map + strlen(path) + 1);
+    *map = (FileMapped){.data = data, .size = size};
+    strcpy(map->path, path);
+    pthread_mutex_lock(&mapped_lock);
+    static bool caught;
+    struct sigaction action = {.sa_sigaction = on_bus_error, .sa_flags = SA_SIGINFO};
+    if (!caught) sigaction(SIGBUS, &action, &mapped_action_before);
+    caught = true;
+    map->next = mapped_first;
+    if (map->next) map->next->before = map;
+    mapped_first = map;
+    pthread_mutex_unlock(&mapped_lock);
+    return map;
+}
+
+static void mapped_remove(FileMapped *map) {
+    pthread_mutex_lock(&mapped_lock);
+    if (map->next) map->next->before = map->before;
+    *(map->before ? &map->before->next : &mapped_first) = map->next;
+    pthread_mutex_unlock(&mapped_lock);
+    free(map);
 }
 
 Status file_map(FileMap *map, const char *path) {
@@ -37,13 +97,14 @@ Status file_map(FileMap *map, const char *path) {
         if (data == MAP_FAILED)
             status = status_errno("cannot map %s", path);
         else
-            *map = (FileMap){data, (size_t)info.st_size};
+            *map = (FileMap){data, (size_t)info.st_size, mapped_add(path, data, (size_t)info.st_size)};
     }
     io_close(fd);
     return status;
 }
 
 void file_unmap(FileMap *map) {
+    if (map->mapped) mapped_remove(map->mapped);
     if (map->data) munmap((void *)map->data, map->size);
     *map = (FileMap){0};
 }
@@ -138,6 +199,18 @@ Status file_write_atomic(const char *path, const void *data, size_t size) {
     else if (!status)
         status = file_publish(fd, beside, path);
     free(beside);
+    return status;
+}
+
+Status file_append(const char *path, const void *data, size_t size) {
+    int fd = io_open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    if (fd < 0) return status_errno("cannot write %s", path);
+    while (flock(fd, LOCK_EX) && errno == EINTR) // where there are no locks, a torn line is all that can come of it
+        continue;
+    off_t before = lseek(fd, 0, SEEK_END);
+    Status status = file_write_all(fd, data, size, path);
+    if (status && before >= 0) io_truncate(fd, before);
+    if (io_close(fd) && !status) status = status_errno("cannot close %s", path);
     return status;
 }
 
@@ -252,6 +325,16 @@ Status dir_remove(const char *path) {
 char *path_join(const char *directory, const char *name) {
     if (name[0] == '/' || !directory[0]) return text_copy(name);
     return text_format("%s%s%s", directory, text_ends_with(directory, "/") ? "" : "/", name);
+}
+
+char *path_absolute(const char *path) {
+    char *folder = path[0] == '/' ? NULL : getcwd(NULL, 0);
+    if (!folder) return text_copy(path);
+    while (path[0] == '.' && path[1] == '/')
+        path += 2 + strspn(path + 2, "/");
+    char *whole = path_join(folder, path);
+    free(folder);
+    return whole;
 }
 
 char *path_directory(const char *path) {

@@ -7,17 +7,24 @@
 #include <stddef.h>
 #include <stdint.h>
 
+typedef struct FileMapped FileMapped;
+
 typedef struct FileMap {
     const void *data; // NULL for an empty file
     size_t size;
+    FileMapped *mapped; // file.c's own
 } FileMap;
 
-Status file_map(FileMap *map, const char *path); // read-only, shared
+// Read-only, shared. A file that is cut short while it is mapped ends the program at the first use of what is gone,
+// with its name and exit code 1.
+Status file_map(FileMap *map, const char *path);
 void file_unmap(FileMap *map);
 
 Status file_read(char **data, size_t *size, const char *path); // malloc'd, NUL-terminated beyond size
 // Writes beside the target, fsyncs, renames over it, fsyncs the directory: readers see the old or the new file, whole.
 Status file_write_atomic(const char *path, const void *data, size_t size);
+// Adds to the end of a file, all of it or nothing; processes that do so at the same time do not mix. Not synced.
+Status file_append(const char *path, const void *data, size_t size);
 // Removes what a process that was killed inside file_write_atomic(path) left beside it. Only the one writer may call
 // it.
 void file_remove_leftovers(const char *path);
@@ -46,6 +53,7 @@ Status dir_list(char ***names, size_t *count, const char *path);
 void names_free(char **names, size_t count);
 
 char *path_join(const char *directory, const char *name); // malloc'd; an absolute name is returned as it is
+char *path_absolute(const char *path);                    // malloc'd; links and patterns stay as they are
 char *path_directory(const char *path);                   // malloc'd; "." when there is none
 const char *path_name(const char *path);                  // the part after the last '/'
 Status disk_free_bytes(int64_t *bytes, const char *path);

@@ -23,6 +23,7 @@ MeshGroup mesh_group(const Mesh *mesh, int rank, MeshAxis axis) {
     case MESH_PP: return (MeshGroup){rank % stage_ranks, stage_ranks, mesh->pp};
     case MESH_EP: return (MeshGroup){stage + at.copy * experts + at.etp, mesh->etp, mesh->ep};
     case MESH_ETP: return (MeshGroup){stage + at.copy * experts + at.ep * mesh->etp, 1, mesh->etp};
+    case MESH_DISPATCH: return (MeshGroup){stage + at.copy * experts, 1, experts};
     case MESH_EXPERT_DATA: return (MeshGroup){stage + at.ep * mesh->etp + at.etp, experts, stage_ranks / experts};
     case MESH_STAGE: return (MeshGroup){stage, 1, stage_ranks};
     case MESH_ALL: break;

@@ -49,6 +49,7 @@ typedef enum MeshAxis {
     MESH_PP,          // other layers
     MESH_EP,          // other experts
     MESH_ETP,         // other shares of the same experts
+    MESH_DISPATCH,    // ep * etp: ranks that have every share of every expert once between them
     MESH_EXPERT_DATA, // the same shares of the same experts
     MESH_STAGE,       // all of a pipeline stage
     MESH_ALL,
@@ -61,6 +62,15 @@ MeshGroup mesh_group(const Mesh *mesh, int rank, MeshAxis axis);
 // Key and value heads on one rank: where there are fewer than tensor-parallel ranks, several ranks hold the same one.
 static inline int mesh_kv_heads(const Mesh *mesh, int kv_heads) {
     return kv_heads >= mesh->tp ? kv_heads / mesh->tp : 1;
+}
+
+// Context parallelism cuts a sequence into 2 * cp chunks of equal length. A rank has two of them, one as far from the
+// beginning as the other from the end: of all pairs of a token and one before it, every rank has the same share.
+static inline int mesh_chunk(const Mesh *mesh, int cp_rank, int place) { // place 0 or 1
+    return place == 0 ? cp_rank : 2 * mesh->cp - 1 - cp_rank;
+}
+static inline int mesh_chunk_tokens(const Mesh *mesh, int seq) {
+    return seq / (2 * mesh->cp);
 }
 
 // Layers [first, first + count) of a pipeline stage. The first and last stages, which also hold embedding and head,

@@ -19,8 +19,7 @@ struct Error {
 };
 
 static Status error_new(StatusCode code, char *message) {
-    Error *error = calloc(1, sizeof *error);
-    if (!error) abort(); // nothing can be reported without a few hundred bytes
+    Error *error = xcalloc(1, sizeof *error);
     error->code = code;
     error->message = message;
     return error;

@@ -8,11 +8,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static void *memory_or_exit(void *memory, size_t bytes) {
     if (!memory && bytes) {
-        fprintf(stderr, "hearth: error: out of memory (%zu bytes)\n", bytes);
-        exit(1);
+        char
+            line[64]; // at once and with nothing else: handlers of other libraries may need memory, or wait for threads
+        int length = snprintf(line, sizeof line, "hearth: error: out of memory (%zu bytes)\n", bytes);
+        if (write(STDERR_FILENO, line, (size_t)length) < 0) _exit(1);
+        _exit(1);
     }
     return memory;
 }

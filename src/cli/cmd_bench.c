@@ -96,41 +96,51 @@ static void print_json(const BenchStep *bench, const BenchResult *result, const 
     json_object_set_new(json, "split_step_ms", json_real(result->split_step_ms));
     json_object_set_new(json, "split_ms", split);
     json_object_set_new(json, "loss", json_real(result->loss));
+    if (ranks > 1) json_object_set_new(json, "comm", bench_comm_json(&result->comm));
     char *text = json_dumps(json, JSON_REAL_PRECISION(6));
     printf("%s\n", text);
     free(text);
     json_decref(json);
 }
 
-static Status bench_on_ranks(BenchStep *bench, World *world, const char *device, int tensor, int zero,
-                             const char *model, const char *routing, double peak) {
-    if (world->size % tensor) return status_usage("%d ranks do not divide by --tp %d", world->size, tensor);
+// The request's mesh is as the options say, but for dp, which is what they leave.
+static Status bench_on_ranks(BenchStep *bench, World *world, const char *device, const char *model, const char *routing,
+                             double peak, const char *events) {
+    Mesh *mesh = &bench->request.mesh;
+    int64_t others = mesh_ranks(mesh);
+    if (world->size % others)
+        return status_usage("%d ranks do not divide by --tp x --cp = %lld", world->size, (long long)others);
+    mesh->dp = (int)(world->size / others);
     Ops *ops;
     TRY(device_open(&ops, world, device));
     Status status = NULL;
     LayoutRequest *request = &bench->request;
     request->device = ops->kind;
-    request->mesh.dp = world->size / tensor;
-    request->mesh.tp = tensor;
-    request->mesh.zero = zero;
     request->rank = world->rank;
     Ranks ranks = {.world = world, .mesh = request->mesh};
-    status = ranks_open(&ranks, ops, request);
+    status = layout_check_experts(request);
+    if (!status) status = ranks_open(&ranks, ops, request);
     bench->groups = ranks.groups;
-    if (peak == 0) peak = device_peak(ops, bench);
-    BenchResult result;
+    bench->world = world;
+    if (!status && peak == 0) peak = device_peak(ops, bench);
+    BenchResult result = {0};
     if (!status) status = bench_step(ops, bench, &result);
-    if (!status && world->rank == 0) print_json(bench, &result, model, routing, ops, peak);
+    if (!status && world->rank == 0) {
+        print_json(bench, &result, model, routing, ops, peak);
+        if (events) status = bench_write_events(&result.comm, events);
+    }
+    bench_result_free(&result);
     ranks_close(&ranks);
     ops_destroy(ops);
     return status;
 }
 
 static Status bench_step_command(int argc, char **argv) {
-    const char *model = NULL, *precision = "bf16", *recompute = "none", *routing = "natural", *device = "auto";
+    const char *model = NULL, *precision = "bf16", *recompute = "none", *routing = "natural", *device = "auto",
+               *events = NULL, *reduce = "float32";
     int64_t seq = 512, micro_batch = 8, accum = 1, layers = 0, steps = 8, logits_rows = 0, count = 0, tensor = 1,
-            zero = 0;
-    double peak = 0, embedding_std = 0;
+            context = 1, zero = 0, expert = 1, expert_tensor = 1;
+    double peak = 0, embedding_std = 0, headroom = 0;
     const Arg options[] = {
         {"--model", ARG_TEXT, &model, "NAME", "preset, or a directory with a config.json"},
         {"--seq", ARG_INT, &seq, "S", "sequence length (512)"},
@@ -147,7 +157,16 @@ static Status bench_step_command(int argc, char **argv) {
         {"--device", ARG_TEXT, &device, "D", "auto, cpu or cuda"},
         {"--ranks", ARG_INT, &count, "N", "start N ranks on this machine; micro-batch and accumulation are of each"},
         {"--tp", ARG_INT, &tensor, "N", "of which so many share every layer (1); the others have data of their own"},
+        {"--cp", ARG_INT, &context, "N", "of which so many share every sequence (1)"},
+        {"--ep", ARG_INT, &expert, "N", "ranks that share the experts (1)"},
+        {"--etp", ARG_INT, &expert_tensor, "N", "ranks that share every expert (1)"},
+        {"--expert-headroom", ARG_DOUBLE, &headroom, "X",
+         "with --ep: rows that a rank has room for at first, over its share (2)"},
         {"--zero", ARG_INT, &zero, "Z", "ZeRO stage 0 to 3 (0)"},
+        {"--reduce-dtype", ARG_TEXT, &reduce, "T", "gradients on the wire: float32 or bfloat16 (float32)"},
+        {"--events", ARG_TEXT, &events, "FILE",
+         "each operation between ranks beside the layers' backward passes, as rank 0 saw them: a table, or JSON "
+         "(*.json)"},
     };
     const ArgCommand command = {
         "hearth bench step --model NAME [options]",
@@ -173,26 +192,41 @@ static Status bench_step_command(int argc, char **argv) {
     TRY(check_number("--logits-rows", (double)logits_rows, 0, INT32_MAX));
     TRY(check_number("--peak-tflops", peak, 0, 1e7));
     TRY(check_number("--embedding-std", embedding_std, 0, 1e3));
-    TRY(check_number("--tp", (double)tensor, 1, 1 << 16));
+    TRY(check_number("--tp", (double)tensor, 1, 1 << 14));
+    TRY(check_number("--cp", (double)context, 1, 1 << 14));
+    TRY(check_number("--ep", (double)expert, 1, 1 << 12));
+    TRY(check_number("--etp", (double)expert_tensor, 1, 1 << 12));
+    TRY(check_number("--expert-headroom", headroom, 0, 1 << 12));
     TRY(check_number("--zero", (double)zero, 0, 3));
     bool launched;
     int code;
     TRY(launch_ranks(count, &launched, &code));
     if (launched) exit(code);
+    if (events && !world_launched()) return status_hint(status_usage("--events is of several ranks"), "add --ranks N");
     BenchStep bench = {.accum = (int)accum, .steps = (int)steps, .embedding_std = embedding_std};
     LayoutRequest *request = &bench.request;
     *request = (LayoutRequest){.mesh = MESH_SINGLE,
+                               .expert_headroom = headroom,
                                .seq = (int)seq,
                                .micro_batch = (int)micro_batch,
                                .logits_rows = logits_rows,
                                .threads = threads_count()};
+    request->mesh.tp = (int)tensor;
+    request->mesh.cp = (int)context;
+    request->mesh.ep = (int)expert;
+    request->mesh.etp = (int)expert_tensor;
+    request->mesh.zero = (int)zero;
     TRY(bench_model_read(&request->config, model, layers));
     TRY(precision_parse(&request->precision, precision));
     TRY(recompute_parse(&request->recompute, recompute));
     TRY(routing_parse(&bench.force, routing));
+    if (strcmp(reduce, "bfloat16") == 0)
+        request->reduce = DTYPE_BF16;
+    else if (strcmp(reduce, "float32") != 0)
+        return status_usage("--reduce-dtype must be float32 or bfloat16, not \"%s\"", reduce);
     World *world;
-    TRY(world_open(&world, NULL));
-    Status status = bench_on_ranks(&bench, world, device, (int)tensor, (int)zero, model, routing, peak);
+    TRY(launch_open_world(&world));
+    Status status = bench_on_ranks(&bench, world, device, model, routing, peak, events);
     if (status && world->size > 1) world_abort(world, status);
     world_close(world);
     return status;

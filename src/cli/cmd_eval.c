@@ -57,7 +57,8 @@ static Status open_samples(EvalRequest *request, const Config *run, Samples *sam
                             .path_count = request->paths.count,
                             .split = request->split ? request->split : "val",
                             .seq = (int)request->seq,
-                            .mask_documents = request->mask};
+                            .mask_documents = request->mask,
+                            .verify = VERIFY_ONCE};
     if (given.path_count) return samples_open(samples, &given);
     if (request->split) return status_usage("--split is of a directory of --data, which is not given");
     if (!file_is_directory(request->model.path)) return status_usage("there is no directory %s", request->model.path);

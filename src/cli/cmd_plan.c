@@ -35,7 +35,7 @@ typedef struct PlanArgs {
     KeyOption keys[KEYS_MAX];
     int key_count;
     ArgList sets;
-    const char *gpu, *node, *cluster, *software, *hardware, *html, *svg, *schedule, *comm_dtype, *seqs, *mfu_count;
+    const char *gpu, *node, *cluster, *software, *hardware, *html, *svg, *schedule, *seqs, *mfu_count;
     int64_t gpus, nodes, gpus_per_node, cores, virtual_stages, vocab;
     double hours, target_hours, price, mfu, rate, mtbf_hours, checkpoint, kwh, pue, memory_limit;
     bool json, search, eager, no_machine, no_calibration, ops;
@@ -56,6 +56,7 @@ static const KeyOption key_options[] = {
     {"--ep", "parallelism.expert", "N", "expert-parallel ranks", NULL},
     {"--etp", "parallelism.expert_tensor", "N", "tensor-parallel ranks inside experts", NULL},
     {"--zero", "parallelism.zero", "N", "ZeRO stage 0 to 3", NULL},
+    {"--reduce-dtype", "parallelism.reduce_dtype", "T", "gradients on the wire: float32 or bfloat16", NULL},
 };
 _Static_assert(sizeof key_options / sizeof key_options[0] <= KEYS_MAX, "raise KEYS_MAX");
 
@@ -201,13 +202,8 @@ static Status make_run(PlanRun *run, const PlanMachine *machine, const PlanArgs 
     *run = (PlanRun){.layout = layout,
                      .grad_accum = (int)batch_plan(config, mesh->dp).grad_accum,
                      .virtual_stages = args->virtual_stages ? (int)args->virtual_stages : 1,
-                     .grad_bytes = 4,
                      .eager = args->eager,
                      .calibration = 1};
-    if (strcmp(args->comm_dtype, "bf16") == 0)
-        run->grad_bytes = 2;
-    else if (strcmp(args->comm_dtype, "fp32") != 0)
-        return status_usage("--comm-dtype must be fp32 or bf16, not \"%s\"", args->comm_dtype);
     if (args->no_calibration || strcmp(machine->software.name, "hearth") != 0) return NULL;
     PlanCalibration calibration;
     TRY(prediction_calibration(&calibration, machine, run));
@@ -385,7 +381,6 @@ static Status run_plan(const char *name, PlanArgs *args) {
 
 Status cmd_plan(int argc, char **argv) {
     PlanArgs a = {.software = "hearth",
-                  .comm_dtype = "fp32",
                   .mfu_count = "torchtitan",
                   .gpus = COUNT_NOT_GIVEN,
                   .nodes = COUNT_NOT_GIVEN,
@@ -423,7 +418,6 @@ Status cmd_plan(int argc, char **argv) {
         {"--virtual-stages", ARG_INT, &a.virtual_stages, "N", "chunks of layers per pipeline stage"},
         {"--schedule", ARG_TEXT, &a.schedule, "S", "simulate the step: gpipe, 1f1b or interleaved"},
         {"--svg", ARG_TEXT, &a.svg, "FILE", "timeline of the simulated step"},
-        {"--comm-dtype", ARG_TEXT, &a.comm_dtype, "T", "gradients on the wire: fp32 (hearth's) or bf16"},
         {"--eager", ARG_FLAG, &a.eager, NULL, "without compilation or recorded graphs"},
         {"--price", ARG_DOUBLE, &a.price, "USD", "per GPU-hour"},
         {"--kwh", ARG_DOUBLE, &a.kwh, "USD", "price of electricity"},

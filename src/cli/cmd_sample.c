@@ -57,7 +57,7 @@ static void stream_text(const Loaded *loaded, Generator *generator, const TokenI
         size_t left = prompt->count - at;
         generator_feed(generator, (const int32_t *)prompt->ids + at, (int)(left < PIECE ? left : PIECE), logits);
     }
-    for (int64_t i = 0; i < request->tokens; i++) {
+    for (int64_t i = 0; i < request->tokens && !ferror(stdout); i++) {
         int32_t id = sampler_pick(&sampler, logits, vocab, (uint64_t)i);
         if (id == end) break;
         write_token(loaded, id);

@@ -5,25 +5,14 @@
 #include "cli/launch.h"
 #include "train/run.h"
 
+#include <stdio.h>
+#include <stdio_ext.h>
 #include <stdlib.h>
-
-// HEARTH_WATCH_SECONDS: how long a collective may take before the job ends and says who is missing.
-static Status world_limits(WorldOptions *limits) {
-    const char *text = getenv("HEARTH_WATCH_SECONDS");
-    int64_t seconds;
-    if (!text || !text[0]) return NULL;
-    if (!text_to_int64(text, &seconds) || seconds < 1)
-        return status_usage("HEARTH_WATCH_SECONDS is \"%s\", and must be a whole number of seconds, at least 1", text);
-    limits->watch_seconds = (double)seconds;
-    return NULL;
-}
 
 // Started by mpirun or srun, this process is one of several ranks. A failure of one ends all, with its message.
 static Status train_ranks(RunOptions *options, int *stopped_by) {
     World *world;
-    WorldOptions limits = {0};
-    TRY(world_limits(&limits));
-    TRY(world_open(&world, &limits));
+    TRY(launch_open_world(&world));
     options->world = world;
     Status status = run_train(options, stopped_by);
     if (status && world->size > 1) world_abort(world, status);
@@ -43,13 +32,17 @@ Status cmd_train(int argc, char **argv) {
          "the run directory (default: train.runs / the date and the config's name)"},
         {"--ranks", ARG_INT, &ranks, "N",
          "start N ranks on this machine (under mpirun or srun they are there already)"},
+        {"--rescue", ARG_TEXT, &options.rescue, "DIR",
+         "where the last checkpoint goes when the run directory cannot take it (default: TMPDIR or /tmp)"},
         {"--resume", ARG_FLAG, &options.resume, NULL, "go on from the newest complete checkpoint"},
     };
     const ArgCommand command = {
         "hearth train CONFIG.toml [--set SECTION.KEY=VALUE]... [--run DIR] [--ranks N] | hearth train --resume --run "
         "DIR",
-        "Trains a model. `hearth config --help` explains every key. SIGINT and SIGTERM write a checkpoint first, and\n"
-        "the program then exits with 130 or 143; --resume continues at any time, also after a crash, with the same\n"
+        "Trains a model. `hearth config --help` explains every key. SIGINT, SIGTERM and SIGHUP write a checkpoint "
+        "first,\n"
+        "and the program then exits with 130, 143 or 129; --resume continues at any time, also after a crash, with the "
+        "same\n"
         "numbers.",
         args,
         ARG_COUNT(args),
@@ -68,6 +61,8 @@ Status cmd_train(int argc, char **argv) {
     }
     free(words.items);
     free(sets.items);
+    if (!helped && fflush(stdout)) __fpurge(stdout); // a run is in its files: nobody has to listen
+    if (!helped) clearerr(stdout);
     if (!status && launched) exit(code);
     if (!status && stopped_by) exit(128 + stopped_by); // as a shell would say: not at its end
     return status;

@@ -108,7 +108,7 @@ static Tokenizer *tokenizer_find(const Dataset *dataset, const char *path, const
 
 static Status split_print(const char *path, const char *split, const Options *options) {
     Dataset dataset;
-    TRY(dataset_open(&dataset, path, split, options->deep));
+    TRY(dataset_open(&dataset, path, split, options->deep ? VERIFY_ALWAYS : VERIFY_NEVER));
     printf("%s%s%s\n", path, split ? ": " : "", split ? split : "");
     Status status = NULL;
     if (dataset.token_count > 0) {

@@ -83,7 +83,8 @@ Status data_mix(int argc, char **argv) {
         if (tokens) status = data_parse_count("--tokens", tokens, &target);
         if (!status && output && !text_ends_with(output, ".json")) status = status_usage("--output must end in .json");
         Mix mix;
-        if (!status) status = output ? mix_make(&mix, &words, split, output) : mix_open(&mix, shown, split, false);
+        if (!status)
+            status = output ? mix_make(&mix, &words, split, output) : mix_open(&mix, shown, split, VERIFY_NEVER);
         if (!status) {
             printf("%s\n", shown);
             mix_print(&mix, target);

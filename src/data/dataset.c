@@ -3,6 +3,8 @@
 
 #include "base/json.h"
 #include "base/text.h"
+#include "base/threads.h"
+#include "data/verified.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -66,11 +68,11 @@ Status dataset_read_json(json_t **root, const char *directory) {
 
 // --- opening --------------------------------------------------------------------------------------------------------
 
-static Status shard_append(Dataset *dataset, const char *path, bool deep) {
+static Status shard_append(Dataset *dataset, const char *path) {
     dataset->shards = xrealloc(dataset->shards, (dataset->shard_count + 1) * sizeof *dataset->shards);
     dataset->first_token = xrealloc(dataset->first_token, (dataset->shard_count + 2) * sizeof *dataset->first_token);
     Shard *shard = &dataset->shards[dataset->shard_count];
-    TRY(shard_open(shard, path, deep));
+    TRY(shard_open(shard, path, false));
     dataset->shard_count++;
     const ShardHeader *header = shard->header;
     if (dataset->shard_count == 1) {
@@ -88,7 +90,7 @@ static Status shard_append(Dataset *dataset, const char *path, bool deep) {
     return NULL;
 }
 
-static Status directory_open(Dataset *dataset, const char *path, bool deep) {
+static Status directory_open(Dataset *dataset, const char *path) {
     char **names;
     size_t count, shards = 0;
     TRY(dir_list(&names, &count, path));
@@ -96,7 +98,7 @@ static Status directory_open(Dataset *dataset, const char *path, bool deep) {
     for (size_t i = 0; i < count && !status; i++) {
         if (!text_ends_with(names[i], ".shard")) continue;
         char *file = path_join(path, names[i]);
-        status = shard_append(dataset, file, deep);
+        status = shard_append(dataset, file);
         free(file);
         shards++;
     }
@@ -108,7 +110,7 @@ static Status directory_open(Dataset *dataset, const char *path, bool deep) {
     return status;
 }
 
-static Status split_open(Dataset *dataset, const json_t *root, const char *split, bool deep) {
+static Status split_open(Dataset *dataset, const json_t *root, const char *split) {
     const json_t *entry = json_object_get(json_object_get(root, "splits"), split);
     if (!entry) {
         return status_hint(status_usage("the dataset %s has no split \"%s\"", dataset->path, split),
@@ -121,7 +123,7 @@ static Status split_open(Dataset *dataset, const json_t *root, const char *split
         TRY(json_get_text(json_array_get(shards, i), "checksum", &stated, dataset->path));
         if (!name) return status_usage("%s/" DATASET_FILE ": shard %zu of %s names no file", dataset->path, i, split);
         char *file = path_join(dataset->path, name);
-        Status status = shard_append(dataset, file, deep);
+        Status status = shard_append(dataset, file);
         char actual[24] = "";
         if (!status) {
             const ShardHeader *header = dataset->shards[dataset->shard_count - 1].header;
@@ -137,22 +139,55 @@ static Status split_open(Dataset *dataset, const json_t *root, const char *split
     return NULL;
 }
 
-static Status dataset_fill(Dataset *dataset, const char *split, bool deep) {
-    if (!file_is_directory(dataset->path)) return shard_append(dataset, dataset->path, deep);
+static Status dataset_fill(Dataset *dataset, const char *split) {
+    if (!file_is_directory(dataset->path)) return shard_append(dataset, dataset->path);
     char *index = path_join(dataset->path, DATASET_FILE);
     bool described = file_exists(index);
     free(index);
-    if (!described) return directory_open(dataset, dataset->path, deep);
+    if (!described) return directory_open(dataset, dataset->path);
     json_t *root;
     TRY(dataset_read_json(&root, dataset->path));
-    Status status = split_open(dataset, root, split, deep);
+    Status status = split_open(dataset, root, split);
     json_decref(root);
     return status;
 }
 
-Status dataset_open(Dataset *dataset, const char *path, const char *split, bool deep) {
+typedef struct VerifyLoop {
+    const Dataset *dataset;
+    DatasetVerify verify;
+    Status *statuses; // [shard_count]
+} VerifyLoop;
+
+static void shards_verify(void *context, int64_t begin, int64_t end, int worker) {
+    (void)worker;
+    const VerifyLoop *loop = context;
+    for (int64_t i = begin; i < end; i++) {
+        const Shard *shard = &loop->dataset->shards[i];
+        if (loop->verify == VERIFY_ONCE && verified_find(shard)) continue;
+        loop->statuses[i] = shard_check_content(shard);
+        if (!loop->statuses[i]) verified_add(shard);
+    }
+}
+
+static Status dataset_verify(const Dataset *dataset, DatasetVerify verify) {
+    if (verify == VERIFY_NEVER) return NULL;
+    VerifyLoop loop = {dataset, verify, xcalloc(dataset->shard_count + 1, sizeof *loop.statuses)};
+    threads_for((int64_t)dataset->shard_count, 1, shards_verify, &loop);
+    Status first = NULL;
+    for (size_t i = 0; i < dataset->shard_count; i++) {
+        if (first)
+            status_free(loop.statuses[i]);
+        else
+            first = loop.statuses[i];
+    }
+    free(loop.statuses);
+    return first;
+}
+
+Status dataset_open(Dataset *dataset, const char *path, const char *split, DatasetVerify verify) {
     *dataset = (Dataset){.path = text_copy(path), .first_token = xcalloc(1, sizeof(uint64_t))};
-    Status status = dataset_fill(dataset, split, deep);
+    Status status = dataset_fill(dataset, split);
+    if (!status) status = dataset_verify(dataset, verify);
     if (status) dataset_close(dataset);
     return status;
 }
@@ -180,7 +215,7 @@ void dataset_read(const Dataset *dataset, uint64_t first, uint64_t count, uint32
     for (size_t i = low; count > 0; i++) {
         const Shard *shard = &dataset->shards[i];
         uint64_t offset = first - dataset->first_token[i];
-        uint64_t left = shard->header->token_count - offset;
+        uint64_t left = dataset->first_token[i + 1] - first;
         uint64_t now = count < left ? count : left;
         if (shard->header->token_bytes == 4) {
             memcpy(ids, (const uint32_t *)shard->tokens + offset, now * 4);

@@ -5,6 +5,8 @@
 //   tokenizer.json        the tokenizer, unless it is the built-in one
 //   train/00000.shard     (also val/, test/)
 //
+// Beside the shards lies .verified: which of them, as they are now, were read through and found whole.
+//
 // An open Dataset is one split: its shards in order, seen as one long run of tokens.
 #pragma once
 
@@ -13,6 +15,12 @@
 #include <jansson.h>
 
 #define DATASET_FILE "dataset.json"
+
+typedef enum DatasetVerify {
+    VERIFY_NEVER,
+    VERIFY_ALWAYS, // all checksums and all token ids
+    VERIFY_ONCE,   // the same, of shards that were not found whole before, or have changed since
+} DatasetVerify;
 
 typedef struct Dataset {
     char *path;            // what was opened
@@ -24,8 +32,8 @@ typedef struct Dataset {
 } Dataset;
 
 // path: a dataset directory (the shards of `split` by its dataset.json), a folder of *.shard files or a single shard
-// (`split` is then ignored). deep: also checks all checksums. A split without tokens opens with no shards.
-Status dataset_open(Dataset *dataset, const char *path, const char *split, bool deep);
+// (`split` is then ignored). A split without tokens opens with no shards.
+Status dataset_open(Dataset *dataset, const char *path, const char *split, DatasetVerify verify);
 void dataset_close(Dataset *dataset);
 
 // Copies tokens [first, first + count) of the split, which must exist, across shard borders.

@@ -18,18 +18,22 @@ struct Loader {
     pthread_cond_t filled, freed;
     uint64_t made, taken; // batches; the caller holds batch taken - 1
     bool stop;
+    Status damage; // found in batch `made`, which is then the last
 };
 
-static void micro_batch_fill(const Loader *loader, LoaderBatch *batch, uint64_t number) {
+static Status micro_batch_fill(const Loader *loader, LoaderBatch *batch, uint64_t number) {
     int seq = loader->samples->seq;
     uint64_t micro = (uint64_t)loader->micro_batch;
     batch->first_sample = loader->first_sample + (number * (uint64_t)loader->ranks + (uint64_t)loader->rank) * micro;
     batch->valid = 0;
     for (int row = 0; row < loader->micro_batch; row++) {
         size_t at = (size_t)row * (size_t)seq;
-        batch->valid += samples_read(loader->samples, batch->first_sample + (uint64_t)row, batch->ids + at,
-                                     batch->targets + at, batch->doc_start ? batch->doc_start + at : NULL);
+        int valid;
+        TRY(samples_read(loader->samples, batch->first_sample + (uint64_t)row, batch->ids + at, batch->targets + at,
+                         batch->doc_start ? batch->doc_start + at : NULL, &valid));
+        batch->valid += valid;
     }
+    return NULL;
 }
 
 static void *loader_main(void *argument) {
@@ -43,10 +47,12 @@ static void *loader_main(void *argument) {
         }
         uint64_t number = loader->made;
         pthread_mutex_unlock(&loader->lock);
-        micro_batch_fill(loader, &loader->ring[number % (uint64_t)loader->depth], number);
+        Status damage = micro_batch_fill(loader, &loader->ring[number % (uint64_t)loader->depth], number);
         pthread_mutex_lock(&loader->lock);
-        loader->made++;
+        loader->made += !damage;
+        loader->damage = damage;
         pthread_cond_signal(&loader->filled);
+        if (damage) break;
     }
     pthread_mutex_unlock(&loader->lock);
     return NULL;
@@ -59,6 +65,7 @@ static void loader_free(Loader *loader) {
         free(loader->ring[i].doc_start);
     }
     free(loader->ring);
+    status_free(loader->damage);
     pthread_mutex_destroy(&loader->lock);
     pthread_cond_destroy(&loader->filled);
     pthread_cond_destroy(&loader->freed);
@@ -93,19 +100,25 @@ Status loader_start(Loader **out, const Samples *samples, int micro_batch, int r
     return NULL;
 }
 
-const LoaderBatch *loader_next(Loader *loader, double *waited) {
+Status loader_next(Loader *loader, const LoaderBatch **batch, double *waited) {
+    Status damage = NULL;
     pthread_mutex_lock(&loader->lock);
     if (loader->made == loader->taken) {
         double start = clock_seconds();
-        while (loader->made == loader->taken)
+        while (loader->made == loader->taken && !loader->damage)
             pthread_cond_wait(&loader->filled, &loader->lock);
         *waited += clock_seconds() - start;
     }
-    const LoaderBatch *batch = &loader->ring[loader->taken % (uint64_t)loader->depth];
-    loader->taken++;
-    pthread_cond_signal(&loader->freed);
+    *batch = &loader->ring[loader->taken % (uint64_t)loader->depth];
+    if (loader->made == loader->taken) {
+        damage = loader->damage;
+        loader->damage = NULL;
+    } else {
+        loader->taken++;
+        pthread_cond_signal(&loader->freed);
+    }
     pthread_mutex_unlock(&loader->lock);
-    return batch;
+    return damage;
 }
 
 void loader_stop(Loader *loader) {

@@ -17,5 +17,6 @@ typedef struct Loader Loader;
 Status loader_start(Loader **loader, const Samples *samples, int micro_batch, int rank, int ranks, int depth,
                     uint64_t first_sample);
 // The next micro-batch; it stays valid until the next call. Adds to *waited the seconds that the caller had to wait.
-const LoaderBatch *loader_next(Loader *loader, double *waited);
+// After an error (see samples_read) there are no more.
+Status loader_next(Loader *loader, const LoaderBatch **batch, double *waited);
 void loader_stop(Loader *loader);

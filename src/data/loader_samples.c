@@ -54,7 +54,7 @@ static void mix_take_all(Mix *mix, Mix *from, double weight) {
 
 static Status samples_open_one(Samples *samples, const SamplesRequest *request, const char *path, double weight) {
     Mix mix;
-    TRY(mix_open(&mix, path, request->split, request->deep));
+    TRY(mix_open(&mix, path, request->split, request->verify));
     if (mix_is_file(path)) samples->weighted = true;
     Status status = NULL;
     for (size_t i = 0; i < mix.count && samples->weighted && !status; i++)
@@ -191,33 +191,51 @@ static bool document_walk_next(DocumentWalk *walk, uint64_t last, uint64_t *star
     return false;
 }
 
-int samples_read(const Samples *samples, uint64_t index, int32_t *ids, int32_t *targets, int32_t *doc_start) {
+// Which token of [first, first + count) it is that lies outside of the vocabulary.
+static Status window_damaged(const Dataset *dataset, uint64_t first, uint64_t count) {
+    for (size_t i = 0; i < dataset->shard_count; i++) {
+        uint64_t from = first > dataset->first_token[i] ? first : dataset->first_token[i];
+        uint64_t to = first + count < dataset->first_token[i + 1] ? first + count : dataset->first_token[i + 1];
+        for (uint64_t at = from - dataset->first_token[i]; from < to; from++, at++)
+            if (shard_token(&dataset->shards[i], at) >= dataset->vocab_size)
+                return shard_token_damaged(&dataset->shards[i], at);
+    }
+    return status_runtime("%s is being changed while it is in use", dataset->path);
+}
+
+Status samples_read(const Samples *samples, uint64_t index, int32_t *ids, int32_t *targets, int32_t *doc_start,
+                    int *valid) {
     int seq = samples->seq;
     uint64_t first, start;
     const Dataset *dataset = sample_locate(samples, index, &first);
     uint32_t *tokens = (uint32_t *)targets; // read in place, then shifted: int32_t and uint32_t may alias
     dataset_read(dataset, first, (uint64_t)seq, tokens);
-    memcpy(ids, tokens, (size_t)seq * sizeof *ids);
-    uint32_t last;
+    uint32_t last, largest;
     dataset_read(dataset, first + (uint64_t)seq, 1, &last);
+    largest = last;
+    for (int i = 0; i < seq; i++)
+        largest = tokens[i] > largest ? tokens[i] : largest;
+    if (largest >= dataset->vocab_size) return window_damaged(dataset, first, (uint64_t)seq + 1);
+    memcpy(ids, tokens, (size_t)seq * sizeof *ids);
     memmove(targets, targets + 1, (size_t)(seq - 1) * sizeof *targets);
     targets[seq - 1] = (int32_t)last;
-    int valid = seq;
+    *valid = seq;
     if (doc_start) memset(doc_start, 0, (size_t)seq * sizeof *doc_start);
-    if (!samples->mask_documents) return valid;
+    if (!samples->mask_documents) return NULL;
     uint64_t previous = first;
     DocumentWalk walk = document_walk_start(dataset, first);
     while (document_walk_next(&walk, first + (uint64_t)seq, &start)) {
         if (start == previous) continue; // an empty document
+        if (start < previous) return status_runtime("%s is being changed while it is in use", dataset->path);
         int position = (int)(start - first);
         targets[position - 1] = -1;
-        valid--;
+        --*valid;
         if (doc_start)
             for (int i = position; i < seq; i++)
                 doc_start[i] = position;
         previous = start;
     }
-    return valid;
+    return NULL;
 }
 
 int64_t samples_targets(const Samples *samples, uint64_t first, uint64_t count) {

@@ -11,7 +11,7 @@ typedef struct SamplesRequest {
     const char *split;     // "train", "val"
     int seq;
     bool mask_documents; // see samples_read
-    bool deep;           // check all checksums
+    DatasetVerify verify;
     uint64_t seed;
 } SamplesRequest;
 
@@ -29,9 +29,11 @@ Status samples_open(Samples *samples, const SamplesRequest *request);
 void samples_close(Samples *samples);
 
 // Sample `index`: ids [seq], targets [seq] (the next token), doc_start [seq] (first position of the token's document
-// within the window; may be NULL). With mask_documents, a target that belongs to the next document is -1. Returns the
-// number of targets that count.
-int samples_read(const Samples *samples, uint64_t index, int32_t *ids, int32_t *targets, int32_t *doc_start);
+// within the window; may be NULL). With mask_documents, a target that belongs to the next document is -1. *valid: the
+// number of targets that count. An id outside of the vocabulary is an error that names shard and place: what comes
+// from here, no device has to check.
+Status samples_read(const Samples *samples, uint64_t index, int32_t *ids, int32_t *targets, int32_t *doc_start,
+                    int *valid);
 // The sum of what samples_read would return for samples [first, first + count), from the document index alone.
 int64_t samples_targets(const Samples *samples, uint64_t first, uint64_t count);
 

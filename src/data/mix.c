@@ -36,11 +36,11 @@ void mix_set_shares(Mix *mix) {
     }
 }
 
-static Status mix_append(Mix *mix, const char *path, const char *split, double weight, bool deep) {
+static Status mix_append(Mix *mix, const char *path, const char *split, double weight, DatasetVerify verify) {
     mix->datasets = xrealloc(mix->datasets, (mix->count + 1) * sizeof *mix->datasets);
     mix->weights = xrealloc(mix->weights, (mix->count + 1) * sizeof *mix->weights);
     Dataset *dataset = &mix->datasets[mix->count];
-    TRY(dataset_open(dataset, path, split, deep));
+    TRY(dataset_open(dataset, path, split, verify));
     mix->weights[mix->count++] = weight;
     const Dataset *first = &mix->datasets[0];
     if (dataset->shard_count && first->shard_count && dataset->tokenizer_hash != first->tokenizer_hash) {
@@ -62,7 +62,7 @@ static Status weights_finish(Mix *mix) {
     return NULL;
 }
 
-static Status entries_open(Mix *mix, const json_t *root, const char *path, const char *split, bool deep) {
+static Status entries_open(Mix *mix, const json_t *root, const char *path, const char *split, DatasetVerify verify) {
     const json_t *entries = json_object_get(root, "datasets");
     if (json_array_size(entries) == 0) return status_usage("the mix names no \"datasets\"");
     char *directory = path_directory(path);
@@ -77,7 +77,7 @@ static Status entries_open(Mix *mix, const json_t *root, const char *path, const
             break;
         }
         char *full = path_join(directory, name);
-        status = mix_append(mix, full, split, weight, deep);
+        status = mix_append(mix, full, split, weight, verify);
         free(full);
     }
     if (!status) status = weights_finish(mix);
@@ -98,21 +98,21 @@ bool mix_is_file(const char *path) {
     return is_mix;
 }
 
-static Status mix_fill(Mix *mix, const char *path, const char *split, bool deep) {
+static Status mix_fill(Mix *mix, const char *path, const char *split, DatasetVerify verify) {
     if (!mix_is_file(path)) {
-        TRY(mix_append(mix, path, split, 1, deep));
+        TRY(mix_append(mix, path, split, 1, verify));
         return weights_finish(mix);
     }
     json_t *root;
     TRY(json_read_file(&root, path));
-    Status status = status_at(entries_open(mix, root, path, split, deep), path, 0, 0);
+    Status status = status_at(entries_open(mix, root, path, split, verify), path, 0, 0);
     json_decref(root);
     return status;
 }
 
-Status mix_open(Mix *mix, const char *path, const char *split, bool deep) {
+Status mix_open(Mix *mix, const char *path, const char *split, DatasetVerify verify) {
     *mix = (Mix){0};
-    Status status = mix_fill(mix, path, split, deep);
+    Status status = mix_fill(mix, path, split, verify);
     if (status) mix_close(mix);
     return status;
 }
@@ -121,7 +121,7 @@ Status mix_join(Mix *mix, const char *const *datasets, const double *weights, si
     *mix = (Mix){0};
     Status status = NULL;
     for (size_t i = 0; i < count && !status; i++)
-        status = mix_append(mix, datasets[i], split, weights[i], false);
+        status = mix_append(mix, datasets[i], split, weights[i], VERIFY_NEVER);
     if (!status) status = weights_finish(mix);
     if (status) mix_close(mix);
     return status;

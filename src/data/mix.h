@@ -16,7 +16,7 @@ typedef struct Mix {
 } Mix;
 
 // path: a mix file, or anything that dataset_open takes (a mix of one).
-Status mix_open(Mix *mix, const char *path, const char *split, bool deep);
+Status mix_open(Mix *mix, const char *path, const char *split, DatasetVerify verify);
 // The mix that mix_write with the same datasets and weights would write: to check it first.
 Status mix_join(Mix *mix, const char *const *datasets, const double *weights, size_t count, const char *split);
 void mix_close(Mix *mix);

@@ -6,6 +6,7 @@
 #include "base/io.h"
 #include "base/text.h"
 #include "data/dataset.h"
+#include "data/verified.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,7 +27,8 @@ static bool name_is_split(const char *name) {
 
 static bool name_is_own(const char *folder, const char *name) {
     if (strcmp(folder, OUTPUT_WORK) != 0)
-        return text_ends_with(name, ".shard") || text_ends_with(name, ".shard.partial");
+        return text_ends_with(name, ".shard") || text_ends_with(name, ".shard.partial") ||
+               strcmp(name, VERIFIED_FILE) == 0;
     return strcmp(name, OUTPUT_LOCK) == 0 || text_starts_with(name, REPLACES_FILE) ||
            text_starts_with(name, "plan.json") || text_starts_with(name, "unit-") || text_starts_with(name, "dedup-");
 }

@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/io.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "data/pull_sha256.h"
@@ -38,16 +39,7 @@ typedef struct Download {
 
 static Status bytes_write(void *context, int64_t offset, const void *data, size_t size) {
     Download *download = context;
-    const char *from = data;
-    size_t left = size;
-    while (left > 0) {
-        ssize_t n = pwrite(download->fd, from, left, offset);
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return status_errno("cannot write %s", download->partial);
-        from += n;
-        offset += n;
-        left -= (size_t)n;
-    }
+    TRY(file_write_all_at(download->fd, data, size, offset, download->partial));
     pthread_mutex_lock(&download->lock);
     download->fetched += (int64_t)size;
     double now = clock_seconds();
@@ -68,10 +60,7 @@ static Status part_fetch(Download *download, Http *http, size_t part) {
     int64_t end = start + download->file->part_bytes < size ? start + download->file->part_bytes : size;
     TRY(http_get_range(http, download->file->url, start, end, size, bytes_write, download));
     const uint8_t one = 1;
-    if (pwrite(download->parts_fd, &one, 1, (off_t)(sizeof(PartsHeader) + part)) != 1) {
-        return status_errno("cannot write %s", download->parts);
-    }
-    return NULL;
+    return file_write_all_at(download->parts_fd, &one, 1, (int64_t)(sizeof(PartsHeader) + part), download->parts);
 }
 
 static void *fetch_main(void *argument) {
@@ -126,21 +115,19 @@ static Status parts_open(Download *download) {
     memcpy(header.sha256, remote->sha256, sizeof header.sha256);
     download->part_count = (size_t)((remote->size + header.part_bytes - 1) / header.part_bytes);
     download->done = xcalloc(download->part_count + 1, 1);
-    download->fd = open(download->partial, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    download->parts_fd = open(download->parts, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    download->fd = io_open(download->partial, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    download->parts_fd = io_open(download->parts, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (download->fd < 0 || download->parts_fd < 0) return status_errno("cannot write %s", download->partial);
-    if (pread(download->parts_fd, &before, sizeof before, 0) == (ssize_t)sizeof before &&
+    if (io_read_at(download->parts_fd, &before, sizeof before, 0) == (ssize_t)sizeof before &&
         memcmp(&before, &header, sizeof header) == 0) {
-        if (pread(download->parts_fd, download->done, download->part_count, sizeof header) < 0) {
+        if (io_read_at(download->parts_fd, download->done, download->part_count, sizeof header) < 0) {
             return status_errno("cannot read %s", download->parts);
         }
         return NULL;
     }
-    if (ftruncate(download->parts_fd, 0) != 0 || ftruncate(download->fd, 0) != 0 ||
-        pwrite(download->parts_fd, &header, sizeof header, 0) != (ssize_t)sizeof header) {
+    if (io_truncate(download->parts_fd, 0) != 0 || io_truncate(download->fd, 0) != 0)
         return status_errno("cannot write %s", download->parts);
-    }
-    return NULL;
+    return file_write_all_at(download->parts_fd, &header, sizeof header, 0, download->parts);
 }
 
 static Status hash_check(Download *download) {
@@ -151,8 +138,8 @@ static Status hash_check(Download *download) {
     sha256_start(&sha);
     Status status = NULL;
     for (int64_t at = 0; at < remote->size;) {
-        ssize_t n = pread(download->fd, buffer, HASH_BYTES, at);
-        if (n < 0 && errno == EINTR) continue;
+        ssize_t n = io_read_at(download->fd, buffer, HASH_BYTES, at);
+        if (n == 0) errno = EIO; // shorter than it was made
         if (n <= 0) {
             status = status_errno("cannot read %s", download->partial);
             break;
@@ -170,19 +157,22 @@ static Status hash_check(Download *download) {
 static Status download_run(Download *download) {
     TRY(parts_open(download));
     TRY(parts_fetch(download));
-    if (ftruncate(download->fd, download->file->remote->size) != 0)
+    if (io_truncate(download->fd, download->file->remote->size) != 0)
         return status_errno("cannot write %s", download->partial);
     TRY(file_sync_descriptor(download->fd, download->partial));
     Status status = hash_check(download);
     if (status) { // nothing of it can be trusted
-        unlink(download->partial);
-        unlink(download->parts);
+        io_unlink(download->partial);
+        io_unlink(download->parts);
         return status;
     }
-    if (rename(download->partial, download->file->local) != 0)
+    if (io_rename(download->partial, download->file->local) != 0)
         return status_errno("cannot rename %s", download->partial);
-    unlink(download->parts);
-    return NULL;
+    io_unlink(download->parts);
+    char *directory = path_directory(download->file->local);
+    status = file_sync(directory);
+    free(directory);
+    return status;
 }
 
 static Status download_once(const PullFile *file, int64_t *fetched) {
@@ -193,8 +183,8 @@ static Status download_once(const PullFile *file, int64_t *fetched) {
     Status status = download_run(&download);
     *fetched += download.fetched;
     if (download.shown > 0) fprintf(stderr, "\r\033[K");
-    if (download.fd >= 0) close(download.fd);
-    if (download.parts_fd >= 0) close(download.parts_fd);
+    if (download.fd >= 0) io_close(download.fd);
+    if (download.parts_fd >= 0) io_close(download.parts_fd);
     pthread_mutex_destroy(&download.lock);
     free(download.done);
     free(download.partial);

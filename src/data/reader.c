@@ -10,6 +10,7 @@
 #include <glob.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 typedef struct InputFile {
     char *path;
@@ -47,7 +48,7 @@ static SourceOpen *source_for(const char *path) {
 
 // --- inputs ---------------------------------------------------------------------------------------------------------
 
-static Status file_append(Reader *reader, const char *path) {
+static Status reader_add_file(Reader *reader, const char *path) {
     int64_t bytes;
     TRY(file_size(&bytes, path));
     reader->files = xrealloc(reader->files, (reader->file_count + 1) * sizeof *reader->files);
@@ -56,18 +57,38 @@ static Status file_append(Reader *reader, const char *path) {
     return NULL;
 }
 
-static Status directory_append(Reader *reader, const char *path) {
+typedef struct Visited { // directories of one input: links may lead to them again, in circles too
+    struct {
+        dev_t device;
+        ino_t inode;
+    } * items;
+    size_t count;
+} Visited;
+
+static bool visited_before(Visited *visited, const char *path) {
+    struct stat info;
+    if (stat(path, &info)) return false; // whoever reads it says why it cannot be
+    for (size_t i = 0; i < visited->count; i++)
+        if (visited->items[i].device == info.st_dev && visited->items[i].inode == info.st_ino) return true;
+    visited->items = xrealloc(visited->items, (visited->count + 1) * sizeof *visited->items);
+    visited->items[visited->count].device = info.st_dev;
+    visited->items[visited->count++].inode = info.st_ino;
+    return false;
+}
+
+static Status directory_append(Reader *reader, const char *path, Visited *visited) {
     char **names;
     size_t count;
+    if (visited_before(visited, path)) return NULL;
     TRY(dir_list(&names, &count, path));
     Status status = NULL;
     for (size_t i = 0; i < count && !status; i++) {
         if (names[i][0] == '.') continue; // caches and version control
         char *child = path_join(path, names[i]);
         if (file_is_directory(child)) {
-            status = directory_append(reader, child);
+            status = directory_append(reader, child, visited);
         } else if (source_for(child)) {
-            status = file_append(reader, child);
+            status = reader_add_file(reader, child);
         }
         free(child);
     }
@@ -78,7 +99,10 @@ static Status directory_append(Reader *reader, const char *path) {
 static Status input_append(Reader *reader, const char *input) {
     size_t before = reader->file_count;
     if (file_is_directory(input)) {
-        TRY(directory_append(reader, input));
+        Visited visited = {0};
+        Status status = directory_append(reader, input, &visited);
+        free(visited.items);
+        TRY(status);
         if (reader->file_count > before) return NULL;
         return status_hint(status_usage("%s holds no readable files", input),
                            "hearth reads .txt, .jsonl and .ndjson (also .gz and .zst) and .parquet");
@@ -88,13 +112,13 @@ static Status input_append(Reader *reader, const char *input) {
             return status_hint(status_usage("%s: the name does not say what the file holds", input),
                                "hearth reads .txt, .jsonl and .ndjson (also .gz and .zst) and .parquet");
         }
-        return file_append(reader, input);
+        return reader_add_file(reader, input);
     }
     glob_t found = {0};
     Status status = NULL;
     if (glob(input, 0, NULL, &found) != 0) status = status_usage("no file matches %s", input);
     for (size_t i = 0; i < found.gl_pathc && !status; i++)
-        status = input_append(reader, found.gl_pathv[i]);
+        status = reader_add_file(reader, found.gl_pathv[i]);
     globfree(&found);
     return status;
 }

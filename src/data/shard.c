@@ -17,6 +17,7 @@ static_assert(sizeof(ShardHeader) == 128, "the shard header is 128 bytes on disk
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "shards are mapped as they are: little-endian hosts only");
 
 #define HEADER_CHECKED_BYTES offsetof(ShardHeader, header_checksum)
+#define SHARD_DAMAGED_HINT   "copy or prepare the data again; `hearth data inspect --deep` checks all of a dataset"
 #define WRITE_BUFFER_BYTES   ((size_t)1 << 20)
 #define SYNC_BYTES           ((size_t)16 << 20)
 
@@ -78,28 +79,60 @@ static Status index_check(const Shard *shard) {
     return NULL;
 }
 
+// The largest id, without a branch a token: as fast as memory.
+static uint32_t largest_token(const Shard *shard) {
+    uint64_t count = shard->header->token_count;
+    uint32_t largest = 0;
+    if (shard->header->token_bytes == 2) {
+        const uint16_t *tokens = shard->tokens;
+        uint16_t narrow = 0;
+        for (uint64_t i = 0; i < count; i++)
+            narrow = tokens[i] > narrow ? tokens[i] : narrow;
+        return narrow;
+    }
+    const uint32_t *tokens = shard->tokens;
+    for (uint64_t i = 0; i < count; i++)
+        largest = tokens[i] > largest ? tokens[i] : largest;
+    return largest;
+}
+
+Status shard_token_damaged(const Shard *shard, uint64_t index) {
+    return status_hint(
+        status_at(status_runtime("token %llu of the shard (at byte %llu) is %u, outside its vocabulary of %llu: the "
+                                 "file is damaged",
+                                 (unsigned long long)index,
+                                 (unsigned long long)(sizeof(ShardHeader) + index * shard->header->token_bytes),
+                                 shard_token(shard, index), (unsigned long long)shard->header->vocab_size),
+                  shard->path, 0, 0),
+        SHARD_DAMAGED_HINT);
+}
+
 static Status content_check(const Shard *shard) {
     const ShardHeader *header = shard->header;
+    if (header->token_count && largest_token(shard) >= header->vocab_size)
+        for (uint64_t i = 0; i < header->token_count; i++)
+            if (shard_token(shard, i) >= header->vocab_size) return shard_token_damaged(shard, i);
     if (XXH64(shard->tokens, header->token_count * header->token_bytes, 0) != header->tokens_checksum) {
-        return status_usage("the shard's tokens are damaged: their checksum does not match");
+        return status_hint(status_runtime("the shard's tokens are damaged: their checksum does not match"),
+                           SHARD_DAMAGED_HINT);
     }
     if (XXH64(shard->documents, (header->document_count + 1) * 8, 0) != header->documents_checksum) {
-        return status_usage("the shard's document index is damaged: its checksum does not match");
-    }
-    for (uint64_t i = 0; i < header->token_count; i++) {
-        if (shard_token(shard, i) >= header->vocab_size) {
-            return status_usage("token %llu of the shard is %u, outside its vocabulary of %llu", (unsigned long long)i,
-                                shard_token(shard, i), (unsigned long long)header->vocab_size);
-        }
+        return status_hint(status_runtime("the shard's document index is damaged: its checksum does not match"),
+                           SHARD_DAMAGED_HINT);
     }
     return NULL;
+}
+
+Status shard_check_content(const Shard *shard) {
+    return status_at(content_check(shard), shard->path, 0, 0);
 }
 
 static Status shard_check(Shard *shard, bool deep) {
     if (shard->map.size < sizeof(ShardHeader)) {
         return status_usage("not a token shard: %zu bytes are less than its header", shard->map.size);
     }
-    shard->header = shard->map.data;
+    // A copy: whoever writes to the file while it is in use changes no size that was checked.
+    shard->header = memcpy(xmalloc(sizeof(ShardHeader)), shard->map.data, sizeof(ShardHeader));
     TRY(header_check(shard->header, shard->map.size));
     shard->tokens = (const char *)shard->map.data + sizeof(ShardHeader);
     shard->documents = (const uint64_t *)((const char *)shard->tokens +
@@ -111,6 +144,7 @@ static Status shard_check(Shard *shard, bool deep) {
 Status shard_open(Shard *shard, const char *path, bool deep) {
     *shard = (Shard){0};
     TRY(file_map(&shard->map, path));
+    shard->path = text_copy(path);
     Status status = status_at(shard_check(shard, deep), path, 0, 0);
     if (status) shard_close(shard);
     return status;
@@ -118,6 +152,8 @@ Status shard_open(Shard *shard, const char *path, bool deep) {
 
 void shard_close(Shard *shard) {
     file_unmap(&shard->map);
+    free((void *)shard->header);
+    free(shard->path);
     *shard = (Shard){0};
 }
 

@@ -31,6 +31,7 @@ typedef struct ShardHeader {
 } ShardHeader;                // little-endian, 128 bytes
 
 typedef struct Shard {
+    char *path;
     FileMap map;
     const ShardHeader *header;
     const void *tokens;
@@ -41,6 +42,9 @@ uint32_t shard_token_bytes(uint64_t vocab_size); // of one token: 2 or 4
 
 // Maps a shard and checks header, sizes and index; with `deep`, also the checksums of the content and the token range.
 Status shard_open(Shard *shard, const char *path, bool deep);
+Status shard_token_damaged(const Shard *shard,
+                           uint64_t index);     // of an id outside of the vocabulary: names file and place
+Status shard_check_content(const Shard *shard); // what `deep` adds; STATUS_RUNTIME: the file is damaged
 void shard_close(Shard *shard);
 
 static inline uint32_t shard_token(const Shard *shard, uint64_t index) {

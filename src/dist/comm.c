@@ -241,7 +241,13 @@ size_t comm_staging_bytes(const World *world) {
 void comm_record_events(World *world, int capacity) {
     if (!world->state) return;
     queue_record_events(world->state->queue, capacity);
+    world->state->waited_before = comm_waited_seconds(world);
     comm_nccl_record_events(world->state, capacity > 0);
+}
+
+double comm_exposed_seconds(World *world) {
+    if (!world->state) return 0;
+    return comm_waited_seconds(world) - world->state->waited_before + comm_nccl_exposed_seconds(world->state);
 }
 
 static int by_begin(const void *a, const void *b) {

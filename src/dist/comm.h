@@ -81,6 +81,10 @@ typedef struct CommEvent {
     double started, begun, ended; // by the caller; taken up; done
 } CommEvent;
 
+// Seconds for which the computation has stood still for them since comm_record_events: the caller in comm_wait, or the
+// GPU's stream, whose work must be done by now. What ran behind the computation is not in it.
+double comm_exposed_seconds(World *world);
+
 // Keeps the last `capacity` operations from now on (0: none, the default); of NCCL at most 512, and none of a graph's.
 // The names of events live as long as their groups.
 void comm_record_events(World *world, int capacity);

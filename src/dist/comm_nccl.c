@@ -44,6 +44,8 @@ struct NcclQueue {
     CommTicket recorded; // events are wanted from this ticket on; 0: not
     cudaEvent_t base;    // at base_seconds of the host's clock
     double base_seconds;
+    cudaEvent_t waits[NCCL_SLOTS][2]; // around the waits of the ops' stream since then
+    int wait_count;
 };
 
 typedef struct NcclGroup { // the state of a Comm
@@ -172,7 +174,12 @@ static void ops_wait_for(NcclQueue *queue, CommTicket ticket) {
     const NcclSlot *slot = &queue->slots[ticket % NCCL_SLOTS];
     // An operation and the wait for it belong into the same graph, or both outside.
     assert(slot->captured == cuda->capturing);
+    cudaEvent_t *around = queue->recorded && !cuda->capturing && queue->wait_count < NCCL_SLOTS
+                              ? queue->waits[queue->wait_count++]
+                              : NULL;
+    if (around) cuda_check(queue->world, cudaEventRecord(around[0], cuda->stream), "a mark");
     cuda_check(queue->world, cudaStreamWaitEvent(cuda->stream, slot->done, 0), "the wait");
+    if (around) cuda_check(queue->world, cudaEventRecord(around[1], cuda->stream), "a mark");
     if (ticket > queue->waited) queue->waited = ticket;
 }
 
@@ -242,7 +249,10 @@ void comm_nccl_record_events(WorldState *state, bool record) {
     NcclQueue *queue = state->nccl;
     if (!queue) return;
     queue->recorded = record ? queue->next : 0;
+    queue->wait_count = 0;
     if (!record) return;
+    for (int i = 0; i < 2 * NCCL_SLOTS && !queue->waits[NCCL_SLOTS - 1][1]; i++)
+        cuda_check(queue->world, cudaEventCreate(&queue->waits[i / 2][i % 2]), "the creation");
     cuda_check(queue->world, cudaEventRecord(queue->base, queue->stream), "a mark");
     cuda_check(queue->world, cudaEventSynchronize(queue->base), "a mark");
     queue->base_seconds = clock_seconds();
@@ -274,6 +284,17 @@ int comm_nccl_take_events(WorldState *state, CommEvent *events, int capacity) {
     }
     queue->recorded = first;
     return count;
+}
+
+double comm_nccl_exposed_seconds(WorldState *state) {
+    const NcclQueue *queue = state->nccl;
+    double seconds = 0;
+    for (int i = 0; queue && i < queue->wait_count; i++) {
+        float milliseconds = 0;
+        cudaEventElapsedTime(&milliseconds, queue->waits[i][0], queue->waits[i][1]);
+        seconds += 1e-3 * (double)milliseconds;
+    }
+    return seconds;
 }
 
 // ---- start and end --------------------------------------------------------------------------------------------------
@@ -318,6 +339,8 @@ void comm_nccl_release(WorldState *state) {
         cudaEventDestroy(queue->slots[i].fork);
         cudaEventDestroy(queue->slots[i].begun);
         cudaEventDestroy(queue->slots[i].done);
+        for (int k = 0; k < 2; k++)
+            if (queue->waits[i][k]) cudaEventDestroy(queue->waits[i][k]);
     }
     cudaEventDestroy(queue->base);
     cudaFree(queue->token);
@@ -445,6 +468,11 @@ void comm_nccl_record_events(WorldState *state, bool record) {
 
 int comm_nccl_take_events(WorldState *state, CommEvent *events, int capacity) {
     (void)state, (void)events, (void)capacity;
+    return 0;
+}
+
+double comm_nccl_exposed_seconds(WorldState *state) {
+    (void)state;
     return 0;
 }
 #endif

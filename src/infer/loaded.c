@@ -114,7 +114,7 @@ static bool run_has_bytes(const char *run) {
         found = strcmp(config.data.tokenizer, "bytes") == 0;
         Mix mix = {0};
         if (!config.data.tokenizer[0] && config.data.train.count)
-            status = mix_open(&mix, config.data.train.items[0], "train", false);
+            status = mix_open(&mix, config.data.train.items[0], "train", VERIFY_NEVER);
         Tokenizer *bytes = NULL;
         if (!status) status = tokenizer_load(&bytes, "bytes");
         if (!status && mix.count && mix.datasets[0].shard_count)

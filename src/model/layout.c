@@ -4,6 +4,7 @@
 #include "base/text.h"
 #include "model/scalars.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -37,7 +38,7 @@ static void build_constants(Layout *layout) {
     int64_t T = layout->tokens, documents = layout->request.documents ? T : 0, sparse = 0;
     for (int i = 0; i < layout->layer_count; i++)
         sparse += c->sparse[layout->first_layer + i];
-    int64_t seq = layout->request.seq, half = c->head_dim / 2;
+    int64_t seq = layout->request.seq / layout->request.mesh.cp, half = c->head_dim / 2;
     const LayoutConst shapes[CONST_ID_COUNT] = {
         [CONST_IDS] = {DTYPE_I32, T, 1},
         [CONST_TARGETS] = {DTYPE_I32, T, 1},
@@ -68,16 +69,39 @@ int64_t layout_vocab_rows(const LayoutRequest *request) {
     return (request->config.vocab + request->mesh.tp - 1) / request->mesh.tp;
 }
 
-int64_t layout_expert_rows(const LayoutRequest *request) {
-    const ModelConfig *c = &request->config;
+// Each of tp ranks routes its share of the tokens.
+int64_t layout_dispatched_tokens(const LayoutRequest *request) {
     const Mesh *mesh = &request->mesh;
-    if (!c->experts) return 0;
-    int64_t tokens = (int64_t)request->micro_batch * request->seq / mesh->cp;
-    // Each of tp ranks routes its share of the tokens, and etp of them work on every row together.
-    tokens = (tokens * mesh->etp + mesh->tp - 1) / mesh->tp;
-    tokens *= mesh->ep < LAYOUT_EXPERT_HEADROOM ? mesh->ep : LAYOUT_EXPERT_HEADROOM;
-    return moe_rows_capacity(tokens, c->top_k, c->experts / mesh->ep,
-                             request->device == DEVICE_CUDA ? OPS_CUDA_ROW_ALIGN : OPS_CPU_ROW_ALIGN);
+    return (int64_t)request->micro_batch * request->seq / mesh->cp / mesh->tp * mesh->ep * mesh->etp;
+}
+
+int64_t layout_expert_slots(const LayoutRequest *request) {
+    return layout_dispatched_tokens(request) * request->config.top_k / request->mesh.ep;
+}
+
+// A token visits top_k different experts, so a rank that holds fewer gets no more rows than experts from it.
+int64_t layout_expert_slots_most(const LayoutRequest *request) {
+    int held = request->config.experts / request->mesh.ep, top_k = request->config.top_k;
+    return layout_dispatched_tokens(request) * (top_k < held ? top_k : held);
+}
+
+static int64_t rows_for(const LayoutRequest *request, int64_t slots) {
+    int align = request->device == DEVICE_CUDA ? OPS_CUDA_ROW_ALIGN : OPS_CPU_ROW_ALIGN;
+    return moe_rows_capacity(slots, 1, request->config.experts / request->mesh.ep,
+                             request->row_align ? request->row_align : align);
+}
+
+int64_t layout_expert_rows(const LayoutRequest *request) {
+    if (!request->config.experts) return 0;
+    double headroom = request->expert_headroom > 0 ? request->expert_headroom : LAYOUT_EXPERT_HEADROOM;
+    int64_t room = (int64_t)ceil(headroom * (double)layout_expert_slots(request));
+    int64_t most = layout_expert_slots_most(request);
+    return rows_for(request, room < most ? room : most);
+}
+
+bool layout_rows_bounded(const LayoutRequest *request) {
+    return request->config.experts &&
+           layout_expert_rows(request) < rows_for(request, layout_expert_slots_most(request));
 }
 
 static int64_t default_logits_rows(const LayoutRequest *request, int64_t tokens) {
@@ -88,17 +112,21 @@ static int64_t default_logits_rows(const LayoutRequest *request, int64_t tokens)
 static OpsWorkspaceRequest workspace_request(const LayoutRequest *request) {
     const ModelConfig *c = &request->config;
     int tp = request->mesh.tp;
+    bool spread = c->experts && request->mesh.ep * request->mesh.etp > 1;
     int64_t tokens = (int64_t)request->micro_batch * request->seq / request->mesh.cp;
     return (OpsWorkspaceRequest){.tokens = tokens,
                                  .batch = request->micro_batch,
-                                 .seq = request->seq / request->mesh.cp,
+                                 .seq = request->mesh.cp > 1 ? mesh_chunk_tokens(&request->mesh, request->seq)
+                                                             : request->seq, // of one call of attention
                                  .hidden = c->hidden,
                                  .heads = c->heads / tp,
                                  .kv_heads = mesh_kv_heads(&request->mesh, c->kv_heads),
                                  .head_dim = c->head_dim,
                                  .vocab = c->vocab,
-                                 .experts = c->experts / request->mesh.ep,
+                                 .experts = c->experts,
                                  .top_k = c->top_k,
+                                 .placed_tokens = spread ? layout_dispatched_tokens(request) : 0,
+                                 .placed_experts = c->experts / request->mesh.ep,
                                  .logits_rows = default_logits_rows(request, tokens),
                                  .parameters = model_parameters(c).total,
                                  .dtype = request->precision == PRECISION_FP32 ? DTYPE_F32 : DTYPE_BF16,

@@ -71,6 +71,7 @@ typedef enum Recompute {
 typedef struct LayoutRequest {
     ModelConfig config;
     Mesh mesh;
+    DType reduce;       // of gradients on the wire between data-parallel ranks: DTYPE_F32 or DTYPE_BF16
     int rank;           // of the mesh
     int virtual_stages; // chunks of layers on a rank, of the interleaved schedule; 0: 1
     int micro_batches;  // of a step, which bound what a pipeline has in flight; 0: as many as it can
@@ -79,15 +80,17 @@ typedef struct LayoutRequest {
     int micro_batch, seq;
     int64_t logits_rows; // rows of one LM-head chunk; 0: a good default
     DeviceKind device;
-    int threads;      // of the CPU (its workspace has a part per thread)
-    bool documents;   // attention and loss are masked across documents
-    bool inference;   // weights and activations only: no gradients, moments or master weights
-    unsigned fp8_off; // of PRECISION_FP8: products that stay bf16, bits of Fp8Use
+    int threads;            // of the CPU (its workspace has a part per thread)
+    int row_align;          // of experts' rows (Ops.row_align); 0: the device's
+    double expert_headroom; // rows of experts that there is room for at first; 0: LAYOUT_EXPERT_HEADROOM
+    bool documents;         // attention and loss are masked across documents
+    bool inference;         // weights and activations only: no gradients, moments or master weights
+    unsigned fp8_off;       // of PRECISION_FP8: products that stay bf16, bits of Fp8Use
 } LayoutRequest;
 
 // Expert parallelism: rows that one rank has room for, as a multiple of what it gets when all experts are equally busy.
-// The worst case is the degree itself (all tokens of all ranks want this rank's experts); the capacity is the smaller
-// of the two.
+// No routing needs more than the degree (all tokens of all ranks want this rank's experts); the capacity is the smaller
+// of the two. A step that needs more is refused, and run again with more room (model_grow_experts).
 #define LAYOUT_EXPERT_HEADROOM 2
 
 // What attention's backward pass is lent at most: more helps no kernel.
@@ -101,7 +104,8 @@ typedef enum LayoutKind {
     LAYOUT_FP8,     // weights in FP8, as they are and transposed, made anew from the others after every step
     LAYOUT_ACTIVATIONS,
     LAYOUT_TEMPORARIES,
-    LAYOUT_GATHERED,  // ZeRO 2 and 3: what is whole only for a while, gradients first
+    LAYOUT_GATHERED,  // ZeRO 2 and 3: what is whole only for a while, gradients first; behind it, gradients as bf16
+                      // while they are reduced
     LAYOUT_CONSTANTS, // inputs, rotary tables, scalars
     LAYOUT_WORKSPACE, // scratch of ops and libraries
     LAYOUT_KIND_COUNT,
@@ -188,7 +192,8 @@ typedef enum ActId {
     ACT_EXPERT,      // [T, top_k] int32
     ACT_EXPERT_WEIGHT, // [T, top_k] float
     ACT_OFFSETS,       // [1, experts + 1] int32
-    ACT_ROW_OF_SLOT,   // [T, top_k] int32
+    ACT_ROW_COUNTS,    // [1, experts] int32, where experts are spread over ranks: slots of those that are here
+    ACT_ROW_OF_SLOT,   // [T, top_k] int32; of all ranks that share the experts
     ACT_SLOT_OF_ROW,   // [R] int32
     ACT_ROW_WEIGHT,    // [R] float
     ACT_GATHERED,      // [R, hidden]
@@ -216,8 +221,16 @@ typedef enum ActId {
     ACT_DROWS,          // [R, hidden]
     ACT_DROW_WEIGHT,    // [R] float
     ACT_DLOGITS,        // [T, experts] float: gradient of the router logits
+    ACT_DISPATCHED,     // [T, hidden] of all ranks that share the experts: tokens, or parts of the sums over experts
+    ACT_ALL_EXPERT,     // [T, top_k] int32, likewise
+    ACT_ALL_WEIGHT,     // [T, top_k] float; in the backward pass the gradients
+    ACT_DWEIGHT,        // [T, top_k] float: of the combine weights of this rank's tokens
     ACT_WIDE,           // [T, hidden] tensor parallelism: a norm's result of all tokens, or a product's part of the sum
     ACT_DWIDE,          // [T, hidden] the same of gradients
+    ACT_RING_KV,        // [2 T, 2 kv_heads * head_dim] context parallelism: keys and values here, and on their way here
+    ACT_RING_SUM,       // [T, heads * head_dim] float: attention so far; backward: the gradient of queries so far
+    ACT_RING_LSE,       // [batch * heads, chunk] float: of one part
+    ACT_RING_DKV,       // [2 T, 2 kv_heads * head_dim] float: gradients of keys and values so far, as ACT_RING_KV
     ACT_SPLIT_STATS,    // [tp * logits_rows, SPLIT_STATS] float: of a loss over a split vocabulary
     ACT_FP8_IN,         // rows in FP8: input of the product that is next
     ACT_FP8_DOUT,       // [T, hidden] gradient of what a sub-layer adds to the residual stream, and its transpose
@@ -267,7 +280,7 @@ typedef enum ConstId {
     CONST_IDS,       // [T] int32
     CONST_TARGETS,   // [T] int32
     CONST_DOC_START, // [T] int32, only with documents
-    CONST_COS,       // [seq, head_dim / 2] float
+    CONST_COS,       // [seq, head_dim / 2] float: of the positions that this rank has
     CONST_SIN,
     CONST_SCALARS,      // [MODEL_SCALARS] float
     CONST_ROUTER_BIAS,  // [sparse layers, experts] float
@@ -303,6 +316,7 @@ typedef struct Layout {
     int unit_count;
     int zero;            // the request's stage, 0 where there is nobody to share with
     int64_t shard_count; // elements of all pieces of this rank
+    int64_t wire_offset; // bytes: where LAYOUT_GATHERED has gradients that travel as bf16; -1: none do
     int64_t layer_elements, edge_elements,
         vector_elements; // of the largest layer's units, of embedding or head, of vectors
     LayoutActivation *activations;
@@ -320,6 +334,7 @@ Status layout_build(Layout *layout, const LayoutRequest *request);
 unsigned layout_fp8(const LayoutRequest *request);
 // Whether hearth's kernels for the device have room for the model.
 Status layout_check_kernels(const LayoutRequest *request);
+Status layout_check_experts(const LayoutRequest *request); // what ep and etp can cut
 void layout_free(Layout *layout);
 
 const LayoutParam *layout_param(const Layout *layout, ParamId id, int layer); // NULL: not in this model
@@ -348,6 +363,11 @@ int layout_norm_parts(const Layout *layout);
 int64_t layout_qkv_dim(const LayoutRequest *request);
 int64_t layout_vocab_rows(const LayoutRequest *request);
 int64_t layout_expert_rows(const LayoutRequest *request);
+// Of these rows: how many there are slots for when all experts are equally busy, and at most.
+int64_t layout_expert_slots(const LayoutRequest *request);
+int64_t layout_expert_slots_most(const LayoutRequest *request);
+bool layout_rows_bounded(const LayoutRequest *request); // there are routings that need more rows than there is room for
+int64_t layout_dispatched_tokens(const LayoutRequest *request); // of all ranks that share the experts
 
 const char *layout_param_name(ParamId id); // "qkv"
 const char *layout_act_name(ActId id);

@@ -27,6 +27,10 @@ static bool rows_are_tokens(ActId id) {
     case ACT_EXPERT:
     case ACT_EXPERT_WEIGHT:
     case ACT_ROW_OF_SLOT:
+    case ACT_DISPATCHED:
+    case ACT_ALL_EXPERT:
+    case ACT_ALL_WEIGHT:
+    case ACT_DWEIGHT:
     case ACT_FINAL_RSTD:
     case ACT_LOSSES:
     case ACT_RESIDUAL_MID:
@@ -107,6 +111,10 @@ static bool runs_again(const LayoutRequest *request) {
     return request->recompute == RECOMPUTE_FULL && !request->inference;
 }
 
+static bool spreads_experts(const Layout *layout) { // over ranks, which exchange tokens
+    return layout->request.config.experts && layout->request.mesh.ep * layout->request.mesh.etp > 1;
+}
+
 static void build_layer(Layout *layout, int i) {
     const ModelConfig *c = &layout->request.config;
     int tp = layout->request.mesh.tp, etp = layout->request.mesh.etp;
@@ -141,7 +149,10 @@ static void build_layer(Layout *layout, int i) {
     add_layer_tensor(layout, ACT_EXPERT, i, DTYPE_I32, L, c->top_k, false);
     add_layer_tensor(layout, ACT_EXPERT_WEIGHT, i, DTYPE_F32, L, c->top_k, false);
     add_layer_tensor(layout, ACT_OFFSETS, i, DTYPE_I32, 1, c->experts / layout->request.mesh.ep + 1, false);
-    add_layer_tensor(layout, ACT_ROW_OF_SLOT, i, DTYPE_I32, L, c->top_k, false);
+    if (spreads_experts(layout))
+        add_layer_tensor(layout, ACT_ROW_COUNTS, i, DTYPE_I32, 1, c->experts / layout->request.mesh.ep, false);
+    int64_t slots_of = spreads_experts(layout) ? layout_dispatched_tokens(&layout->request) : L;
+    add_layer_tensor(layout, ACT_ROW_OF_SLOT, i, DTYPE_I32, slots_of, c->top_k, false);
     add_layer_tensor(layout, ACT_SLOT_OF_ROW, i, DTYPE_I32, R, 1, false);
     add_layer_tensor(layout, ACT_ROW_WEIGHT, i, DTYPE_F32, R, 1, false);
     add_layer_tensor(layout, ACT_GATHERED, i, dtype, R, c->hidden, true);
@@ -184,6 +195,38 @@ static void build_fp8(Layout *layout, bool dense) {
     }
 }
 
+// Once for the forward pass, once for the backward pass and the forward run again there.
+static void add_ring(Layout *layout, int64_t queries, int64_t keys, bool again) {
+    const LayoutRequest *request = &layout->request;
+    int64_t T = layout->tokens, heads = request->config.heads / request->mesh.tp;
+    int64_t chunk = mesh_chunk_tokens(&request->mesh, request->seq);
+    Phase backward = again ? PHASE_MLP_BACKWARD : PHASE_ATTENTION_BACKWARD;
+    for (int pass = 0; pass < 2; pass++) {
+        Phase first = pass ? backward : PHASE_ATTENTION, last = pass ? PHASE_ATTENTION_BACKWARD : PHASE_ATTENTION;
+        add_temporary(layout, ACT_RING_KV, layout->dtype, 2 * T, keys, first, last);
+        add_temporary(layout, ACT_RING_SUM, DTYPE_F32, T, queries, first, last);
+        if (!pass || again)
+            add_temporary(layout, ACT_RING_LSE, DTYPE_F32, request->micro_batch * heads, chunk, first,
+                          pass ? PHASE_MLP_BACKWARD : last);
+    }
+    add_temporary(layout, ACT_RING_DKV, DTYPE_F32, 2 * T, keys, PHASE_ATTENTION_BACKWARD, PHASE_ATTENTION_BACKWARD);
+}
+
+// What ranks that share experts exchange, in the forward pass and in the backward pass, where it may run again.
+static void build_exchange(Layout *layout) {
+    const ModelConfig *c = &layout->request.config;
+    int64_t all = layout_dispatched_tokens(&layout->request);
+    for (int pass = 0; pass < 2; pass++) {
+        Phase phase = pass ? PHASE_MLP_BACKWARD : PHASE_MLP;
+        add_temporary(layout, ACT_DISPATCHED, layout->dtype, all, c->hidden, phase, phase);
+        if (!pass || runs_again(&layout->request))
+            add_temporary(layout, ACT_ALL_EXPERT, DTYPE_I32, all, c->top_k, phase, phase);
+        add_temporary(layout, ACT_ALL_WEIGHT, DTYPE_F32, all, c->top_k, phase, phase);
+    }
+    add_temporary(layout, ACT_DWEIGHT, DTYPE_F32, layout->local_tokens, c->top_k, PHASE_MLP_BACKWARD,
+                  PHASE_MLP_BACKWARD);
+}
+
 static void build_temporaries(Layout *layout, bool dense, bool sparse) {
     const ModelConfig *c = &layout->request.config;
     int tp = layout->request.mesh.tp, etp = layout->request.mesh.etp;
@@ -209,6 +252,7 @@ static void build_temporaries(Layout *layout, bool dense, bool sparse) {
     add_temporary(layout, ACT_DHIDDEN, dtype, hidden, 1, PHASE_MLP_BACKWARD, PHASE_MLP_BACKWARD);
     add_temporary(layout, ACT_DATTN, dtype, T, attention, PHASE_O_BACKWARD, PHASE_ATTENTION_BACKWARD);
     add_temporary(layout, ACT_DQKV, dtype, T, qkv, PHASE_ATTENTION_BACKWARD, PHASE_QKV_BACKWARD);
+    if (layout->request.mesh.cp > 1) add_ring(layout, attention, qkv - attention, again);
     if (tp > 1) {
         add_temporary(layout, ACT_WIDE, dtype, T, d, PHASE_ATTENTION, PHASE_EMBEDDING_BACKWARD);
         add_temporary(layout, ACT_DWIDE, dtype, T, d, PHASE_HEAD, PHASE_EMBEDDING_BACKWARD);
@@ -217,6 +261,7 @@ static void build_temporaries(Layout *layout, bool dense, bool sparse) {
     }
     build_fp8(layout, dense);
     if (!sparse) return;
+    if (spreads_experts(layout)) build_exchange(layout);
     add_temporary(layout, ACT_ROUTER_LOGITS, DTYPE_F32, L, c->experts, PHASE_MLP, PHASE_MLP);
     add_temporary(layout, ACT_HIDDEN, dtype, R, c->moe_ffn / etp, PHASE_MLP, PHASE_MLP);
     add_temporary(layout, ACT_EXPERT_OUT, dtype, R, d, PHASE_MLP, PHASE_MLP);

@@ -193,11 +193,18 @@ unsigned layout_fp8(const LayoutRequest *request) {
     return on;
 }
 
+static bool has_shared_unit(const Layout *layout) {
+    for (int i = 0; i < layout->unit_count; i++)
+        if (layout->units[i].ranks > 1) return true;
+    return false;
+}
+
 void layout_build_states(Layout *layout) {
     const LayoutRequest *request = &layout->request;
     int zero = layout->zero;
     int64_t whole = layout->element_count, shard = layout->shard_count, size = (int64_t)dtype_size(layout->dtype);
     int64_t vectors = layout->vector_elements, edge = layout->edge_elements, layer = layout->layer_elements;
+    layout->wire_offset = -1;
     if (request->inference) {
         layout->bytes[LAYOUT_WEIGHTS] = whole * size;
         return;
@@ -212,4 +219,7 @@ void layout_build_states(Layout *layout) {
     int64_t gathered = 2 * layer + edge + vectors;
     if (zero >= 2) layout->bytes[LAYOUT_GATHERED] += align_up(gathered * 4, LAYOUT_ALIGN);
     if (zero >= 3) layout->bytes[LAYOUT_GATHERED] += align_up(gathered * size, LAYOUT_ALIGN);
+    if (request->reduce != DTYPE_BF16 || !has_shared_unit(layout)) return;
+    layout->wire_offset = layout->bytes[LAYOUT_GATHERED];
+    layout->bytes[LAYOUT_GATHERED] += align_up(gathered * 2, LAYOUT_ALIGN);
 }

@@ -19,11 +19,18 @@ enum { ZERO_MOMENTS = 1, ZERO_GRADIENTS = 2, ZERO_WEIGHTS = 3 };
 
 static void upload_rope(Model *model) {
     const LayoutRequest *request = &model->layout.request;
-    size_t count = (size_t)request->seq * (size_t)(request->config.head_dim / 2);
+    size_t half = (size_t)(request->config.head_dim / 2), count = (size_t)request->seq * half;
     float *cos_table = xmalloc(2 * count * sizeof(float)), *sin_table = cos_table + count;
     model_rope_table(&request->config, request->seq, cos_table, sin_table);
-    model->ops->upload(model->ops, model_const(model, CONST_COS).data, cos_table, count * sizeof(float));
-    model->ops->upload(model->ops, model_const(model, CONST_SIN).data, sin_table, count * sizeof(float));
+    Tensor cos = model_const(model, CONST_COS), sin = model_const(model, CONST_SIN);
+    int parts = request->mesh.cp > 1 ? 2 : 1; // of the sequence on this rank
+    for (int i = 0; i < parts; i++) {
+        int64_t rows = cos.rows / parts,
+                first = parts > 1 ? mesh_chunk(&request->mesh, model->layout.place.cp, i) * rows : 0;
+        size_t from = (size_t)first * half, bytes = (size_t)rows * half * sizeof(float);
+        model->ops->upload(model->ops, tensor_at(cos, i * rows, 0), cos_table + from, bytes);
+        model->ops->upload(model->ops, tensor_at(sin, i * rows, 0), sin_table + from, bytes);
+    }
     free(cos_table);
 }
 
@@ -40,19 +47,23 @@ Status model_create_ranks(Model **out, Ops *ops, const LayoutRequest *request, c
     *out = NULL;
     const Mesh *mesh = &request->mesh;
     int dp = ranks->dp ? ranks->dp->size : 1;
-    if (mesh->pp * mesh->ep * mesh->cp * mesh->etp != 1)
-        return status_usage("training runs with data and tensor parallelism so far; the other degrees must be 1 "
-                            "(hearth plan accepts any)");
-    int tp = ranks->tp ? ranks->tp->size : 1;
-    if (mesh->dp != dp || mesh->tp != tp)
-        return status_usage("the mesh has %d x %d data- and tensor-parallel ranks, and this run has %d x %d", mesh->dp,
-                            mesh->tp, dp, tp);
+    if (mesh->pp != 1)
+        return status_usage("training runs without pipeline stages so far (hearth plan accepts any number)");
+    int tp = ranks->tp ? ranks->tp->size : 1, cp = ranks->cp ? ranks->cp->size : 1;
+    assert((ranks->dispatch ? ranks->dispatch->size : 1) == (request->config.experts ? mesh->ep * mesh->etp : 1));
+    if (mesh_data_ranks(mesh) != dp || mesh->tp != tp || mesh->cp != cp)
+        return status_usage(
+            "the mesh has %d x %d x %d data-, context- and tensor-parallel ranks, and this run has %d x %d "
+            "x %d",
+            mesh->dp, mesh->cp, mesh->tp, dp / cp, cp, tp);
     TRY(layout_check_kernels(request));
     Model *model = xcalloc(1, sizeof *model);
     model->ops = ops;
     model->ranks = *ranks;
     seam_micro_step_begin(model);
-    Status status = layout_build(&model->layout, request);
+    LayoutRequest own = *request;
+    own.row_align = ops->row_align;
+    Status status = layout_build(&model->layout, &own);
     if (status) {
         free(model);
         return status;
@@ -78,11 +89,16 @@ Status model_create_ranks(Model **out, Ops *ops, const LayoutRequest *request, c
     return NULL;
 }
 
-void model_destroy(Model *model) {
-    if (!model) return;
+static void forget_graphs(Model *model) {
     for (int i = 0; i < 4; i++)
         if (model->recorded[i / 2][i % 2].graph)
             model->ops->graph_free(model->ops, model->recorded[i / 2][i % 2].graph);
+    memset(model->recorded, 0, sizeof model->recorded);
+}
+
+void model_destroy(Model *model) {
+    if (!model) return;
+    forget_graphs(model);
     for (int kind = 0; kind < LAYOUT_KIND_COUNT; kind++)
         if (model->memory[kind]) model->ops->free(model->ops, model->memory[kind], (size_t)model->layout.bytes[kind]);
     layout_free(&model->layout);
@@ -315,13 +331,11 @@ void model_step_begin(Model *model, int64_t valid, int micro_batches) {
 }
 
 static void upload_inputs(Model *model, const int32_t *ids, const int32_t *targets, const int32_t *doc_start) {
-    Ops *ops = model->ops;
-    size_t bytes = (size_t)model->layout.tokens * sizeof(int32_t);
-    ops->upload(ops, model_const(model, CONST_IDS).data, ids, bytes);
-    ops->upload(ops, model_const(model, CONST_TARGETS).data, targets, bytes);
+    seam_upload_tokens(model, CONST_IDS, ids);
+    seam_upload_tokens(model, CONST_TARGETS, targets);
     if (model->layout.request.documents) {
         assert(doc_start);
-        ops->upload(ops, model_const(model, CONST_DOC_START).data, doc_start, bytes);
+        seam_upload_tokens(model, CONST_DOC_START, doc_start);
     }
 }
 
@@ -437,7 +451,9 @@ void model_optimizer_step(Model *model, const OptimizerStep *step) {
     seam_step_sums(model);
     seam_gradient_norm(model);
     float sum_limit = (float)((double)step->loss_limit * (double)model->step_valid);
-    ops->guard(ops, skip, model_scalar(model, SCALAR_LOSS_SUM), norm, sum_limit, step->norm_limit);
+    Tensor refuse =
+        layout_rows_bounded(&model->layout.request) ? model_scalar(model, SCALAR_ROWS) : TENSOR_NONE; // not enough room
+    ops->guard(ops, skip, model_scalar(model, SCALAR_LOSS_SUM), norm, refuse, sum_limit, step->norm_limit);
     AdamwArgs args = {.lr = step->lr,
                       .beta1 = step->beta1,
                       .beta2 = step->beta2,
@@ -471,14 +487,16 @@ void model_result_start(Model *model) {
 
 void model_result_wait(Model *model, StepResult *result) {
     float scalars[MODEL_SCALARS];
-    int32_t skip;
+    int32_t skip, rows;
     model->ops->fetch_wait(model->ops, RESULT_SLOT, scalars, sizeof scalars);
     memcpy(&skip, &scalars[SCALAR_SKIP], sizeof skip);
+    memcpy(&rows, &scalars[SCALAR_ROWS], sizeof rows);
     *result = (StepResult){
         .loss = model->step_valid ? (double)scalars[SCALAR_LOSS_SUM] / (double)model->step_valid : 0,
         .loss_aux = model->aux_micro_batches ? (double)scalars[SCALAR_AUX_SUM] / model->aux_micro_batches : 0,
         .grad_norm = scalars[SCALAR_NORM],
         .skipped = skip != 0,
+        .rows_needed = rows,
     };
 }
 
@@ -487,7 +505,44 @@ void model_step_result(Model *model, StepResult *result) {
     model_result_wait(model, result);
 }
 
-// ---- expert load ----------------------------------------------------------------------------------------------------
+// ---- experts ----------------------------------------------------------------------------------------------------
+
+// Parameters, and what they are sharded into, stay as they are: writers of checkpoints hold on to them.
+static void take_activations(Layout *layout, Layout *from) {
+    free(layout->activations);
+    free(layout->act_index);
+    layout->request = from->request;
+    layout->rows = from->rows;
+    layout->activations = from->activations;
+    layout->activation_count = from->activation_count;
+    layout->act_index = from->act_index;
+    memcpy(layout->bytes, from->bytes, sizeof layout->bytes);
+    layout->total_bytes = from->total_bytes;
+    from->activations = NULL;
+    from->act_index = NULL;
+    layout_free(from);
+}
+
+Status model_grow_experts(Model *model, int64_t rows_needed) {
+    Ops *ops = model->ops;
+    Layout *layout = &model->layout, grown;
+    LayoutRequest request = layout->request;
+    double now = request.expert_headroom > 0 ? request.expert_headroom : LAYOUT_EXPERT_HEADROOM;
+    request.expert_headroom = fmax(2 * now, (double)rows_needed / (double)layout_expert_slots(&request));
+    assert(layout_rows_bounded(&layout->request));
+    TRY(layout_build(&grown, &request));
+    forget_graphs(model);
+    static const LayoutKind kinds[] = {LAYOUT_ACTIVATIONS, LAYOUT_TEMPORARIES};
+    for (int i = 0; i < 2; i++) { // all are given back first: there may not be room for both
+        ops->free(ops, model->memory[kinds[i]], (size_t)layout->bytes[kinds[i]]);
+        model->memory[kinds[i]] = NULL;
+    }
+    take_activations(layout, &grown);
+    Status status = NULL;
+    for (int i = 0; i < 2 && !status; i++)
+        status = ops->alloc(ops, &model->memory[kinds[i]], (size_t)layout->bytes[kinds[i]], layout_kind_name(kinds[i]));
+    return status;
+}
 
 void model_expert_load(Model *model, float *stats) {
     model->ops->fetch_wait(model->ops, LOAD_SLOT, stats, (size_t)model->layout.constants[CONST_EXPERT_LOAD].bytes);
@@ -519,10 +574,18 @@ Tensor model_unit(const Model *model, LayoutKind kind, const LayoutUnit *unit) {
     DType dtype = weights ? layout->dtype : DTYPE_F32;
     if (layout->zero < (weights ? ZERO_WEIGHTS : ZERO_GRADIENTS))
         return parameter_range(model, kind, dtype, unit->offset, unit->count);
+    if (weights && unit->ranks == 1) return parameter_range(model, kind, dtype, unit->shard_offset, unit->count);
     int64_t elements = 2 * layout->layer_elements + layout->edge_elements + layout->vector_elements;
     char *region = (char *)model->memory[LAYOUT_GATHERED] + (weights ? (elements * 4 + 255) / 256 * 256 : 0);
     return tensor_make(region + (size_t)gathered_at(layout, unit) * dtype_size(dtype), dtype, 1, unit->count,
                        layout_kind_name(kind));
+}
+
+Tensor model_wire(const Model *model, const LayoutUnit *unit) {
+    const Layout *layout = &model->layout;
+    if (layout->wire_offset < 0 || unit->ranks == 1) return TENSOR_NONE;
+    bf16 *region = (bf16 *)((char *)model->memory[LAYOUT_GATHERED] + layout->wire_offset);
+    return tensor_make(region + gathered_at(layout, unit), DTYPE_BF16, 1, unit->count, "wire");
 }
 
 Tensor model_piece(const Model *model, LayoutKind kind, const LayoutUnit *unit, bool second) {
@@ -575,7 +638,7 @@ Tensor model_const(const Model *model, ConstId id) {
 
 Tensor model_scalar(const Model *model, int index) {
     Tensor scalar = tensor_cols(model_const(model, CONST_SCALARS), index, 1);
-    if (index == SCALAR_SKIP) scalar.dtype = DTYPE_I32;
+    if (index == SCALAR_SKIP || index == SCALAR_ROWS) scalar.dtype = DTYPE_I32;
     return scalar;
 }
 

@@ -22,12 +22,15 @@ typedef struct ModelRanks {
     Comm *kv;          // of tp, the ones that hold the same KV heads; NULL: none does
     Comm *pp;          // the same place on the other pipeline stages; NULL: one stage
     Comm *ep, *etp;    // ranks that have other experts, and other shares of the same; NULL: one
+    Comm *dispatch;    // ep * etp: ranks that have all experts once between them; NULL: this one has them all
     Comm *expert_dp;   // ranks that hold the same experts, in the order of LayoutUnit.rank; NULL: one
     Comm *stage;       // ranks that hold the same layers of a model with experts; NULL: one
     Comm *all;         // every rank; NULL: one
 } ModelRanks;
 
 enum { SEAM_SLOTS = 4 }; // two for layers, one for embedding or head, one for the vectors
+
+typedef struct Trace Trace; // model/trace.h
 
 typedef struct Model {
     Ops *ops; // not owned
@@ -61,6 +64,7 @@ typedef struct Model {
     bool evaluating;                           // in bf16, whatever the precision of training
     unsigned fp8_masked;                       // products of the layout's that run in bf16 all the same: a race
     bool fp8_scaled, fp8_fresh;                // there are scales; weights and their FP8 copies are the same
+    Trace *trace;                              // likewise; NULL: nobody asks
 } Model;
 
 // Allocates everything; nothing is allocated later. Weights are uninitialised.
@@ -99,7 +103,8 @@ void model_share_weights(Model *model);  // after weights were written: what ZeR
 // valid: targets >= 0 in the whole step (all micro-batches, all ranks): the loss is their mean. The gradients of the
 // step before stay until the next micro-step.
 void model_step_begin(Model *model, int64_t valid, int micro_batches);
-// Host arrays [micro_batch * seq]; doc_start may be NULL unless the layout has documents.
+// Host arrays [micro_batch * seq], the same on ranks that share sequences; doc_start may be NULL unless the layout has
+// documents.
 void model_micro_step(Model *model, const int32_t *ids, const int32_t *targets, const int32_t *doc_start);
 // Forward only; adds to the loss sum like a micro-step (use model_step_begin before, model_step_result after).
 void model_eval_step(Model *model, const int32_t *ids, const int32_t *targets, const int32_t *doc_start);
@@ -118,10 +123,18 @@ typedef struct StepResult {
     double loss_aux;  // load-balancing loss, mean over micro-batches, without its coefficient
     double grad_norm; // before clipping
     bool skipped;     // the guard refused the step
+    // Rows that a rank's experts needed where there was not room for them (the most of all ranks); the guard refused
+    // the step, which must be run again after model_grow_experts. 0: there was room.
+    int64_t rows_needed;
 } StepResult;
 void model_result_start(Model *model); // begins reading the result back
 void model_result_wait(Model *model, StepResult *result);
 void model_step_result(Model *model, StepResult *result); // both
+
+// More room for the rows of this rank's experts: for rows_needed of them, at least twice of what there was, and at most
+// what any routing needs. Activations and temporaries are allocated anew, recorded micro-steps forgotten. All ranks
+// that share experts call it with the same number.
+Status model_grow_experts(Model *model, int64_t rows_needed);
 
 // Expert load of the step so far, all its micro-batches, after model_result_wait: [sparse layers,
 // MOE_LOAD_STATS], host array.
@@ -143,6 +156,8 @@ Tensor model_gradients(const Model *model);         // all of them: [1, elements
 Tensor model_unit(const Model *model, LayoutKind kind, const LayoutUnit *unit);
 // This rank's piece of it: of LAYOUT_WEIGHTS, LAYOUT_GRADIENTS, LAYOUT_MASTER, or of LAYOUT_MOMENTS m (second: v).
 Tensor model_piece(const Model *model, LayoutKind kind, const LayoutUnit *unit, bool second);
+// Where a unit's gradients stand as bf16 while they are reduced; TENSOR_NONE: they travel as they are.
+Tensor model_wire(const Model *model, const LayoutUnit *unit);
 int model_slot(const LayoutUnit *unit); // of the gathered block
 // Lends attention the larger workspace that is free in its backward phase, where there is one, and takes it back.
 void model_lend_scratch(Model *model, bool lend);

@@ -1,6 +1,8 @@
 #include "model/seam.h"
 #include "model/fp8.h"
 
+#include "model/trace.h"
+
 #include <assert.h>
 
 static bool alone(const Model *model) { // as far as gradients go
@@ -31,7 +33,9 @@ static const LayoutUnit *layer_units(const Model *model, int layer, int *count) 
 
 // ---- weights (ZeRO 3) -----------------------------------------------------------------------------------------------
 
+// One that nobody shares is whole where it is (model_unit).
 static CommTicket gather_unit(Model *model, const LayoutUnit *unit) {
+    if (!unit_group(model, unit)) return 0;
     return comm_all_gather(unit_group(model, unit), model_unit(model, LAYOUT_WEIGHTS, unit),
                            model_piece(model, LAYOUT_WEIGHTS, unit, false));
 }
@@ -69,10 +73,30 @@ void seam_edge_weights(Model *model, ParamId id) {
 
 // ---- gradients ------------------------------------------------------------------------------------------------------
 
+// What travels of a unit's gradients: the floats themselves, or a copy in bf16.
+static Tensor narrow_unit(Model *model, const LayoutUnit *unit, Tensor whole) {
+    Tensor wire = model_wire(model, unit);
+    if (!tensor_present(wire)) return whole;
+    model->ops->convert(model->ops, wire, whole, false);
+    return wire;
+}
+
+// Back from there: under ZeRO, this rank's piece.
+static void widen_unit(Model *model, const LayoutUnit *unit) {
+    Tensor wire = model_wire(model, unit), whole = model_unit(model, LAYOUT_GRADIENTS, unit);
+    if (!tensor_present(wire)) return;
+    if (model->layout.zero) {
+        wire = tensor_cols(wire, unit->rank * unit->piece, unit->piece);
+        whole = tensor_cols(whole, unit->rank * unit->piece, unit->piece);
+    }
+    model->ops->convert(model->ops, whole, wire, false);
+}
+
 static CommTicket reduce_unit(Model *model, const LayoutUnit *unit) {
     Comm *group = unit_group(model, unit);
     Tensor whole = model_unit(model, LAYOUT_GRADIENTS, unit);
     if (!group) return 0;
+    whole = narrow_unit(model, unit, whole);
     if (model->layout.zero == 0) return comm_all_reduce(group, whole);
     return comm_reduce_scatter(group, tensor_cols(whole, unit->rank * unit->piece, unit->piece), whole);
 }
@@ -88,13 +112,6 @@ static void take_piece(Model *model, const LayoutUnit *unit) {
         ops->copy(ops, own.data, reduced.data, (size_t)unit->piece * sizeof(float));
 }
 
-static void start_reduce(Model *model, const LayoutUnit *units, int count) {
-    int slot = model_slot(units);
-    for (int i = 0; i < count; i++)
-        model->slot[slot].reducing[i] = reduce_unit(model, &units[i]);
-    model->slot[slot].gradients = (int)(units - model->layout.units);
-}
-
 static void finish_reduce(Model *model, int slot) {
     if (model->slot[slot].gradients < 0) return;
     const LayoutUnit *units = &model->layout.units[model->slot[slot].gradients];
@@ -102,9 +119,18 @@ static void finish_reduce(Model *model, int slot) {
     if (units->layer >= 0) layer_units(model, units->layer, &count);
     for (int i = 0; i < count; i++) {
         if (model->slot[slot].reducing[i]) comm_wait(unit_group(model, &units[i]), model->slot[slot].reducing[i]);
+        widen_unit(model, &units[i]);
         if (model->layout.zero >= 2) take_piece(model, &units[i]);
     }
     model->slot[slot].gradients = -1;
+}
+
+static void start_reduce(Model *model, const LayoutUnit *units, int count) {
+    int slot = model_slot(units);
+    if (model->layout.wire_offset >= 0) finish_reduce(model, slot); // its place for bf16 is needed again
+    for (int i = 0; i < count; i++)
+        model->slot[slot].reducing[i] = reduce_unit(model, &units[i]);
+    model->slot[slot].gradients = (int)(units - model->layout.units);
 }
 
 bool seam_ends_gradients(const Model *model) {
@@ -112,31 +138,35 @@ bool seam_ends_gradients(const Model *model) {
 }
 
 bool seam_in_micro_step(const Model *model) {
-    return model->ranks.tp || (!alone(model) && seam_ends_gradients(model));
+    return model->ranks.tp || model->ranks.cp || model->ranks.dispatch || (!alone(model) && seam_ends_gradients(model));
 }
 
 bool seam_in_graph(const Model *model) {
     const ModelRanks *ranks = &model->ranks;
-    return (!ranks->dp || ranks->dp->in_graph) && (!ranks->tp || ranks->tp->in_graph);
+    return (!ranks->dp || ranks->dp->in_graph) && (!ranks->tp || ranks->tp->in_graph) &&
+           (!ranks->cp || ranks->cp->in_graph) && (!ranks->dispatch || ranks->dispatch->in_graph);
 }
 
 // ---- gradients that tensor-parallel ranks have parts of -------------------------------------------------------------
 
-static void sum_over(Comm *comm, Tensor gradient) {
-    comm_all_reduce(comm, tensor_reshape(gradient, 1, tensor_count(gradient)));
+static CommTicket sum_over(Comm *comm, Tensor gradient) {
+    return comm_all_reduce(comm, tensor_reshape(gradient, 1, tensor_count(gradient)));
 }
 
 // Of what every rank holds: the router, which saw this rank's tokens, and KV heads, which saw its queries.
-// The operations of a rank run in their order: nothing need wait for these.
+// The operations of a rank run in their order: nothing need wait for these, but a copy in bf16, which is made at once.
 static void sum_layer_copies(Model *model, int layer) {
     const ModelRanks *ranks = &model->ranks;
+    CommTicket summed = 0;
     if (!ranks->tp || !seam_ends_gradients(model)) return;
     if (model->layout.request.config.sparse[layer]) // experts have a group of their own
-        sum_over(ranks->tp, model_grad(model, PARAM_ROUTER, layer));
-    if (!ranks->kv) return;
-    Tensor qkv = model_grad(model, PARAM_QKV, layer);
-    int64_t kv_rows = 2 * (int64_t)model->layout.request.config.head_dim;
-    sum_over(ranks->kv, tensor_rows(qkv, qkv.rows - kv_rows, kv_rows));
+        summed = sum_over(ranks->tp, model_grad(model, PARAM_ROUTER, layer));
+    if (ranks->kv) {
+        Tensor qkv = model_grad(model, PARAM_QKV, layer);
+        int64_t kv_rows = 2 * (int64_t)model->layout.request.config.head_dim;
+        summed = sum_over(ranks->kv, tensor_rows(qkv, qkv.rows - kv_rows, kv_rows));
+    }
+    if (model->layout.wire_offset >= 0) comm_wait(ranks->tp, summed);
 }
 
 static bool mixed_layers(const Model *model) {
@@ -145,6 +175,7 @@ static bool mixed_layers(const Model *model) {
 }
 
 void seam_layer_gradients(Model *model, int layer) {
+    trace_backward(model);
     if (alone(model) || model->layout.zero < 2) return;
     finish_reduce(model, layer % 2);
     // Gaps between parameters count in the norm: another kind of layer may have left something there.
@@ -155,6 +186,7 @@ void seam_layer_gradients(Model *model, int layer) {
 }
 
 void seam_layer_done(Model *model, int layer) {
+    trace_layer(model, layer);
     sum_layer_copies(model, layer);
     if (alone(model) || !seam_ends_gradients(model)) return;
     int count;
@@ -181,6 +213,7 @@ void seam_micro_step_begin(Model *model) {
 }
 
 void seam_micro_step_end(Model *model) {
+    trace_mark(model, "the backward pass ends", -1);
     if (!seam_ends_gradients(model)) return;
     const LayoutUnit *vectors = &model->layout.units[model->layout.unit_count - 1];
     assert(vectors->vectors);
@@ -197,6 +230,7 @@ void seam_micro_step_end(Model *model) {
 void seam_step_sums(Model *model) {
     Comm *dp = model->ranks.dp, *stage = model->ranks.stage;
     Tensor counts = model_const(model, CONST_EXPERT_TOTAL);
+    seam_rows_needed(model);
     if (stage && tensor_present(counts)) sum_over(stage, counts);
     if (!dp) return;
     Tensor sums = tensor_cols(model_const(model, CONST_SCALARS), SCALAR_LOSS_SUM, 2); // and SCALAR_AUX_SUM
@@ -278,10 +312,6 @@ void seam_new_weights(Model *model) {
 }
 
 // ---- tensor parallelism ---------------------------------------------------------------------------------------------
-
-static Tensor flat_view(Tensor tensor) {
-    return tensor_reshape(tensor, 1, tensor_count(tensor));
-}
 
 static Tensor gather_tokens(Model *model, ActId place, Tensor local) {
     if (tensor_ranks(model) == 1) return local;

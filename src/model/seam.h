@@ -11,9 +11,15 @@
 // of the layout) and, between the products, its share of the tokens: the residual stream, norms and experts. Before a
 // layer's first product the tokens are gathered; its last product leaves parts of a sum, which are reduced to each
 // rank's tokens. Embedding, LM head and loss have shares of the vocabulary.
+//
+// Expert parallelism: ranks that share the experts gather their tokens before the experts and reduce their sums behind.
 #pragma once
 
 #include "model/model.h"
+
+static inline Tensor flat_view(Tensor tensor) { // as collectives take it
+    return tensor_reshape(tensor, 1, tensor_count(tensor));
+}
 
 // ---- tensor parallelism, inside a layer -----------------------------------------------------------------------------
 
@@ -29,6 +35,42 @@ void seam_embed_backward(Model *model, Tensor dweight, Tensor dout, Tensor ids);
 void seam_cross_entropy(Model *model, Tensor losses, Tensor logits, Tensor targets, Tensor scale);
 // Of the whole micro-batch: prob_sum in place; the counts are returned, since this rank's own stay in use (moe_gather).
 Tensor seam_balance_sums(Model *model, Tensor counts, Tensor prob_sum);
+
+// ---- context parallelism, inside a layer ----------------------------------------------------------------------------
+// seam_context.c has the order of the tokens. On one rank each is the op that it is named after.
+
+void seam_upload_tokens(Model *model, ConstId id, const int32_t *host); // this rank's of [micro_batch * seq]
+void seam_rope_forward(Model *model, Tensor out, Tensor rstd, Tensor in, const Rope *rope);
+void seam_rope_backward(Model *model, Tensor grad, Tensor dq_weight, Tensor dk_weight, Tensor in, Tensor rstd,
+                        const Rope *rope);
+void seam_linear_rope(Model *model, Tensor out, Tensor in, Tensor weight, const Rope *rope);
+void seam_attention(Model *model, Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v, const Attention *how);
+void seam_attention_backward(Model *model, Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out, Tensor lse,
+                             Tensor q, Tensor k, Tensor v, const Attention *how, const Rope *rope);
+
+// ---- experts that are spread over ranks (seam_experts.c)
+// -------------------------------------------------------------
+
+// The rows of this rank's experts. On one rank they are those of the routing; else of all ranks' tokens, and the
+// routing, of this rank's tokens, is left without.
+MoeRouting seam_expert_rows(const Model *model, int layer, MoeRouting *routing);
+// All tokens whose rows may be here, of which `own` are this rank's: on their way, and there.
+CommTicket seam_dispatch_start(Model *model, Tensor own);
+Tensor seam_dispatched(Model *model, Tensor own, CommTicket ticket);
+void seam_place_rows(Model *model, const MoeRouting *own, const MoeRouting *rows); // from everyone's choices
+// out = residual + sum over each own token's experts of their rows of `in`. Without the residual in two parts, between
+// which nobody touches `out`.
+void seam_combine(Model *model, Tensor out, Tensor in, Tensor residual, const MoeRouting *rows);
+CommTicket seam_combine_start(Model *model, Tensor out, Tensor in, const MoeRouting *rows);
+void seam_combine_wait(Model *model, CommTicket ticket);
+// The gradient of this rank's combine weights from that of the rows', as moe_route_backward takes it; in two parts.
+typedef struct SlotGradient {
+    Tensor dweight;
+    CommTicket coming;
+} SlotGradient;
+SlotGradient seam_slot_gradient_start(Model *model, Tensor drow_weight, const MoeRouting *rows);
+Tensor seam_slot_gradient(Model *model, SlotGradient gradient);
+void seam_rows_needed(Model *model); // SCALAR_ROWS: the most of all ranks
 
 // ---- around the parts of a micro-step -------------------------------------------------------------------------------
 

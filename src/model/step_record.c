@@ -26,6 +26,8 @@ static bool same_shape(Tensor a, Tensor b) {
 
 static bool same_call(const StepCall *a, const OpRecord *call, StepPass pass) {
     if (a->call.op != call->op || a->pass != pass || a->call.flag != call->flag) return false;
+    bool attention = call->op == OP_ATTENTION_FORWARD || call->op == OP_ATTENTION_BACKWARD;
+    if (attention && a->call.attention.full != call->attention.full) return false;
     for (int i = 0; i < OP_RECORD_TENSORS; i++)
         if (!same_shape(a->call.tensor[i], call->tensor[i])) return false;
     return call->op != OP_ADAMW;

@@ -48,8 +48,9 @@ typedef struct Layer {
     Tensor residual_out;           // [T, hidden]
     Attention attention;
     Rope rope;
-    MoeRouting routing;
-    Tensor row_count; // [1, 1] rows in use
+    MoeRouting routing; // of this rank's tokens
+    MoeRouting rows;    // of its experts: the same, or of the tokens of all ranks that share experts
+    Tensor row_count;   // [1, 1] rows in use
 
     Tensor dresidual, dnormed; // [T, hidden]
     Tensor dattn;              // [T, heads * head_dim]
@@ -136,6 +137,7 @@ static void moe_tensors(const Model *model, int layer, Layer *l) {
                               .prob_sum = tensor_rows(model_act(model, ACT_PROB_SUM, -1), index, 1),
                               .norm_topk = model->layout.request.config.norm_topk,
                               .force = model->force};
+    l->rows = seam_expert_rows(model, layer, &l->routing);
     l->row_count = tensor_cols(offsets, offsets.cols - 1, 1);
     l->gate_up = tensor_reshape(l->gate_up, slot_of_row.rows, 2 * ffn);
     l->hidden = model_act(model, ACT_HIDDEN, layer);
@@ -203,16 +205,15 @@ static void norm_forward(Model *model, Tensor normed, Tensor rstd, Tensor residu
 
 // residual_mid = residual_in + O(attention(QKV(norm(residual_in))))
 static void attention_forward(Model *model, const Layer *l) {
-    Ops *ops = model->ops;
     fp8_norm_forward(model, PARAM_QKV, l->index, l->attn_normed, l->attn_rstd, l->residual_in, l->w.attn_norm);
     Tensor normed = seam_all_tokens(model, l->attn_normed);
     if (tensor_present(l->w.q_norm) || fp8_uses(model, FP8_QKV_FORWARD)) {
         fp8_linear_forward(model, PARAM_QKV, l->index, l->qkv, normed, TENSOR_NONE);
-        ops->qk_rope_forward(ops, l->qk, l->qk_rstd, tensor_cols(l->qkv, 0, l->qk.cols), &l->rope);
+        seam_rope_forward(model, l->qk, l->qk_rstd, tensor_cols(l->qkv, 0, l->qk.cols), &l->rope);
     } else {
-        ops->linear_rope_forward(ops, l->qkv, normed, l->w.qkv, &l->rope);
+        seam_linear_rope(model, l->qkv, normed, l->w.qkv, &l->rope);
     }
-    ops->attention_forward(ops, l->attn_out, l->lse, l->q, l->k, l->v, &l->attention);
+    seam_attention(model, l->attn_out, l->lse, l->q, l->k, l->v, &l->attention);
     seam_project(model, PARAM_O, l->index, l->residual_mid, l->attn_out, l->residual_in);
 }
 
@@ -231,14 +232,16 @@ static void dense_forward(Model *model, const Layer *l) {
 // token's experts is a plain one.
 static void moe_forward(Model *model, const Layer *l) {
     Ops *ops = model->ops;
+    CommTicket tokens = seam_dispatch_start(model, l->mlp_normed);
     ops->moe_router_forward(ops, l->routing.logits, l->mlp_normed, l->w.router);
     ops->moe_route_forward(ops, &l->routing);
-    ops->moe_gather(ops, l->gathered, l->mlp_normed, &l->routing);
-    ops->grouped_linear_forward(ops, l->gate_up, l->gathered, l->w.expert_gate_up, l->routing.offsets);
+    seam_place_rows(model, &l->routing, &l->rows);
+    ops->moe_gather(ops, l->gathered, seam_dispatched(model, l->mlp_normed, tokens), &l->rows);
+    ops->grouped_linear_forward(ops, l->gate_up, l->gathered, l->w.expert_gate_up, l->rows.offsets);
     if (model->pass == STEP_RECOMPUTE) return;
-    ops->swiglu_forward(ops, l->hidden, l->gate_up, l->routing.row_weight, l->row_count);
-    ops->grouped_linear_forward(ops, l->expert_out, l->hidden, l->w.expert_down, l->routing.offsets);
-    ops->moe_sum(ops, l->residual_out, l->expert_out, l->residual_mid, &l->routing);
+    ops->swiglu_forward(ops, l->hidden, l->gate_up, l->rows.row_weight, l->row_count);
+    ops->grouped_linear_forward(ops, l->expert_out, l->hidden, l->w.expert_down, l->rows.offsets);
+    seam_combine(model, l->residual_out, l->expert_out, l->residual_mid, &l->rows);
 }
 
 static void mlp_forward(Model *model, const Layer *l) {
@@ -427,43 +430,47 @@ static bool recomputes(const Model *model, Recompute policy) {
 static void moe_backward(Model *model, const Layer *l) {
     Ops *ops = model->ops;
     Tensor z_coef = model->z_loss_coef != 0 ? model_scalar(model, SCALAR_Z_COEF) : TENSOR_NONE;
-    Tensor offsets = l->routing.offsets;
-    ops->moe_gather(ops, l->drows, l->dresidual, &l->routing);
+    Tensor offsets = l->rows.offsets;
+    bool again = recomputes(model, RECOMPUTE_SELECTIVE);
+    CommTicket tokens = seam_dispatch_start(model, l->dresidual);
+    ops->moe_gather(ops, l->drows, seam_dispatched(model, l->dresidual, tokens), &l->rows);
+    if (again) tokens = seam_dispatch_start(model, l->mlp_normed);
     ops->grouped_linear_backward_input(ops, l->dhidden, l->drows, l->w.expert_down, offsets);
-    ops->swiglu_backward(ops, l->gate_up, l->dhidden, l->drow_weight, l->gate_up, l->dhidden, l->routing.row_weight,
+    ops->swiglu_backward(ops, l->gate_up, l->dhidden, l->drow_weight, l->gate_up, l->dhidden, l->rows.row_weight,
                          l->row_count);
     Tensor dgate_up = l->gate_up, hidden = l->dhidden; // by now
+    SlotGradient dweight = seam_slot_gradient_start(model, l->drow_weight, &l->rows);
     ops->grouped_linear_backward_weight(ops, l->dw.expert_down, l->drows, hidden, offsets, adds(model));
     ops->grouped_linear_backward_input(ops, l->drows, dgate_up, l->w.expert_gate_up, offsets);
-    ops->moe_sum(ops, l->dnormed, l->drows, TENSOR_NONE, &l->routing);
-    ops->moe_route_backward(ops, l->dlogits, l->drow_weight, l->dprob, z_coef, &l->routing);
-    ops->moe_router_backward(ops, l->dnormed, l->dw.router, l->dlogits, l->mlp_normed, l->w.router, adds(model));
-    norm_backward(model, l, l->dw.mlp_norm, l->mlp_normed, l->mlp_rstd, l->w.mlp_norm);
-    if (recomputes(model, RECOMPUTE_SELECTIVE)) {
+    if (again) {
         model->pass = STEP_RECOMPUTE;
-        ops->moe_gather(ops, l->gathered, l->mlp_normed, &l->routing);
+        ops->moe_gather(ops, l->gathered, seam_dispatched(model, l->mlp_normed, tokens), &l->rows);
         model->pass = STEP_BACKWARD;
     }
+    CommTicket sums = seam_combine_start(model, l->dnormed, l->drows, &l->rows);
     ops->grouped_linear_backward_weight(ops, l->dw.expert_gate_up, dgate_up, l->gathered, offsets, adds(model));
+    ops->moe_route_backward(ops, l->dlogits, seam_slot_gradient(model, dweight), l->dprob, z_coef, &l->routing);
+    seam_combine_wait(model, sums);
+    ops->moe_router_backward(ops, l->dnormed, l->dw.router, l->dlogits, l->mlp_normed, l->w.router, adds(model));
+    norm_backward(model, l, l->dw.mlp_norm, l->mlp_normed, l->mlp_rstd, l->w.mlp_norm);
 }
 
 static void attention_backward(Model *model, const Layer *l) {
-    Ops *ops = model->ops;
     bool qk_norm = tensor_present(l->w.q_norm);
     Tensor qk_in = tensor_cols(l->qkv, 0, l->qk.cols), dqk = tensor_cols(l->dqkv, 0, l->qk.cols);
     Tensor dout = seam_all_gradients(model, l->dresidual);
     fp8_linear_backward(model, PARAM_O, l->index, l->dattn, l->dw.o, dout, l->attn_out, adds(model));
     if (qk_norm && recomputes(model, RECOMPUTE_SELECTIVE)) {
         model->pass = STEP_RECOMPUTE;
-        ops->qk_rope_forward(ops, l->qk, l->qk_rstd, qk_in, &l->rope);
+        seam_rope_forward(model, l->qk, l->qk_rstd, qk_in, &l->rope);
         model->pass = STEP_BACKWARD;
     }
     model_lend_scratch(model, true);
-    ops->attention_backward(ops, l->dq, l->dk, l->dv, l->dattn, l->attn_out, l->lse, l->q, l->k, l->v, &l->attention,
+    seam_attention_backward(model, l->dq, l->dk, l->dv, l->dattn, l->attn_out, l->lse, l->q, l->k, l->v, &l->attention,
                             qk_norm ? NULL : &l->rope);
     model_lend_scratch(model, false);
     if (qk_norm) // without it attention has taken the rotation back
-        ops->qk_rope_backward(ops, dqk, l->dw.q_norm, l->dw.k_norm, qk_in, l->qk_rstd, &l->rope);
+        seam_rope_backward(model, dqk, l->dw.q_norm, l->dw.k_norm, qk_in, l->qk_rstd, &l->rope);
     Tensor din = seam_gradient_of_all_tokens(model, l->dnormed);
     fp8_linear_backward(model, PARAM_QKV, l->index, din, l->dw.qkv, l->dqkv, seam_all_tokens(model, l->attn_normed),
                         adds(model));

@@ -104,15 +104,11 @@ static PlanMemory fitted_memory(const PlanMachine *machine, const PlanRun *run) 
     return memory;
 }
 
-// A token visits top_k different experts, so a rank that holds fewer than top_k gets no more rows than experts from it.
 static void set_expert_rows(PlanMemory *memory, const Layout *layout) {
-    const ModelConfig *config = &layout->request.config;
-    int ep = layout->request.mesh.ep;
-    if (ep == 1 || !model_sparse_layers(config)) return;
-    int held = config->experts / ep, visits = config->top_k < held ? config->top_k : held;
+    if (layout->request.mesh.ep == 1 || !model_sparse_layers(&layout->request.config)) return;
     memory->expert_rows = layout->rows;
-    memory->expert_rows_mean = layout->tokens * config->top_k;
-    memory->expert_rows_most = layout->tokens * ep * visits;
+    memory->expert_rows_mean = layout_expert_slots(&layout->request);
+    memory->expert_rows_most = layout_expert_slots_most(&layout->request);
 }
 
 PlanMemory plan_memory(const PlanMachine *machine, const PlanRun *run, const Layout *layouts, int count) {

@@ -10,7 +10,7 @@ static const char *const other_part_names[STEP_PART_COUNT] = {
     [STEP_LAUNCH] = "launch gaps",
     [STEP_TENSOR] = "tensor-parallel all-reduce",
     [STEP_CONTEXT] = "context-parallel ring",
-    [STEP_EXPERT] = "expert all-to-all",
+    [STEP_EXPERT] = "expert exchange",
     [STEP_PIPELINE] = "pipeline send/receive",
     [STEP_DATA_PARALLEL] = "data-parallel gradients and weights",
     [STEP_BUBBLE] = "pipeline bubble",
@@ -82,7 +82,8 @@ static Comm tensor_comm(const PlanMachine *machine, const Layout *layout, StepAx
                   .bytes = (4 + again) * layers * plan_ring_allreduce_bytes(bytes, r->mesh.tp)};
 }
 
-// Keys and values travel around the ring, their gradients too; a hop hides behind the attention of a block.
+// Keys and values travel around the ring; in the backward pass again, and the float sums of their gradients one hop
+// further, home; once more where the forward pass runs again. A hop hides behind the attention of a block.
 static Comm context_comm(const PlanMachine *machine, const Layout *layout, const StageCost *cost, StepAxis *axis,
                          double *on_links) {
     const LayoutRequest *r = &layout->request;
@@ -96,26 +97,55 @@ static Comm context_comm(const PlanMachine *machine, const Layout *layout, const
     double hops = (mesh->cp - 1.0) * layout->layer_count, forward_attention = 0, backward_attention = 0;
     for (int i = 0; i < cost->op_count; i++)
         if (cost->ops[i].part == STEP_ATTENTION)
-            *(cost->ops[i].pass == STEP_BACKWARD ? &backward_attention : &forward_attention) += cost->ops[i].seconds;
+            *(cost->ops[i].pass == STEP_FORWARD ? &forward_attention : &backward_attention) += cost->ops[i].seconds;
+    double sums = bytes * sizeof(float) / (double)dtype_size(layout->dtype),
+           home = (double)mesh->cp * layout->layer_count;
+    double again = r->recompute == RECOMPUTE_FULL ? 1 : 0;
     double forward = hops * send_seconds(machine, group.nodes > 1, bytes);
-    double backward = hops * send_seconds(machine, group.nodes > 1, 2 * bytes);
+    double backward = (1 + again) * forward + home * send_seconds(machine, group.nodes > 1, sums);
     *on_links = forward + backward;
     return (Comm){.forward = fmax(0, forward - forward_attention),
                   .backward = fmax(0, backward - backward_attention),
-                  .bytes = 3 * hops * bytes};
+                  .bytes = (2 + again) * hops * bytes + home * sums};
 }
 
-// Dispatch and combine, each way. Beside the bytes: latency per peer, the wait for the busiest rank, and what the
-// software adds per exchange and peer. Experts cut by etp also gather their rows over those ranks.
+static double sparse_layers(const Layout *layout) { // of the stage
+    double sparse = 0;
+    for (int i = layout->first_layer; i < layout->first_layer + layout->layer_count; i++)
+        sparse += layout->request.config.sparse[i];
+    return sparse;
+}
+
+// hearth (model/seam_experts.c): the ranks that share experts gather all tokens with their choices and reduce parts of
+// the sums, each way; the gradients of the combine weights go back too. What is gathered again is gathered again.
+static Comm dispatch_comm(const PlanMachine *machine, const Layout *layout, StepAxis *axis) {
+    const LayoutRequest *r = &layout->request;
+    int ranks = r->mesh.ep * r->mesh.etp;
+    Group group = group_of(machine, ranks, 1);
+    *axis = (StepAxis){.ranks = ranks, .between_nodes = group.nodes > 1};
+    if (!r->config.experts || ranks == 1) return (Comm){0};
+    double sparse = sparse_layers(layout), all = (double)layout_dispatched_tokens(r);
+    double tokens = all * r->config.hidden * (double)dtype_size(layout->dtype), slots = all * r->config.top_k * 4;
+    double sync = (ranks - 1) * machine->software.exchange_sync, use = machine->software.exchange_efficiency;
+    double gather = phase_seconds(machine, group, tokens) / use + sync; // and as much to reduce
+    double small = phase_seconds(machine, group, slots) / use;          // experts, weights, or their gradients
+    double again = r->recompute == RECOMPUTE_NONE ? 0 : 1, choose_again = r->recompute == RECOMPUTE_FULL ? 2 : 0;
+    return (Comm){.forward = sparse * (2 * gather + 2 * small),
+                  .backward = sparse * ((2 + again) * gather + (1 + choose_again) * small),
+                  .bytes = sparse * plan_ring_phase_bytes((4 + again) * tokens + (3 + choose_again) * slots, ranks)};
+}
+
+// Other software: dispatch and combine as all-to-alls, each way. Beside the bytes: latency per peer, the wait for the
+// busiest rank, and what the software adds per exchange and peer. Experts cut by etp also gather their rows over those
+// ranks.
 static Comm expert_comm(const PlanMachine *machine, const Layout *layout, double imbalance, StepAxis *axis) {
+    if (machine->software.fused) return dispatch_comm(machine, layout, axis);
     const LayoutRequest *r = &layout->request;
     const Mesh *mesh = &r->mesh;
     Group group = group_of(machine, mesh->ep, mesh->etp);
     *axis = (StepAxis){.ranks = mesh->ep, .between_nodes = group.nodes > 1};
     if (!r->config.experts) return (Comm){0};
-    double sparse = 0;
-    for (int i = layout->first_layer; i < layout->first_layer + layout->layer_count; i++)
-        sparse += r->config.sparse[i];
+    double sparse = sparse_layers(layout);
     double width = (double)dtype_size(layout->dtype), seconds = 0, bytes = 0;
     double rows_bytes = (double)layout->tokens * r->config.top_k / mesh->tp * r->config.hidden * width;
     if (mesh->ep > 1) {
@@ -153,13 +183,13 @@ static void data_parallel(const PlanMachine *machine, const PlanRun *run, const 
     double counts[2] = {0, 0};
     for (int i = 0; i < layout->param_count; i++)
         counts[layout->params[i].expert] += (double)layout->params[i].count;
-    double width = (double)dtype_size(layout->dtype);
-    double reduce = phase_seconds(machine, dense, counts[0] * run->grad_bytes) +
-                    phase_seconds(machine, expert, counts[1] * run->grad_bytes);
+    double width = (double)dtype_size(layout->dtype), grad_bytes = (double)dtype_size(layout->request.reduce);
+    double reduce =
+        phase_seconds(machine, dense, counts[0] * grad_bytes) + phase_seconds(machine, expert, counts[1] * grad_bytes);
     double gather =
         phase_seconds(machine, dense, counts[0] * width) + phase_seconds(machine, expert, counts[1] * width);
-    double reduce_bytes = plan_ring_phase_bytes(counts[0] * run->grad_bytes, ranks) +
-                          plan_ring_phase_bytes(counts[1] * run->grad_bytes, expert_ranks);
+    double reduce_bytes = plan_ring_phase_bytes(counts[0] * grad_bytes, ranks) +
+                          plan_ring_phase_bytes(counts[1] * grad_bytes, expert_ranks);
     double gather_bytes =
         plan_ring_phase_bytes(counts[0] * width, ranks) + plan_ring_phase_bytes(counts[1] * width, expert_ranks);
     double layers = layout->layer_count, times = mesh->zero >= 2 ? run->grad_accum : 1;

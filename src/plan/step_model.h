@@ -23,7 +23,6 @@ typedef struct PlanRun {  // the job
     LayoutRequest layout; // its stage is not used
     int grad_accum;       // micro-batches of an optimizer step on one data-parallel rank
     int virtual_stages;   // of the interleaved schedule; 1: plain 1F1B
-    double grad_bytes;    // of one gradient on the wire: 4, or 2
     bool eager;           // no compilation, no recorded graph
     double calibration;   // factor on the step time learned from earlier runs; 1: none
 } PlanRun;
@@ -40,7 +39,7 @@ typedef enum StepPart {
     STEP_LAUNCH = CATEGORY_COUNT,
     STEP_TENSOR,   // all-reduces of activations
     STEP_CONTEXT,  // keys and values around the ring
-    STEP_EXPERT,   // all-to-all
+    STEP_EXPERT,   // tokens to their experts and back
     STEP_PIPELINE, // activations between stages
     STEP_DATA_PARALLEL,
     STEP_BUBBLE,

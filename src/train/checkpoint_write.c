@@ -432,7 +432,8 @@ static Status take_name(const char *directory, const char *beside, const char *f
 // Beside, then in: the directory is complete before it takes its name, and on disk.
 static Status write_files(const CheckpointJob *job, const char *beside) {
     json_t *hashes = json_object();
-    Status status = check_space(job);
+    Status status = dir_make(job->directory); // whoever removed it does not mean the checkpoints to come
+    if (!status) status = check_space(job);
     if (!status) status = dir_remove(beside);
     if (!status) status = dir_make(beside);
     if (!status) status = write_part(job, beside, hashes, job->ranks > 1 ? say_ready : NULL);
@@ -462,8 +463,13 @@ static Status write_as_first(const CheckpointJob *job, const char *beside) {
     free(final);
     if (!status) return NULL;
     give_up(job, beside, status);
+    int64_t *steps = NULL;
+    int earlier = 0;
+    status_free(checkpoint_steps(job->directory, &steps, &earlier));
+    free(steps);
     return status_hint(status_context(status, "the checkpoint of step %lld was not written", (long long)job->step),
-                       "earlier checkpoints are intact; look at the disk and at its free space");
+                       "%s; look at the disk and at its free space",
+                       earlier ? "earlier checkpoints are intact" : "there is no earlier checkpoint");
 }
 
 Status checkpoint_write(const CheckpointJob *job) {

@@ -52,7 +52,8 @@ typedef struct Config {
         ConfigTexts train, val;
         ConfigNumbers weights;
         const char *tokenizer;
-        bool mask_documents, verify;
+        bool mask_documents;
+        const char *verify;
         int64_t prefetch;
         int64_t seed; // -1: the run's seed
     } data;
@@ -81,12 +82,15 @@ typedef struct Config {
     } schedule;
     struct {
         int64_t data, tensor, pipeline, expert, expert_tensor, context, zero;
+        const char *reduce_dtype;
+        double expert_headroom;
     } parallelism;
     struct {
         const char *mode;
         int64_t logits_rows;
     } recompute;
     struct {
+        double minutes;
         int64_t every, keep_last, keep_every;
         bool keep_best, async, at_end;
     } checkpoint;
@@ -99,6 +103,7 @@ typedef struct Config {
         int64_t print_every;
         double peak_tflops;
         int64_t warmup_steps;
+        bool log_ranks;
     } watch;
     struct {
         int64_t every;

@@ -96,8 +96,9 @@ const ConfigKey config_keys[] = {
      "tokenizer.json, a directory that holds one, or \"bytes\" (empty: the one the shards were made with)"},
     {"data", "mask_documents", "document_masking", CONFIG_BOOL, AT(data.mask_documents), "false", 0, 0, "", NULL,
      "a token attends only within its document, and no loss is taken across document ends"},
-    {"data", "verify", "", CONFIG_BOOL, AT(data.verify), "false", 0, 0, "", NULL,
-     "check all shards' checksums and token ranges before the first step"},
+    {"data", "verify", "", CONFIG_CHOICE, AT(data.verify), "once", 0, 0, "", "once|true|false",
+     "check the shards' checksums and token ranges before the first step: once, and again when a file has changed; "
+     "true: at every start"},
     {"data", "prefetch", "", CONFIG_INT, AT(data.prefetch), "4", 1, 64, "micro-batches", NULL,
      "how far the loader's thread works ahead"},
     {"data", "seed", "", CONFIG_INT, AT(data.seed), "-1", -1, BIG, "", NULL,
@@ -175,11 +176,18 @@ const ConfigKey config_keys[] = {
      NULL, "expert parallelism"},
     {"parallelism", "expert_tensor", "expert_tensor_parallel_degree etp", CONFIG_INT, AT(parallelism.expert_tensor),
      "1", 1, 4096, "ranks", NULL, "tensor parallelism inside experts"},
+    {"parallelism", "expert_headroom", "", CONFIG_DOUBLE, AT(parallelism.expert_headroom), "2", 1, 4096, "x", NULL,
+     "expert parallelism: rows that a rank has room for at first, as a multiple of its share when all experts are "
+     "equally busy; a step that needs more gets it and runs again"},
     {"parallelism", "context", "context_parallel_degree cp", CONFIG_INT, AT(parallelism.context), "1", 1, 4096, "ranks",
      NULL, "context parallelism"},
     {"parallelism", "zero", "zero_stage", CONFIG_INT, AT(parallelism.zero), "0", 0, 3, "", NULL,
      "ZeRO stage over the data-parallel ranks (data_parallel_shard_degree, which is FSDP, makes it 3 unless it is "
      "given)"},
+    {"parallelism", "reduce_dtype", "train.mixed_precision_reduce", CONFIG_CHOICE, AT(parallelism.reduce_dtype),
+     "float32", 0, 0, "", "float32|bfloat16",
+     "gradients on their way between data-parallel ranks; bfloat16 halves the traffic and rounds each rank's and the "
+     "sum"},
 
     {"recompute", "mode", "", CONFIG_CHOICE, AT(recompute.mode), "none", 0, 0, "", "none|selective|full",
      "selective keeps a layer's large products, full keeps only its input"},
@@ -187,7 +195,9 @@ const ConfigKey config_keys[] = {
      "tokens whose logits exist at one time (0: chosen from the vocabulary)"},
 
     {"checkpoint", "every", "interval", CONFIG_INT, AT(checkpoint.every), "1000", 0, 1e12, "steps", NULL,
-     "steps between checkpoints (0: only at the end and on a signal)"},
+     "steps between checkpoints (0: by time, at the end and on a signal only)"},
+    {"checkpoint", "minutes", "", CONFIG_DOUBLE, AT(checkpoint.minutes), "10", 0, 1e6, "minutes", NULL,
+     "a checkpoint is due at the latest this long after the one before (0: by steps only)"},
     {"checkpoint", "keep_last", "keep_latest_k", CONFIG_INT, AT(checkpoint.keep_last), "2", 1, 1e9, "checkpoints", NULL,
      "newest ones that stay"},
     {"checkpoint", "keep_every", "", CONFIG_INT, AT(checkpoint.keep_every), "0", 0, 1e12, "steps", NULL,
@@ -216,6 +226,8 @@ const ConfigKey config_keys[] = {
      "it does not know: no MFU)"},
     {"watch", "warmup_steps", "", CONFIG_INT, AT(watch.warmup_steps), "3", 0, 1e6, "steps", NULL,
      "first steps that averages of speed leave out"},
+    {"watch", "log_ranks", "", CONFIG_BOOL, AT(watch.log_ranks), "false", 0, 0, "", NULL,
+     "each rank but the first writes a log of its own: logs/rank-N.log in the run directory"},
 
     {"profile", "every", "profile_freq", CONFIG_INT, AT(profile.every), "0", 0, 1e12, "steps", NULL,
      "steps between steps whose time is split by kind of operation in metrics.jsonl (0: never)"},

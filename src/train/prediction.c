@@ -6,8 +6,6 @@
 #include "base/threads.h"
 #include "base/toml.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -158,12 +156,7 @@ Status prediction_remember(const Prediction *prediction, const PlanMeasured *mea
                              prediction->plan.memory.total, "measured_memory", measured->memory);
     char *text = json_dumps(line, JSON_COMPACT), *whole = text_format("%s\n", text), *directory = path_directory(path);
     Status status = dir_make(directory);
-    int fd = status ? -1 : open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-    if (!status && fd < 0) status = status_errno("cannot open the history %s", path);
-    if (fd >= 0) {
-        status = file_write_all(fd, whole, strlen(whole), path);
-        close(fd);
-    }
+    if (!status) status = file_append(path, whole, strlen(whole));
     free(directory);
     free(whole);
     free(text);
@@ -192,10 +185,9 @@ Status prediction_make(Prediction *prediction, const LayoutRequest *layout, int 
     Status status = device_gpu(&hardware, device, &gpu);
     if (!status) status = hardware_find_software(&hardware, "hearth", &software);
     if (!status) {
-        *prediction = (Prediction){
-            .machine = plan_machine(&hardware, gpu, NULL, software, ranks, 8, threads_count()),
-            .run = {
-                .layout = *layout, .grad_accum = grad_accum, .virtual_stages = 1, .grad_bytes = 4, .calibration = 1}};
+        *prediction =
+            (Prediction){.machine = plan_machine(&hardware, gpu, NULL, software, ranks, 8, threads_count()),
+                         .run = {.layout = *layout, .grad_accum = grad_accum, .virtual_stages = 1, .calibration = 1}};
         if (device_memory > 0) prediction->machine.gpu.memory = device_memory;
         status = prediction_calibration(&prediction->calibration, &prediction->machine, &prediction->run);
     }

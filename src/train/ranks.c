@@ -8,8 +8,8 @@
 static Status unsupported(const Config *config, const char *key, int64_t degree) {
     return config_blame(
         config, key,
-        status_hint(status_usage("%s = %lld: training runs data-parallel and with ZeRO so far; the other "
-                                 "degrees can only be planned",
+        status_hint(status_usage("%s = %lld: training runs with data, tensor and context parallelism so far; "
+                                 "this degree can only be planned",
                                  key, (long long)degree),
                     "set it to 1 to train here, or see what it would do: hearth plan"));
 }
@@ -37,7 +37,7 @@ static Status refuse_product(const Config *config, const Mesh *mesh, int size) {
     if (size == 1)
         status = status_hint(
             status_usage("%s = %s needs %lld processes, and this is one", names.data, product.data, (long long)all),
-            "start them with: hearth train CONFIG --ranks %lld (or mpirun, srun)", (long long)all);
+            "start them with --ranks %lld (or mpirun, srun)", (long long)all);
     else if (size % others)
         status = status_hint(status_usage("%s = %s makes %lld ranks, and %d processes were started", names.data,
                                           product.data, (long long)all, size),
@@ -57,10 +57,7 @@ Status ranks_mesh(const Config *config, int size, Mesh *mesh) {
     const struct {
         const char *key;
         int64_t degree;
-    } others[] = {{"parallelism.pipeline", config->parallelism.pipeline},
-                  {"parallelism.expert", config->parallelism.expert},
-                  {"parallelism.expert_tensor", config->parallelism.expert_tensor},
-                  {"parallelism.context", config->parallelism.context}};
+    } others[] = {{"parallelism.pipeline", config->parallelism.pipeline}};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         if (others[i].degree > 1) return unsupported(config, others[i].key, others[i].degree);
     *mesh = (Mesh){.dp = 1,
@@ -109,11 +106,17 @@ Status ranks_open(Ranks *ranks, Ops *ops, const LayoutRequest *request) {
         Comm **comm;
         const char *name;
         MeshAxis axis;
-    } wanted[] = {{&groups->dp, "dp", MESH_DATA},        {&groups->tp, "tp", MESH_TP},
-                  {&groups->cp, "cp", MESH_CP},          {&groups->micro_batch, "micro-batch", MESH_MICRO_BATCH},
-                  {&groups->pp, "pp", MESH_PP},          {&groups->ep, "ep", MESH_EP},
-                  {&groups->etp, "etp", MESH_ETP},       {&groups->expert_dp, "experts", MESH_EXPERT_DATA},
-                  {&groups->stage, "stage", MESH_STAGE}, {&groups->all, "all", MESH_ALL}};
+    } wanted[] = {{&groups->dp, "dp", MESH_DATA},
+                  {&groups->tp, "tp", MESH_TP},
+                  {&groups->cp, "cp", MESH_CP},
+                  {&groups->micro_batch, "micro-batch", MESH_MICRO_BATCH},
+                  {&groups->pp, "pp", MESH_PP},
+                  {&groups->ep, "ep", MESH_EP},
+                  {&groups->etp, "etp", MESH_ETP},
+                  {&groups->dispatch, "dispatch", MESH_DISPATCH},
+                  {&groups->expert_dp, "experts", MESH_EXPERT_DATA},
+                  {&groups->stage, "stage", MESH_STAGE},
+                  {&groups->all, "all", MESH_ALL}};
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
         bool of_experts = wanted[i].axis >= MESH_EP && wanted[i].axis <= MESH_STAGE;
         if (of_experts && !request->config.experts) continue;
@@ -127,6 +130,15 @@ void ranks_close(Ranks *ranks) {
     while (ranks->opened_count)
         comm_destroy(ranks->opened[--ranks->opened_count]);
     *ranks = (Ranks){0};
+}
+
+Status ranks_agree_config(World *world, const Config *config) {
+    if (!world || world->size == 1) return NULL;
+    TextBuffer text = {0};
+    config_write(config, &text);
+    Status status = world_agree(world, "configuration", text.data, text.length);
+    text_buffer_free(&text);
+    return status;
 }
 
 void ranks_broadcast_text(World *world, char **text) {

@@ -26,5 +26,8 @@ static inline int ranks_size(const Ranks *ranks) {
     return ranks->world ? ranks->world->size : 1;
 }
 
+// All ranks must be told the same; files that differ from host to host would show up much later.
+Status ranks_agree_config(World *world, const Config *config);
+
 // From rank 0 to all: a malloc'd text, or NULL.
 void ranks_broadcast_text(World *world, char **text);

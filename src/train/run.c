@@ -7,6 +7,8 @@
 #include "base/log.h"
 #include "train/checkpoint.h"
 #include "train/evaluate.h"
+#include "train/exposed.h"
+#include "train/kernel_choices.h"
 #include "train/outcome.h"
 #include "train/prediction.h"
 #include "train/setup.h"
@@ -19,21 +21,26 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef struct Run {
     const Config *config;
     World *world; // NULL: one process
-    bool first;   // rank 0: it alone writes and shows what there is once for all ranks
+    const char *rescue;
+    bool first; // rank 0: it alone writes and shows what there is once for all ranks
     char *directory, *checkpoints;
     Trainer trainer;
     Metrics *metrics;
     Progress progress;
     CheckpointWriter *writer;
+    double saved_at;                    // when it was begun, or the run
     int64_t saved_step;                 // of the last checkpoint that was begun, the same on all ranks; -1: none
     Status save_failure;                // of the newest checkpoint, when it could not be written
-    bool metrics_failed;                // said once
+    bool metrics_failed;                // said once, until a line could be written again
+    int choices_kept;                   // kernel choices in the run directory
     double speed_tokens, speed_seconds; // after the warm-up steps
     Outcome outcome;
+    Exposed exposed;
     int stopped_by; // the signal that ended it before its end
     int lock;       // of the run directory: two processes must not write one run
 } Run;
@@ -45,11 +52,18 @@ static void on_signal(int number) {
 }
 
 static void catch_signals(void) {
-    // The handler resets itself: a second Ctrl-C ends the program at once.
-    struct sigaction action = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND};
+    // The handler resets itself: a second Ctrl-C ends the program at once. A terminal that closes says so twice, by the
+    // system and by the shell.
+    struct sigaction action = {.sa_handler = on_signal};
     stop_signal = 0;
-    sigaction(SIGTERM, &action, NULL);
-    sigaction(SIGINT, &action, NULL);
+    static const int stopping[] = {SIGTERM, SIGINT, SIGHUP};
+    for (size_t i = 0; i < sizeof stopping / sizeof *stopping; i++) {
+        struct sigaction before;
+        sigaction(stopping[i], NULL, &before);
+        action.sa_flags = stopping[i] == SIGHUP ? 0 : (int)SA_RESETHAND;
+        if (before.sa_handler != SIG_IGN) sigaction(stopping[i], &action, NULL); // nohup wants to hear of none
+    }
+    signal(SIGPIPE, SIG_IGN); // nobody reads the progress any more: the training goes on
 }
 
 // ---- checkpoints ---------------------------------------------------------------------------------------------------
@@ -67,10 +81,32 @@ static void poll_writer(Run *run, bool wait) {
     run->save_failure = status;
 }
 
+// Somebody may have removed the run directory; metrics from here on go to a new file.
+static void restore_directory(Run *run) {
+    bool missing;
+    if (!run->first) return;
+    Status status = run_directory_restore(run->directory, &run->trainer, &missing);
+    if (missing)
+        log_warn("the files of %s are gone: %s", run->directory, status ? status_text(status) : "they are made again");
+    if (missing && !status) {
+        char *path = path_join(run->directory, "metrics.jsonl");
+        Metrics *again;
+        status = metrics_open(&again, path, run->trainer.step);
+        if (!status) {
+            metrics_close(run->metrics);
+            run->metrics = again;
+        }
+        free(path);
+    }
+    status_free(status);
+}
+
 static Status write_checkpoint(Run *run) {
+    restore_directory(run);
     poll_writer(run, true); // checkpoint_save would wait as well, and the outcome of this one must not be lost
     TRY(checkpoint_save(run->writer, run->trainer.model, run->trainer.step, trainer_state(&run->trainer)));
     run->saved_step = run->trainer.step;
+    run->saved_at = clock_seconds();
     if (!run->config->checkpoint.async) poll_writer(run, true);
     return NULL;
 }
@@ -93,12 +129,65 @@ static void settle_writer(Run *run) {
     free(all);
 }
 
+static char *rescue_path(const Run *run) {
+    const char *temporary = getenv("TMPDIR"), *folder = run->rescue;
+    if (!folder) folder = temporary && temporary[0] ? temporary : "/tmp";
+    char *name = text_format("hearth-rescue-%s-%ld", path_name(run->directory), (long)getpid());
+    char *path = path_join(folder, name);
+    free(name);
+    return path;
+}
+
+static CheckpointPolicy checkpoint_policy(const Config *config) {
+    return (CheckpointPolicy){.keep_last = config->checkpoint.keep_last,
+                              .keep_every = config->checkpoint.keep_every,
+                              .keep_best = config->checkpoint.keep_best,
+                              .async = config->checkpoint.async};
+}
+
+// The last checkpoint, where the run directory cannot take it: rather somewhere else than nowhere. Ranks of several
+// hosts share no temporary folder.
+static void rescue_checkpoint(Run *run) {
+    World *world = run->world;
+    if (!run->save_failure || (world && world->local_size < world->size && !run->rescue)) return;
+    char *path = run->first ? rescue_path(run) : NULL;
+    ranks_broadcast_text(world, &path);
+    CheckpointPolicy policy = checkpoint_policy(run->config);
+    policy.async = false;
+    CheckpointWriter *own = run->writer;
+    Status cause = run->save_failure;
+    run->save_failure = checkpoint_writer_open(&run->writer, path, &run->trainer.model->layout, &policy,
+                                               ranks_rank(&run->trainer.ranks), ranks_size(&run->trainer.ranks));
+    if (world) run->save_failure = world_share(world, run->save_failure); // and the directory is there for all
+    if (!run->save_failure)
+        run->save_failure =
+            checkpoint_save(run->writer, run->trainer.model, run->trainer.step, trainer_state(&run->trainer));
+    if (!run->save_failure) settle_writer(run);
+    if (run->save_failure) {
+        log_warn("the last checkpoint could not be written to %s either: %s", path, status_message(run->save_failure));
+        status_free(run->save_failure);
+        status_free(dir_remove(path));
+        run->save_failure = cause;
+    } else {
+        long long step = (long long)run->trainer.step;
+        run->save_failure =
+            status_hint(status_runtime("%s\nit was written to %s/step-%lld instead", status_message(cause), path, step),
+                        "put it where it belongs, then --resume goes on from it: mv %s/step-%lld %s/", path, step,
+                        run->checkpoints);
+        status_free(cause);
+    }
+    if (run->writer != own) checkpoint_writer_close(run->writer);
+    run->writer = own;
+    free(path);
+}
+
 // Waits for the checkpoint that the run is left with; one that could not be written is tried once more.
 static Status wait_for_last(Run *run) {
     settle_writer(run);
     if (!run->save_failure) return NULL;
     TRY(write_checkpoint(run));
     settle_writer(run);
+    rescue_checkpoint(run);
     return NULL;
 }
 
@@ -131,12 +220,12 @@ static Status too_many_skips(Run *run) {
 
 // ---- the loop ------------------------------------------------------------------------------------------------------
 
-// A line of metrics that is lost is no reason to lose the training too.
+// Metrics that cannot be written are no reason to lose the training too.
 static void note_metrics(Run *run, Status status) {
     if (status && !run->metrics_failed)
-        log_warn("a line of metrics was not written: %s\ntraining goes on; further failures are not reported",
+        log_warn("metrics cannot be written: %s\ntraining goes on, and their lines are kept until there is room",
                  status_text(status));
-    run->metrics_failed |= status != NULL;
+    run->metrics_failed = status != NULL;
     status_free(status);
 }
 
@@ -171,7 +260,14 @@ static Status after_step(Run *run, const MetricsStep *metrics) {
     Trainer *trainer = &run->trainer;
     if (run->first) note_metrics(run, metrics_step(run->metrics, metrics));
     progress_step(&run->progress, metrics);
-    if (metrics->step - run->progress.first_step > config->watch.warmup_steps) {
+    if (step_is_due(config->watch.print_every, metrics->step))
+        log_file("step %lld: loss %.4f, norm %.4g, %.3f s, %.1f %% of it waiting for other ranks, %.1f %% for data%s",
+                 (long long)metrics->step, metrics->loss, metrics->grad_norm, metrics->seconds,
+                 100 * metrics->comm_wait, 100 * metrics->data_wait, metrics->skipped ? "; skipped" : "");
+    kernel_choices_keep(trainer, run->directory, &run->choices_kept);
+    bool warm = metrics->step - run->progress.first_step > config->watch.warmup_steps;
+    exposed_step(&run->exposed, trainer, metrics, warm);
+    if (warm) {
         run->speed_tokens += metrics->tokens_per_second * metrics->seconds;
         run->speed_seconds += metrics->seconds;
         // The prediction is of the full batch, and of a step that nobody takes apart to time its parts.
@@ -186,21 +282,34 @@ static Status after_step(Run *run, const MetricsStep *metrics) {
     return NULL;
 }
 
+// What was learned so far is kept, whatever is wrong with the data.
+static Status save_before_end(Run *run, Status cause) {
+    Status status = save_checkpoint(run);
+    if (!status) status = wait_for_last(run);
+    if (status) log_warn("no checkpoint before the end: %s", status_text(status));
+    status_free(status);
+    return cause;
+}
+
 typedef struct Verdict {
     bool ended; // all steps or hours are done
     int signal; // that any rank got; 0: none
+    bool save;  // a checkpoint is due by time
 } Verdict;
 
-// All ranks stop at the same step: for a signal that one of them got, or by the clock of rank 0.
+// All ranks stop or save at the same step: for a signal that one of them got, or by the clock of rank 0.
 static Verdict run_verdict(const Run *run) {
-    Verdict verdict = {reached_end(run), (int)stop_signal};
+    double minutes = run->config->checkpoint.minutes;
+    Verdict verdict = {reached_end(run), (int)stop_signal,
+                       minutes > 0 && clock_seconds() - run->saved_at >= minutes * 60};
     const World *world = run->world;
     if (!world || world->size == 1) return verdict;
-    double mine[2] = {verdict.ended, verdict.signal}, *all = xmalloc(2 * (size_t)world->size * sizeof *all);
-    world_gather_doubles(run->world, mine, 2, all);
+    double mine[3] = {verdict.ended, verdict.save, verdict.signal}, *all = xmalloc(sizeof mine * (size_t)world->size);
+    world_gather_doubles(run->world, mine, 3, all);
     verdict.ended = all[0] != 0;
+    verdict.save = all[1] != 0;
     for (int i = 0; i < world->size; i++)
-        if (all[2 * i + 1] != 0) verdict.signal = (int)all[2 * i + 1];
+        if (all[3 * i + 2] != 0) verdict.signal = (int)all[3 * i + 2];
     free(all);
     return verdict;
 }
@@ -209,13 +318,16 @@ static Status train_until_end(Run *run) {
     bool stopped = false, alone = !run->world || run->world->size == 1;
     if (run->config->eval.at_start && run->trainer.step == 0) TRY(take_validation_loss(run, false));
     Verdict verdict = run_verdict(run);
+    exposed_begin(&run->exposed, &run->trainer);
     while (!verdict.ended && !verdict.signal) {
         MetricsStep metrics;
         if (run->world) world_set_step(run->world, run->trainer.step + 1);
         // Between micro-batches one process can stop alone; of several, none may leave the others waiting.
-        TRY(trainer_step(&run->trainer, &metrics, alone ? &stop_signal : NULL, &stopped));
+        Status status = trainer_step(&run->trainer, &metrics, alone ? &stop_signal : NULL, &stopped);
+        if (status) return stopped && alone ? save_before_end(run, status) : status;
         if (!stopped) TRY(after_step(run, &metrics));
         verdict = run_verdict(run);
+        if (verdict.save && !run->trainer.guard.skipped_in_row) TRY(save_checkpoint(run));
     }
     if (verdict.signal && !verdict.ended) {
         run->stopped_by = verdict.signal;
@@ -230,6 +342,7 @@ static Status train_until_end(Run *run) {
         if (run->config->eval.at_end) TRY(take_validation_loss(run, true));
         TRY(wait_for_last(run));
     }
+    log_file("ended after step %lld%s", (long long)run->trainer.step, verdict.signal ? ", by a signal" : "");
     Status status = run->save_failure;
     run->save_failure = NULL;
     if (!status && run->trainer.step > 0 && run->trainer.applied == 0)
@@ -252,8 +365,11 @@ static void show_banner(const Run *run) {
     const Comm *group = groups->dp ? groups->dp : groups->tp;
     char ranks[128];
     if (group)
-        snprintf(ranks, sizeof ranks, "%d: data %d, tensor %d, ZeRO %d; over %s", ranks_size(&trainer->ranks), mesh->dp,
-                 mesh->tp, mesh->zero, group->backend);
+        snprintf(ranks, sizeof ranks, "%d: data %d, context %d, tensor %d, ZeRO %d; over %s",
+                 ranks_size(&trainer->ranks), mesh->dp, mesh->cp, mesh->tp, mesh->zero, group->backend);
+    size_t used = group ? strlen(ranks) : 0;
+    if (mesh->ep * mesh->etp > 1)
+        snprintf(ranks + used, sizeof ranks - used, "; experts over %d, each over %d", mesh->ep, mesh->etp);
     ProgressBanner banner = {
         .run = run->directory,
         .model = setup_model_name(config),
@@ -299,6 +415,9 @@ static void show_summary(Run *run) {
         if (run->speed_seconds > 0)
             progress_say(&run->progress, "average %s tok/s after the first steps",
                          text_grouped(text, (int64_t)llround(run->speed_tokens / run->speed_seconds)));
+        char *exposed = exposed_text(&run->exposed);
+        if (exposed) progress_say(&run->progress, "%s", exposed);
+        free(exposed);
         progress_say(&run->progress, "run directory: %s", run->directory);
     }
     status_free(status);
@@ -394,6 +513,26 @@ static Status lock_directory(Run *run) {
     return status_hint(status, "wait for that run to end, or stop it with Ctrl-C or SIGTERM");
 }
 
+// On demand, of every rank but the first, which has the terminal: where it is, its steps, and how it ends.
+static void open_rank_log(const Run *run) {
+    const Trainer *trainer = &run->trainer;
+    const World *world = run->world;
+    const Mesh *mesh = &trainer->ranks.mesh;
+    const MeshPlace *place = &trainer->ranks.place;
+    char *logs = path_join(run->directory, "logs"), *path = text_format("%s/rank-%d.log", logs, world->rank);
+    Status status = dir_make(logs);
+    if (!status) status = log_set_file(path);
+    if (status) log_warn("no log of this rank: %s", status_text(status));
+    status_free(status);
+    log_file(
+        "rank %d of %d: process %d on %s, %s; data %d of %d, context %d of %d, tensor %d of %d, stage %d of %d; %lld "
+        "bytes",
+        world->rank, world->size, (int)getpid(), world->hosts[world->rank], trainer->ops->device, place->dp, mesh->dp,
+        place->cp, mesh->cp, place->tp, mesh->tp, place->pp, mesh->pp, (long long)trainer->model->layout.total_bytes);
+    free(path);
+    free(logs);
+}
+
 // Everything that there is once for all ranks is made by the first; what it fails in ends the others too.
 static Status run_open(Run *run, const RunOptions *options, const char *checkpoint) {
     const Config *config = run->config;
@@ -405,12 +544,13 @@ static Status run_open(Run *run, const RunOptions *options, const char *checkpoi
         TRY(lock_directory(run));
     }
     if (run->world) world_barrier(run->world); // the directory is there
+    if (config->watch.log_ranks && !run->first) open_rank_log(run);
     run->checkpoints = path_join(run->directory, "checkpoints");
-    CheckpointPolicy policy = {config->checkpoint.keep_last, config->checkpoint.keep_every,
-                               config->checkpoint.keep_best, config->checkpoint.async};
+    CheckpointPolicy policy = checkpoint_policy(config);
     TRY(checkpoint_writer_open(&run->writer, run->checkpoints, &run->trainer.model->layout, &policy,
                                ranks_rank(&run->trainer.ranks), ranks_size(&run->trainer.ranks)));
     if (options->resume) TRY(resume_training(run, checkpoint));
+    TRY(kernel_choices_settle(&run->trainer, run->directory));
     if (!run->first) return NULL;
     char *path = path_join(run->directory, "metrics.jsonl");
     Status status = metrics_open(&run->metrics, path, run->trainer.step);
@@ -420,6 +560,13 @@ static Status run_open(Run *run, const RunOptions *options, const char *checkpoi
     if (kept) log_warn("the settings of this --resume are not kept for the next one: %s", status_text(kept));
     status_free(kept);
     return NULL;
+}
+
+static void say_missing_metrics(const Run *run) {
+    MetricsMissing missing = run->metrics ? metrics_missing(run->metrics) : (MetricsMissing){0};
+    if (missing.lines)
+        log_warn("%lld lines of metrics, of steps %lld to %lld, could not be written to %s/metrics.jsonl",
+                 (long long)missing.lines, (long long)missing.first_step, (long long)missing.last_step, run->directory);
 }
 
 // All steps are done, and so is what comes after the last one.
@@ -433,23 +580,13 @@ static bool has_ended(const Run *run) {
     return evaluated;
 }
 
-// All ranks must be told the same; files that differ from host to host would show up much later.
-static Status agree_on_config(World *world, const Config *config) {
-    if (!world || world->size == 1) return NULL;
-    TextBuffer text = {0};
-    config_write(config, &text);
-    Status status = world_agree(world, "configuration", text.data, text.length);
-    text_buffer_free(&text);
-    return status;
-}
-
 static Status run_config(Config *config, const Run *run, char **checkpoint, const RunOptions *options) {
     const char *directory = run->directory;
     char *own = directory ? path_join(directory, "config.toml") : NULL, *folder = NULL;
     Status status = config_read(config, options->config ? options->config : own, options->sets, options->set_count);
     free(own);
     TRY(status);
-    status = agree_on_config(run->world, config);
+    status = ranks_agree_config(run->world, config);
     int64_t step;
     if (!status && directory && run->first) {
         folder = path_join(directory, "checkpoints");
@@ -517,7 +654,12 @@ Status run_train(const RunOptions *options, int *stopped_by) {
     *stopped_by = 0;
     Config config;
     World *world = options->world;
-    Run run = {.config = &config, .world = world, .first = !world || world->rank == 0, .saved_step = -1, .lock = -1};
+    Run run = {.config = &config,
+               .world = world,
+               .rescue = options->rescue,
+               .first = !world || world->rank == 0,
+               .saved_step = -1,
+               .lock = -1};
     char *checkpoint = NULL;
     if (run.first) TRY(find_directory(options, &run.directory));
     // Before a checkpoint is chosen: a run that is still going would write newer ones and remove this one.
@@ -532,16 +674,19 @@ Status run_train(const RunOptions *options, int *stopped_by) {
     bool opened = false;
     TRY_GOTO(run_open(&run, options, checkpoint), done);
     opened = true;
-    open_progress(&run);
     catch_signals();
+    open_progress(&run);
+    run.saved_at = clock_seconds();
     status = run_steps_or_say_ended(&run, options->resume);
     *stopped_by = run.stopped_by;
 done:
     checkpoint_writer_close(run.writer);
+    say_missing_metrics(&run);
     metrics_close(run.metrics);
     if (opened && run.first) show_summary(&run);
     if (opened && run.first && !status) close_prediction(&run);
     outcome_free(&run.outcome);
+    if (!status) log_set_file(NULL); // a failure is still to be told
     trainer_close(&run.trainer);
     file_unlock(&run.lock);
     status_free(run.save_failure);

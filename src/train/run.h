@@ -13,7 +13,8 @@ typedef struct RunOptions {
     int set_count;
     const char *directory; // run directory; NULL: train.runs / train.name
     bool resume;
-    World *world; // whose ranks run it together; NULL: this process alone
+    const char *rescue; // where the last checkpoint goes when the run directory cannot take it; NULL: TMPDIR or /tmp
+    World *world;       // whose ranks run it together; NULL: this process alone
 } RunOptions;
 
 // *stopped_by: the signal that ended it before its end, after a checkpoint; 0: none.
@@ -34,6 +35,8 @@ Status run_directory_create(const char *path, const Trainer *trainer);
 // aside is refused: they may be all that is left of it. Otherwise the lines of the earlier try move from metrics.jsonl
 // to the first free metrics-before-N.jsonl; *moved (malloc'd) is its path, NULL when there were none.
 Status run_directory_restart(const char *path, char **moved);
+// Makes the directory and its files again where somebody has removed them. *missing: they were.
+Status run_directory_restore(const char *path, const Trainer *trainer, bool *missing);
 // Writes config.toml anew, so that the next --resume goes on with the settings of this one. keep_shape: model.preset,
 // config and init stay as the file has them, because the shape came from a checkpoint.
 Status run_directory_update(const char *path, const Trainer *trainer, bool keep_shape);

@@ -288,7 +288,6 @@ static Status write_config(const char *directory, const Config *resolved) {
 }
 
 static Status write_run_files(const char *path, const Trainer *trainer) {
-    TRY(dir_remove(path));
     TRY(dir_make(path));
     TRY(write_config(path, &trainer->resolved));
     TRY(write_json(path, "environment.json", environment_json(trainer)));
@@ -301,13 +300,21 @@ static Status write_run_files(const char *path, const Trainer *trainer) {
 // Under another name first: a run directory that can be seen can be resumed.
 Status run_directory_create(const char *path, const Trainer *trainer) {
     char *beside = text_format("%s.creating-%ld", path, (long)getpid()); // two runs may start at the same moment
-    Status status = write_run_files(beside, trainer);
-    if (!status && rename(beside, path) != 0)
+    Status status = dir_remove(beside);
+    if (!status) status = write_run_files(beside, trainer);
+    if (!status && io_rename(beside, path) != 0)
         status =
             errno == EEXIST || errno == ENOTEMPTY ? exists_already(path) : status_errno("cannot rename %s", beside);
     if (status) status_free(dir_remove(beside));
     free(beside);
     return status;
+}
+
+Status run_directory_restore(const char *path, const Trainer *trainer, bool *missing) {
+    char *file = path_join(path, "config.toml");
+    *missing = !file_exists(file);
+    free(file);
+    return *missing ? write_run_files(path, trainer) : NULL;
 }
 
 Status run_directory_update(const char *path, const Trainer *trainer, bool keep_shape) {

@@ -142,6 +142,25 @@ void setup_resolve(Config *config, const ModelConfig *model) {
     config->model.tie_embeddings = model->tied ? "true" : "false";
 }
 
+static const char *absolute_text(Config *config, const char *path) {
+    if (!path[0]) return path;
+    char *whole = path_absolute(path);
+    const char *kept = arena_copy(&config->arena, whole, strlen(whole));
+    free(whole);
+    return kept;
+}
+
+void setup_resolve_paths(Config *config) {
+    ConfigTexts *lists[] = {&config->data.train, &config->data.val};
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
+        for (int k = 0; k < lists[i]->count; k++)
+            lists[i]->items[k] = absolute_text(config, lists[i]->items[k]);
+    if (strcmp(config->data.tokenizer, "bytes") != 0)
+        config->data.tokenizer = absolute_text(config, config->data.tokenizer);
+    config->model.config = absolute_text(config, config->model.config);
+    config->model.init = absolute_text(config, config->model.init);
+}
+
 const char *setup_model_name(const Config *config) {
     if (config->model.preset[0]) return config->model.preset;
     if (config->model.init[0]) return config->model.init;
@@ -157,7 +176,8 @@ Status setup_layout(const Config *config, const ModelConfig *model, DeviceKind d
                                .logits_rows = config->recompute.logits_rows,
                                .device = device,
                                .threads = threads_count(),
-                               .documents = config->data.mask_documents};
+                               .documents = config->data.mask_documents,
+                               .expert_headroom = config->parallelism.expert_headroom};
     request->mesh.dp = config->parallelism.data > 0 ? (int)config->parallelism.data : 1;
     request->mesh.tp = (int)config->parallelism.tensor;
     request->mesh.pp = (int)config->parallelism.pipeline;
@@ -165,16 +185,22 @@ Status setup_layout(const Config *config, const ModelConfig *model, DeviceKind d
     request->mesh.cp = (int)config->parallelism.context;
     request->mesh.etp = (int)config->parallelism.expert_tensor;
     request->mesh.zero = (int)config->parallelism.zero;
+    if (strcmp(config->parallelism.reduce_dtype, "bfloat16") == 0) request->reduce = DTYPE_BF16;
     TRY(config_blame(config, "train.precision", precision_parse(&request->precision, config->train.precision)));
     return config_blame(config, "recompute.mode", recompute_parse(&request->recompute, config->recompute.mode));
 }
 
 // ---- data ----------------------------------------------------------------------------------------------------------
 
+static DatasetVerify setup_verify(const Config *config) {
+    const char *wanted = config->data.verify;
+    return strcmp(wanted, "once") == 0 ? VERIFY_ONCE : strcmp(wanted, "true") == 0 ? VERIFY_ALWAYS : VERIFY_NEVER;
+}
+
 static bool has_split(const char *path, const char *split) {
     if (mix_is_file(path)) {
         Mix mix;
-        Status status = mix_open(&mix, path, split, false);
+        Status status = mix_open(&mix, path, split, VERIFY_NEVER);
         bool opened = !status;
         if (opened) mix_close(&mix);
         status_free(status);
@@ -206,7 +232,7 @@ Status setup_validation(const Config *config, Samples *val) {
                               .split = "val",
                               .seq = (int)config->train.seq,
                               .mask_documents = config->data.mask_documents,
-                              .deep = config->data.verify,
+                              .verify = setup_verify(config),
                               .seed = 0}; // the fixed subset is the same for every run on the same data
     Status status = request.path_count ? samples_open(val, &request) : NULL;
     free(paths);
@@ -226,7 +252,7 @@ Status setup_data(const Config *config, Samples *train, Samples *val) {
                               .split = "train",
                               .seq = (int)config->train.seq,
                               .mask_documents = config->data.mask_documents,
-                              .deep = config->data.verify,
+                              .verify = setup_verify(config),
                               .seed = (uint64_t)(config->data.seed >= 0 ? config->data.seed : config->train.seed)};
     TRY(config_blame(config, "data.train",
                      status_hint(status_context(samples_open(train, &request), "data.train"),
@@ -252,7 +278,7 @@ Status setup_data(const Config *config, Samples *train, Samples *val) {
 int64_t setup_data_vocab(const Config *config) {
     Mix mix;
     if (config->model.vocab || config->model.preset[0] || !config->data.train.count) return 0;
-    Status status = mix_open(&mix, config->data.train.items[0], "train", false);
+    Status status = mix_open(&mix, config->data.train.items[0], "train", VERIFY_NEVER);
     int64_t vocab = status || !mix.count ? 0 : (int64_t)mix.datasets[0].vocab_size;
     if (!status) mix_close(&mix);
     status_free(status); // not prepared yet

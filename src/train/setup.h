@@ -29,5 +29,8 @@ Status setup_tokenizer(const Config *config, const Samples *samples, char **path
 // Writes the shape that was found into the sizes of [model], so that a resolved config.toml states them.
 void setup_resolve(Config *config, const ModelConfig *model);
 
+// Paths as they are seen from any folder: a run's config.toml is read again from wherever somebody stands.
+void setup_resolve_paths(Config *config);
+
 // "how the model's shape was given", for banners: "smollm-360m", "config.json of x", ...
 const char *setup_model_name(const Config *config);

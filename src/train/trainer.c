@@ -10,6 +10,7 @@
 #include "model/hf.h"
 #include "plan/flops.h"
 #include "train/checkpoint.h"
+#include "train/expert_room.h"
 #include "train/fit.h"
 #include "train/fp8_state.h"
 #include "train/prediction.h"
@@ -57,6 +58,8 @@ static Status open_model(Trainer *trainer) {
     TRY(setup_layout(config, &trainer->model_config, trainer->ops->kind, &request));
     request.mesh = ranks->mesh;
     request.rank = ranks_rank(ranks);
+    TRY(config_blame(config, request.mesh.ep > 1 ? "parallelism.expert" : "parallelism.expert_tensor",
+                     layout_check_experts(&request)));
     TRY(check_router(config, &trainer->model_config));
     TRY(ranks_open(ranks, trainer->ops, &request));
     TRY(fp8_choose(trainer->ops, &request, ranks->groups.all));
@@ -108,6 +111,7 @@ static Status open_all(Trainer *trainer) {
     TRY(open_data(trainer));
     TRY(config_copy(&trainer->resolved, config));
     setup_resolve(&trainer->resolved, model);
+    setup_resolve_paths(&trainer->resolved);
     trainer->parameters = model_parameters(model);
     trainer->batch = batch_plan(config, trainer->ranks.mesh.dp);
     trainer->total_steps = run_steps(config, &trainer->batch, trainer->parameters.total);
@@ -175,11 +179,16 @@ static void split_stop(Trainer *trainer, MetricsStep *metrics) {
     }
 }
 
+// It is ahead of the position; the next step starts a new one.
+static void stop_loader(Trainer *trainer) {
+    loader_stop(trainer->loader);
+    trainer->loader = NULL;
+}
+
 static void drop_step(Trainer *trainer, bool profiled) {
     MetricsStep unused;
     if (profiled) split_stop(trainer, &unused);
-    loader_stop(trainer->loader); // it is ahead of the position; the next step starts a new one
-    trainer->loader = NULL;
+    stop_loader(trainer);
 }
 
 // Taken as often as a line is printed.
@@ -247,63 +256,95 @@ static double comm_waited_so_far(const Trainer *trainer) {
     return world && world->size > 1 ? comm_waited_seconds(world) : 0;
 }
 
-Status trainer_step(Trainer *trainer, MetricsStep *metrics, const volatile sig_atomic_t *stop, bool *stopped) {
+// One try of a step: its micro-batches, the optimizer, and what came of it.
+typedef struct StepTry {
+    int64_t accum;
+    uint64_t samples; // of all ranks
+    double waited;    // seconds for data, over all tries
+    OptimizerStep optimizer;
+    StepResult result;
+} StepTry;
+
+static Status run_micro_batches(Trainer *trainer, StepTry *try, const volatile sig_atomic_t *stop, bool *stopped) {
+    const Config *config = trainer->config;
+    if (!trainer->loader)
+        TRY(loader_start(&trainer->loader, &trainer->train, (int)config->train.micro_batch, trainer->ranks.place.dp,
+                         trainer->ranks.mesh.dp, (int)config->data.prefetch, trainer->sample));
+    // The scale of every micro-batch's loss is known before the first one runs, so the sum is the token-weighted mean.
+    model_step_begin(trainer->model, samples_targets(&trainer->train, trainer->sample, try->samples), (int)try->accum);
+    for (int64_t i = 0; i < try->accum && !*stopped; i++) {
+        const LoaderBatch *batch;
+        TRY(loader_next(trainer->loader, &batch, &try->waited));
+        model_micro_step(trainer->model, batch->ids, batch->targets, batch->doc_start);
+        *stopped = stop && *stop && i + 1 < try->accum;
+    }
+    return NULL;
+}
+
+static Status apply_gradients(Trainer *trainer, StepTry *try) {
     const Config *config = trainer->config;
     Model *model = trainer->model;
-    *metrics = (MetricsStep){0};
-    *stopped = false;
-    int micro_batch = (int)config->train.micro_batch, ranks = trainer->ranks.mesh.dp;
-    if (!trainer->loader)
-        TRY(loader_start(&trainer->loader, &trainer->train, micro_batch, trainer->ranks.place.dp, ranks,
-                         (int)config->data.prefetch, trainer->sample));
-    double start = clock_seconds(), waited = 0, comm_before = comm_waited_so_far(trainer);
-    bool profiled;
-    split_start(trainer, trainer->step + 1, &profiled);
-    int64_t accum = batch_accum(&trainer->batch, trainer->tokens);
-    uint64_t samples = (uint64_t)accum * (uint64_t)micro_batch * (uint64_t)ranks;
-    // The scale of every micro-batch's loss is known before the first one runs, so the sum is the token-weighted mean.
-    model_step_begin(model, samples_targets(&trainer->train, trainer->sample, samples), (int)accum);
-    for (int64_t i = 0; i < accum; i++) {
-        const LoaderBatch *batch = loader_next(trainer->loader, &waited);
-        model_micro_step(model, batch->ids, batch->targets, batch->doc_start);
-        if (stop && *stop && i + 1 < accum) {
-            drop_step(trainer, profiled);
-            *stopped = true;
-            return trainer->ops->sync(trainer->ops);
-        }
-    }
-    OptimizerStep optimizer = {.step = trainer->applied + 1,
-                               .lr = (float)schedule_lr(&trainer->schedule, trainer->step + 1),
-                               .beta1 = (float)config->optimizer.beta1,
-                               .beta2 = (float)config->optimizer.beta2,
-                               .eps = (float)config->optimizer.eps,
-                               .weight_decay = (float)config->optimizer.weight_decay,
-                               .max_norm = (float)config->optimizer.clip,
-                               .loss_limit = guard_limit(&trainer->guard),
-                               .norm_limit = INFINITY,
-                               .seed = (uint64_t)config->train.seed};
-    StepResult result;
     // A GPU that waits for another rank's is seen only by who waits for it.
     World *world = trainer->ranks.world;
     bool watched = world && world->size > 1 && trainer->ops->kind == DEVICE_CUDA;
-    model_optimizer_step(model, &optimizer);
+    model_optimizer_step(model, &try->optimizer);
     if (config->model.router_bias_rate > 0) model_update_router_bias(model, (float)config->model.router_bias_rate);
     if (watched) world_enter(world, "a step on the GPU");
-    model_step_result(model, &result);
-    if (profiled) split_stop(trainer, metrics);
+    model_step_result(model, &try->result);
     Status status = trainer->ops->sync(trainer->ops);
     if (watched) world_leave(world);
-    TRY(status);
-    int64_t step_tokens = (int64_t)samples * config->train.seq;
+    return status;
+}
+
+static Status grow_and_start_over(Trainer *trainer, int64_t rows_needed, MetricsStep *metrics) {
+    char what[32];
+    snprintf(what, sizeof what, "step %lld", (long long)trainer->step + 1);
+    TRY(expert_room_grow(trainer->model, what, rows_needed));
+    stop_loader(trainer);
+    metrics->expert_rows_grown = trainer->model->layout.rows;
+    return NULL;
+}
+
+Status trainer_step(Trainer *trainer, MetricsStep *metrics, const volatile sig_atomic_t *stop, bool *stopped) {
+    const Config *config = trainer->config;
+    *metrics = (MetricsStep){0};
+    *stopped = false;
+    StepTry try = {.accum = batch_accum(&trainer->batch, trainer->tokens),
+                   .optimizer = {.step = trainer->applied + 1,
+                                 .lr = (float)schedule_lr(&trainer->schedule, trainer->step + 1),
+                                 .beta1 = (float)config->optimizer.beta1,
+                                 .beta2 = (float)config->optimizer.beta2,
+                                 .eps = (float)config->optimizer.eps,
+                                 .weight_decay = (float)config->optimizer.weight_decay,
+                                 .max_norm = (float)config->optimizer.clip,
+                                 .loss_limit = guard_limit(&trainer->guard),
+                                 .norm_limit = INFINITY,
+                                 .seed = (uint64_t)config->train.seed}};
+    try.samples = (uint64_t)try.accum * (uint64_t)config->train.micro_batch * (uint64_t)trainer->ranks.mesh.dp;
+    double start = clock_seconds(), comm_before = comm_waited_so_far(trainer);
+    bool profiled;
+    split_start(trainer, trainer->step + 1, &profiled);
+    do {
+        if (try.result.rows_needed) TRY(grow_and_start_over(trainer, try.result.rows_needed, metrics));
+        Status damage = run_micro_batches(trainer, &try, stop, stopped);
+        if (damage || *stopped) {
+            drop_step(trainer, profiled);
+            *stopped = true;
+            return damage ? damage : trainer->ops->sync(trainer->ops);
+        }
+        TRY(apply_gradients(trainer, &try));
+    } while (try.result.rows_needed); // more than there is room for: the guard has refused it on all ranks
+    if (profiled) split_stop(trainer, metrics);
+    int64_t step_tokens = (int64_t)try.samples * config->train.seq;
     trainer->step++;
     trainer->tokens += step_tokens;
-    trainer->sample += samples;
-    trainer->applied += !result.skipped;
-    guard_note(&trainer->guard, result.loss, result.skipped);
-    metrics->lr = optimizer.lr;
-    metrics->grad_accum = accum;
+    trainer->sample += try.samples;
+    trainer->applied += !try.result.skipped;
+    guard_note(&trainer->guard, try.result.loss, try.result.skipped);
+    metrics->lr = try.optimizer.lr;
+    metrics->grad_accum = try.accum;
     double comm_waited = comm_waited_so_far(trainer) - comm_before;
-    fill_metrics(trainer, metrics, &result, clock_seconds() - start, waited, comm_waited, step_tokens);
+    fill_metrics(trainer, metrics, &try.result, clock_seconds() - start, try.waited, comm_waited, step_tokens);
     take_expert_load(trainer, metrics);
     return NULL;
 }
@@ -327,20 +368,25 @@ static void data_hash(char hash[24], const Samples *samples) {
     text_buffer_free(&text);
 }
 
+static void tokenizer_hash_text(char hash[24], const Samples *samples) {
+    snprintf(hash, 24, "%016llx", (unsigned long long)samples->mix.datasets[0].tokenizer_hash);
+}
+
 static void settings_hash(char hash[24], const Trainer *trainer) {
     int64_t batch_tokens = trainer->batch.micro_tokens * trainer->batch.grad_accum;
     snprintf(hash, 24, "%016llx", (unsigned long long)config_hash(&trainer->resolved, batch_tokens));
 }
 
 json_t *trainer_state(const Trainer *trainer) {
-    char hash[24], data[24];
+    char hash[24], data[24], tokenizer[24];
+    tokenizer_hash_text(tokenizer, &trainer->train);
     settings_hash(hash, trainer);
     data_hash(data, &trainer->train);
-    json_t *root = json_pack("{s:I,s:I,s:I,s:I,s:I,s:s,s:s,s:o,s:o}", "step", (json_int_t)trainer->step, "tokens",
+    json_t *root = json_pack("{s:I,s:I,s:I,s:I,s:I,s:s,s:s,s:s,s:o,s:o}", "step", (json_int_t)trainer->step, "tokens",
                              (json_int_t)trainer->tokens, "applied", (json_int_t)trainer->applied, "sample",
                              (json_int_t)trainer->sample, "seed", (json_int_t)trainer->config->train.seed,
-                             "settings_hash", hash, "data_hash", data, "guard", guard_json(&trainer->guard), "schedule",
-                             schedule_json(&trainer->schedule));
+                             "settings_hash", hash, "data_hash", data, "tokenizer_hash", tokenizer, "guard",
+                             guard_json(&trainer->guard), "schedule", schedule_json(&trainer->schedule));
     bool fresh = trainer->val_step == trainer->step && isfinite(trainer->val_loss);
     if (trainer->model->router_bias) json_object_set_new(root, "router_bias", router_bias_json(trainer->model));
     if (trainer->model->fp8_scaled) json_object_set_new(root, "fp8_scales", fp8_scales_json(trainer->model));
@@ -363,6 +409,15 @@ static Status restore_position(Trainer *trainer, const json_t *state, const char
     char own[24];
     settings_hash(own, trainer);
     *same_config = !hash || strcmp(hash, own) == 0;
+    hash = json_string_value(json_object_get(state, "tokenizer_hash"));
+    tokenizer_hash_text(own, &trainer->train);
+    if (hash && strcmp(hash, own) != 0)
+        return config_blame(
+            trainer->config, "data.train",
+            status_hint(status_usage("the data was made with another tokenizer than that of %s: its tokens mean "
+                                     "something else to the model",
+                                     where),
+                        "prepare the data with the run's tokenizer.json, or start another run"));
     hash = json_string_value(json_object_get(state, "data_hash"));
     data_hash(own, &trainer->train);
     *same_data = !hash || strcmp(hash, own) == 0;

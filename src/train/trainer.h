@@ -50,7 +50,8 @@ Status trainer_open_ranks(Trainer *trainer, const Config *config, World *world);
 void trainer_close(Trainer *trainer);
 
 // One optimizer step. When *stop turns nonzero, the micro-batch under way is finished, the rest of the step is dropped,
-// and *stopped is set: weights and position are those before the step. stop may be NULL.
+// and *stopped is set: weights and position are those before the step. stop may be NULL. Damaged data is an error with
+// *stopped set.
 Status trainer_step(Trainer *trainer, MetricsStep *metrics, const volatile sig_atomic_t *stop, bool *stopped);
 int64_t trainer_total_tokens(const Trainer *trainer); // of all steps; 0: not known
 

@@ -16,9 +16,13 @@
 struct Metrics {
     char *path;
     int fd;
-    int64_t size; // of the whole lines
-    bool torn;    // the file ends with a part of a line that could not be written
+    int64_t size;       // of the whole lines
+    bool torn;          // the file ends with a part of a line that could not be written
+    TextBuffer waiting; // lines that could not be written yet, at most WAITING_MOST bytes
+    MetricsMissing dropped;
 };
+
+#define WAITING_MOST ((size_t)16 << 20)
 
 // The step of a whole, well-formed line; -1 for anything else.
 static int64_t line_step(const char *line, size_t length) {
@@ -68,8 +72,37 @@ Status metrics_open(Metrics **out, const char *path, int64_t last_step) {
     return NULL;
 }
 
+// What a line left that could not be written whole must go, or the next line would be spoiled by it.
+static Status torn_line_drop(Metrics *metrics) {
+    if (metrics->torn && io_truncate(metrics->fd, metrics->size))
+        return status_errno("cannot cut %s back to whole lines", metrics->path);
+    metrics->torn = false;
+    return NULL;
+}
+
+// One write per line: a reader that follows the file sees whole lines.
+static Status waiting_write(Metrics *metrics) {
+    TextBuffer *waiting = &metrics->waiting;
+    size_t done = 0;
+    Status status = waiting->length ? torn_line_drop(metrics) : NULL;
+    while (!status && done < waiting->length) {
+        size_t length = strcspn(waiting->data + done, "\n") + 1;
+        status = file_write_all(metrics->fd, waiting->data + done, length, metrics->path);
+        metrics->torn = status != NULL;
+        if (status)
+            status_free(torn_line_drop(metrics)); // else before the next line
+        else
+            metrics->size += (int64_t)length, done += length;
+    }
+    if (done) memmove(waiting->data, waiting->data + done, waiting->length - done + 1);
+    waiting->length -= done;
+    return status;
+}
+
 void metrics_close(Metrics *metrics) {
     if (!metrics) return;
+    status_free(waiting_write(metrics));
+    text_buffer_free(&metrics->waiting);
     io_close(metrics->fd);
     free(metrics->path);
     free(metrics);
@@ -82,27 +115,33 @@ static void add_json_number(TextBuffer *line, const char *key, double value) {
         text_buffer_format(line, ",\"%s\":null", key); // JSON has no NaN
 }
 
-// What a line left that could not be written whole must go, or the next line would be spoiled by it.
-static Status torn_line_drop(Metrics *metrics) {
-    if (metrics->torn && io_truncate(metrics->fd, metrics->size))
-        return status_errno("cannot cut %s back to whole lines", metrics->path);
-    metrics->torn = false;
-    return NULL;
+static void missing_add(MetricsMissing *missing, int64_t step) {
+    if (!missing->lines++) missing->first_step = step;
+    missing->last_step = step;
 }
 
-// One write per line: a reader that follows the file sees whole lines.
-static Status write_line(Metrics *metrics, TextBuffer *line) {
-    Status status = torn_line_drop(metrics);
-    if (!status) {
-        status = file_write_all(metrics->fd, line->data, line->length, metrics->path);
-        metrics->torn = status != NULL;
-        if (status)
-            status_free(torn_line_drop(metrics)); // else before the next line
-        else
-            metrics->size += (int64_t)line->length;
+MetricsMissing metrics_missing(Metrics *metrics) {
+    status_free(waiting_write(metrics));
+    MetricsMissing missing = metrics->dropped;
+    for (size_t at = 0; at < metrics->waiting.length;) {
+        size_t length = strcspn(metrics->waiting.data + at, "\n");
+        int64_t step = line_step(metrics->waiting.data + at, length);
+        if (!missing.lines || step < missing.first_step) missing.first_step = step;
+        if (step > missing.last_step) missing.last_step = step;
+        missing.lines++;
+        at += length + 1;
     }
+    return missing;
+}
+
+// Takes the line over. What cannot be written waits for the next one, in its order.
+static Status write_line(Metrics *metrics, TextBuffer *line, int64_t step) {
+    if (metrics->waiting.length + line->length > WAITING_MOST)
+        missing_add(&metrics->dropped, step);
+    else
+        text_buffer_add(&metrics->waiting, line->data, line->length);
     text_buffer_free(line);
-    return status;
+    return waiting_write(metrics);
 }
 
 // The worst over the layers, and each layer.
@@ -144,9 +183,11 @@ Status metrics_step(Metrics *metrics, const MetricsStep *step) {
     for (int i = 0; i < step->split_count; i++)
         text_buffer_format(&line, "%s\"%s\":%.6g", i ? "," : ",\"split_ms\":{", step->split_name[i], step->split_ms[i]);
     if (step->split_count) text_buffer_format(&line, "}");
+    if (step->expert_rows_grown)
+        text_buffer_format(&line, ",\"expert_rows_grown\":%lld", (long long)step->expert_rows_grown);
     if (step->moe_count) add_expert_load(&line, step->moe, step->moe_count);
     text_buffer_format(&line, "}\n");
-    return write_line(metrics, &line);
+    return write_line(metrics, &line, step->step);
 }
 
 Status metrics_evaluation(Metrics *metrics, int64_t step, int64_t tokens, const Evaluation *evaluation) {
@@ -159,7 +200,7 @@ Status metrics_evaluation(Metrics *metrics, int64_t step, int64_t tokens, const 
     text_buffer_format(&line, ",\"targets\":%lld", (long long)evaluation->targets);
     add_json_number(&line, "seconds", evaluation->seconds);
     text_buffer_format(&line, "}\n");
-    return write_line(metrics, &line);
+    return write_line(metrics, &line, step);
 }
 
 // Calls take(root, context) for every whole line.

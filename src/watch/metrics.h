@@ -27,18 +27,26 @@ typedef struct MetricsStep {
     int split_count; // milliseconds by kind of operation, on profiled steps
     const char *split_name[METRICS_SPLIT_MAX];
     double split_ms[METRICS_SPLIT_MAX];
-    int moe_count;         // sparse layers, on steps whose expert load was taken; else 0
-    const ExpertLoad *moe; // [moe_count] of the whole step; not owned
+    int64_t expert_rows_grown; // the step ran again with room for so many rows of experts on a rank; 0: it did not
+    int moe_count;             // sparse layers, on steps whose expert load was taken; else 0
+    const ExpertLoad *moe;     // [moe_count] of the whole step; not owned
 } MetricsStep;
 
 typedef struct Metrics Metrics;
 
 // Appends to the file. Lines of steps after last_step, and a line torn by a crash, are dropped first.
 Status metrics_open(Metrics **metrics, const char *path, int64_t last_step);
+// A line that cannot be written (a full disk) is kept in memory, up to 16 MiB of them, and written before the next one
+// that can: the status tells of the failure, not of a loss.
 Status metrics_step(Metrics *metrics, const MetricsStep *step);
 // Taken after `step` steps and `tokens` tokens of training.
 Status metrics_evaluation(Metrics *metrics, int64_t step, int64_t tokens, const Evaluation *evaluation);
-void metrics_close(Metrics *metrics);
+void metrics_close(Metrics *metrics); // tries once more what could not be written
+
+typedef struct MetricsMissing {
+    int64_t lines, first_step, last_step;
+} MetricsMissing;
+MetricsMissing metrics_missing(Metrics *metrics); // in the file, after one more try
 
 // Losses of all step lines of a file, in order (malloc'd); for the curve at the end of a run.
 Status metrics_read_losses(const char *path, double **losses, int64_t *count);

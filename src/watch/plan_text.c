@@ -150,8 +150,8 @@ static void communication_section(Document *d, const PlanReport *r) {
                      a->between_nodes ? "network" : "inside a node", a->bytes / 1e9, step_time(on, a->seconds),
                      step_time(hidden, fmax(0, a->seconds - a->exposed)), step_time(exposed, a->exposed));
     }
-    document_note(d, "bandwidth is one direction at %.0f %% utilisation; gradients travel with %.0f bytes each",
-                  100 * r->machine.gpu.efficiency.link, r->run.grad_bytes);
+    document_note(d, "bandwidth is one direction at %.0f %% utilisation; gradients travel with %zu bytes each",
+                  100 * r->machine.gpu.efficiency.link, dtype_size(r->run.layout.reduce));
 }
 
 static void pipeline_section(Document *d, const PlanReport *r) {

@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/text.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -22,6 +23,13 @@ void progress_begin(Progress *progress) {
     progress->started = clock_seconds();
     progress->last_draw = progress->warm = 0;
     progress->drawn = false;
+}
+
+// A terminal or reader that is gone is not written to again; a full disk may have room later.
+static void progress_flush(Progress *progress) {
+    if (!fflush(stdout)) return;
+    if (errno == EPIPE || errno == EIO) progress->mode = PROGRESS_OFF;
+    clearerr(stdout);
 }
 
 static void clear_line(Progress *progress) {
@@ -82,7 +90,7 @@ static void draw_live(Progress *progress, const MetricsStep *step) {
     format_step(&line, progress, step);
     int room = terminal_columns() - BAR - 4; // a line that wraps could not be drawn over
     printf("\r\033[K[%s] %.*s", bar, room > 0 ? room : 0, line.data);
-    fflush(stdout);
+    progress_flush(progress);
     progress->drawn = true;
     text_buffer_free(&line);
 }
@@ -103,7 +111,7 @@ void progress_step(Progress *progress, const MetricsStep *step) {
     TextBuffer line = {0};
     format_step(&line, progress, step);
     printf("%s\n", line.data);
-    fflush(stdout);
+    progress_flush(progress);
     text_buffer_free(&line);
 }
 
@@ -121,7 +129,7 @@ void progress_say(Progress *progress, const char *format, ...) {
     vprintf(format, args);
     va_end(args);
     printf("\n");
-    fflush(stdout);
+    progress_flush(progress);
 }
 
 void progress_banner(const ProgressBanner *banner, FILE *file) {

@@ -74,6 +74,12 @@ static void epochs_seeds_and_streams_have_their_own_order(void **state) {
     assert_true(same_epoch <= 8 && same_seed <= 8 && same_stream <= 8 && fixed <= 8);
 }
 
+static const LoaderBatch *next_batch(Loader *loader, double *waited) {
+    const LoaderBatch *batch;
+    assert_ok(loader_next(loader, &batch, waited));
+    return batch;
+}
+
 static void an_epoch_is_every_window_once(void **state) {
     (void)state;
     enum { SEQ = 32 };
@@ -83,7 +89,9 @@ static void an_epoch_is_every_window_once(void **state) {
     char seen[64] = {0};
     int32_t ids[SEQ], targets[SEQ];
     for (uint64_t i = 0; i < samples.windows; i++) {
-        assert_int_equal(samples_read(&samples, i, ids, targets, NULL), SEQ);
+        int valid;
+        assert_ok(samples_read(&samples, i, ids, targets, NULL, &valid));
+        assert_int_equal(valid, SEQ);
         assert_int_equal((ids[0] - 1) % SEQ, 0);
         int window = (ids[0] - 1) / SEQ;
         assert_false(seen[window]);
@@ -108,7 +116,8 @@ static void masking_cuts_at_document_ends(void **state) {
     int32_t ids[SEQ], targets[SEQ], doc_start[SEQ];
     int64_t sum = 0;
     for (uint64_t i = 0; i < samples.windows; i++) {
-        int valid = samples_read(&samples, i, ids, targets, doc_start), counted = 0, start = 0;
+        int valid, counted = 0, start = 0;
+        assert_ok(samples_read(&samples, i, ids, targets, doc_start, &valid));
         for (int k = 0; k < SEQ; k++) {
             if (k > 0 && starts_document(ids[k])) start = k;
             assert_int_equal(doc_start[k], start);
@@ -132,7 +141,7 @@ static void the_order_does_not_depend_on_the_number_of_ranks(void **state) {
     Loader *loader;
     assert_ok(loader_start(&loader, &samples, MICRO, 0, 1, 3, 10));
     for (int i = 0; i < STEPS * 4; i++) {
-        const LoaderBatch *batch = loader_next(loader, &waited);
+        const LoaderBatch *batch = next_batch(loader, &waited);
         assert_int_equal(batch->first_sample, 10 + i * MICRO);
         for (int row = 0; row < MICRO; row++)
             alone[i * MICRO + row] = batch->ids[row * SEQ];
@@ -141,7 +150,7 @@ static void the_order_does_not_depend_on_the_number_of_ranks(void **state) {
     for (int rank = 0; rank < 4; rank++) {
         assert_ok(loader_start(&loader, &samples, MICRO, rank, 4, 1, 10));
         for (int i = 0; i < STEPS; i++) {
-            const LoaderBatch *batch = loader_next(loader, &waited);
+            const LoaderBatch *batch = next_batch(loader, &waited);
             for (int row = 0; row < MICRO; row++)
                 split[(i * 4 + rank) * MICRO + row] = batch->ids[row * SEQ];
         }
@@ -160,10 +169,10 @@ static void a_loader_started_later_gives_the_rest(void **state) {
     double waited = 0;
     assert_ok(loader_start(&whole, &samples, MICRO, 0, 1, 4, 0));
     for (int i = 0; i < 50; i++) // over an epoch's end
-        loader_next(whole, &waited);
+        next_batch(whole, &waited);
     assert_ok(loader_start(&rest, &samples, MICRO, 0, 1, 2, 50 * MICRO));
     for (int i = 0; i < 20; i++) {
-        const LoaderBatch *a = loader_next(whole, &waited), *b = loader_next(rest, &waited);
+        const LoaderBatch *a = next_batch(whole, &waited), *b = next_batch(rest, &waited);
         assert_memory_equal(a->ids, b->ids, MICRO * SEQ * sizeof *a->ids);
         assert_memory_equal(a->targets, b->targets, MICRO * SEQ * sizeof *a->targets);
         assert_memory_equal(a->doc_start, b->doc_start, MICRO * SEQ * sizeof *a->doc_start);
@@ -207,7 +216,8 @@ static void empty_documents_cost_no_target(void **state) {
     int32_t inputs[SEQ], targets[SEQ], doc_start[SEQ];
     int64_t sum = 0;
     for (uint64_t i = 0; i < samples.windows; i++) {
-        int valid = samples_read(&samples, i, inputs, targets, doc_start);
+        int valid;
+        assert_ok(samples_read(&samples, i, inputs, targets, doc_start, &valid));
         assert_int_equal(valid, SEQ - 2); // six tokens a document: two ends in each window
         sum += valid;
     }
@@ -228,7 +238,7 @@ static void waiting_for_a_batch_is_counted(void **state) {
     double waited = 0;
     assert_ok(loader_start(&loader, &samples, MICRO, 0, 1, 1, 0));
     for (int i = 0; i < 200; i++)
-        loader_next(loader, &waited);
+        next_batch(loader, &waited);
     loader_stop(loader);
     assert_true(waited > 0);
     samples_close(&samples);
@@ -247,7 +257,8 @@ static void weights_set_the_shares(void **state) {
     int32_t ids[SEQ], targets[SEQ];
     int from_one = 0;
     for (uint64_t i = 0; i < 400; i++) {
-        samples_read(&samples, i, ids, targets, NULL);
+        int valid;
+        assert_ok(samples_read(&samples, i, ids, targets, NULL, &valid));
         from_one += ids[0] <= 1000;
     }
     assert_int_equal(from_one, 300);

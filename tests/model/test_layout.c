@@ -114,6 +114,27 @@ static void test_one_rank_has_nobody_to_shard_with(void **state) {
     layout_free(&sharded);
 }
 
+// Two layers, embedding or head, and the vectors can be on the wire at once: 2 bytes for each of their elements.
+static void test_gradients_in_bf16_have_a_place_on_the_wire(void **state) {
+    (void)state;
+    LayoutRequest request = {.mesh = MESH_SINGLE, .micro_batch = 1, .seq = 128, .device = DEVICE_CPU, .threads = 1};
+    assert_ok(model_preset(&request.config, "demo-moe"));
+    for (int i = 0; i < 8; i++) {
+        Layout plain, wire;
+        request.mesh.dp = i < 4 ? 4 : 1;
+        request.mesh.zero = i % 4;
+        request.reduce = DTYPE_F32;
+        assert_ok(layout_build(&plain, &request));
+        request.reduce = DTYPE_BF16;
+        assert_ok(layout_build(&wire, &request));
+        int64_t elements = 2 * wire.layer_elements + wire.edge_elements + wire.vector_elements;
+        int64_t added = request.mesh.dp > 1 ? (2 * elements + 255) / 256 * 256 : 0;
+        assert_int_equal(wire.total_bytes - plain.total_bytes, added);
+        layout_free(&plain);
+        layout_free(&wire);
+    }
+}
+
 static void test_tensor_parallel_ranks_hold_their_share(void **state) {
     (void)state;
     LayoutRequest request = request_of("llama-3-70b");
@@ -338,7 +359,9 @@ static void test_impossible_requests_are_refused(void **state) {
     } table[] = {
         {{1, 3, 1, 1, 1, 1, 0}, 1, 64, "attention heads 32"},
         {{1, 1, 1, 3, 1, 1, 0}, 1, 64, "expert-parallel"},
-        {{1, 1, 1, 1, 3, 1, 0}, 1, 64, "context-parallel"},
+        {{1, 1, 1, 1, 3, 1, 0}, 1, 64, "the nearest lengths are 60 and 66"},
+        {{1, 1, 1, 1, 4, 1, 0}, 1, 7, "the nearest length is 8"},
+        {{1, 4, 1, 1, 2, 1, 0}, 1, 60, "the nearest lengths are 56 and 64"},
         {{1, 1, 99, 1, 1, 1, 0}, 1, 64, "pipeline stages"},
         {{1, 1, 1, 1, 1, 1, 4}, 1, 64, "ZeRO"},
         {{0, 1, 1, 1, 1, 1, 0}, 1, 64, "at least 1"},
@@ -352,6 +375,33 @@ static void test_impossible_requests_are_refused(void **state) {
         Layout layout;
         assert_error(layout_build(&layout, &request), table[i].error);
     }
+}
+
+static void test_tensor_degrees_are_refused_with_the_nearest_that_fit(void **state) {
+    (void)state;
+    static const struct {
+        int heads, kv_heads, ffn, tp;
+        const char *hint;
+    } table[] = {
+        {32, 8, 64, 3, "the nearest degrees that fit are 2 and 4"},
+        {32, 8, 64, 64, "the nearest degree that fits is 32"},
+        {12, 2, 48, 3,
+         "the nearest degrees that fit are 2 and 4"},       // 3 ranks can neither share 2 KV heads nor split them
+        {8, 8, 12, 8, "the nearest degree that fits is 4"}, // 8 would cut the MLP unevenly
+    };
+    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
+        LayoutRequest request = request_of("llama-3.2-1b");
+        request.config.heads = table[i].heads;
+        request.config.kv_heads = table[i].kv_heads;
+        request.config.ffn = table[i].ffn;
+        request.mesh.tp = table[i].tp;
+        Layout layout;
+        assert_error(layout_build(&layout, &request), table[i].hint);
+    }
+    LayoutRequest request = request_of("llama-3.2-1b");
+    request.mesh.pp = 99;
+    Layout layout;
+    assert_error(layout_build(&layout, &request), "take 16 stages at most");
 }
 
 // What the kernels have no room for is an error before anything runs, on the GPU alone.
@@ -391,12 +441,14 @@ int main(void) {
         cmocka_unit_test(test_recompute_keeps_less_and_less),
         cmocka_unit_test(test_zero_stages_shard_state),
         cmocka_unit_test(test_one_rank_has_nobody_to_shard_with),
+        cmocka_unit_test(test_gradients_in_bf16_have_a_place_on_the_wire),
         cmocka_unit_test(test_tensor_parallel_ranks_hold_their_share),
         cmocka_unit_test(test_slices_of_all_ranks_cover_every_tensor),
         cmocka_unit_test(test_every_element_is_written_by_one_rank),
         cmocka_unit_test(test_pipeline_stages_cover_all_layers_once),
         cmocka_unit_test(test_expert_parallel_ranks_hold_their_experts),
         cmocka_unit_test(test_impossible_requests_are_refused),
+        cmocka_unit_test(test_tensor_degrees_are_refused_with_the_nearest_that_fit),
         cmocka_unit_test(test_models_beyond_the_gpu_kernels_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

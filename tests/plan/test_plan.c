@@ -64,6 +64,23 @@ static void full_recompute_repeats_one_of_four_all_reduces(void **state) {
     assert_near(seconds[1] / seconds[0], 5.0 / 4, 1e-9);
 }
 
+// Keys and values go cp - 1 hops forward, backward, and where the forward pass runs again; their gradients, in float,
+// cp hops.
+static void context_parallel_traffic_is_that_of_the_ring(void **state) {
+    PlanMachine machine = catalogue_machine("h100-sxm", "hearth", 4);
+    (void)state;
+    for (int full = 0; full < 2; full++) {
+        PlanRun run = preset_run("llama-3.2-1b", 1, 8192, 3);
+        PlanPrediction prediction;
+        run.layout.mesh.cp = 4;
+        run.layout.recompute = full ? RECOMPUTE_FULL : RECOMPUTE_SELECTIVE;
+        assert_ok(plan_predict(&prediction, &machine, &run));
+        double keys = 8192 / 4 * 2 * 8 * 64, hop = keys * 2, sums = keys * 4; // 8 KV heads of 64, in 16 layers
+        double micro_step = 16 * ((2 + full) * 3 * hop + 4 * sums);
+        assert_near(prediction.step.axis[STEP_CONTEXT].bytes, 3 * micro_step, 0);
+    }
+}
+
 static void ops_have_the_flops_of_the_formula(void **state) {
     PlanMachine machine = catalogue_machine("h200-sxm", "hearth", 1);
     static const char *const presets[] = {"smollm-360m", "llama-3.2-1b", "llama-3-8b"};
@@ -310,7 +327,7 @@ static void plan_of_405b(PlanQuestions questions) {
     machine.gpu.usd_per_hour = 2;
     run.layout.mesh = (Mesh){.dp = 128, .tp = 8, .pp = 16, .ep = 1, .cp = 1, .etp = 1, .zero = 1};
     run.layout.recompute = RECOMPUTE_FULL;
-    run.grad_bytes = 2;
+    run.layout.reduce = DTYPE_BF16;
     assert_ok(plan_report(&report, "405B", &machine, &run, &questions));
 }
 
@@ -329,6 +346,18 @@ static void the_405b_plan_has_the_workbooks_numbers(void **state) {
     assert_true(report.prediction.step.axis[STEP_DATA_PARALLEL].between_nodes);
     assert_false(report.prediction.step.axis[STEP_TENSOR].between_nodes);
     assert_int_equal(report.bottleneck, STEP_BUBBLE);
+}
+
+static void gradients_in_bf16_halve_what_data_parallel_ranks_send(void **state) {
+    PlanMachine machine = catalogue_machine("h200-sxm", "hearth", 4);
+    PlanRun run = preset_run("qwen3-moe-500m", 4, 4096, 4);
+    PlanPrediction whole, half;
+    (void)state;
+    run.layout.mesh.dp = 4;
+    assert_ok(plan_predict(&whole, &machine, &run));
+    run.layout.reduce = DTYPE_BF16;
+    assert_ok(plan_predict(&half, &machine, &run));
+    assert_near(half.step.axis[STEP_DATA_PARALLEL].bytes / whole.step.axis[STEP_DATA_PARALLEL].bytes, 0.5, 1e-12);
 }
 
 static void ten_billion_tokens_take_13_2_hours_at_the_measured_rate(void **state) {
@@ -423,7 +452,9 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(predicted_memory_is_the_layouts_total),
         cmocka_unit_test(the_parts_of_a_step_add_up),
+        cmocka_unit_test(gradients_in_bf16_halve_what_data_parallel_ranks_send),
         cmocka_unit_test(full_recompute_repeats_one_of_four_all_reduces),
+        cmocka_unit_test(context_parallel_traffic_is_that_of_the_ring),
         cmocka_unit_test(ops_have_the_flops_of_the_formula),
         cmocka_unit_test(predictions_for_an_h200_are_near_what_it_did),
         cmocka_unit_test(passes_inside_an_op_count_where_the_op_does),

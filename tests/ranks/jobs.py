@@ -50,17 +50,22 @@ def until_met(test, *arguments, tries=20):
 
 
 class Mesh:
-    def __init__(self, dp=1, tp=1, zero=0):
-        self.dp, self.tp, self.zero = dp, tp, zero
-        self.size = dp * tp
-        self.name = "+".join(
-            word
-            for word, used in ((f"dp {dp}", dp > 1), (f"zero {zero}", zero), (f"tp {tp}", tp > 1), ("one", dp * tp == 1))
-            if used
-        )
+    def __init__(self, dp=1, tp=1, zero=0, cp=1, ep=1, etp=1):
+        self.dp, self.tp, self.zero, self.cp, self.ep, self.etp = dp, tp, zero, cp, ep, etp
+        self.size = dp * tp * cp
+        degrees = (("dp", dp), ("cp", cp), ("tp", tp), ("ep", ep), ("etp", etp))
+        words = [f"{axis} {degree}" for axis, degree in degrees if degree > 1] + [f"zero {zero}"] * (zero > 0)
+        self.name = "+".join(words) or "one"
 
     def sets(self):
-        return {"parallelism.data": self.dp, "parallelism.tensor": self.tp, "parallelism.zero": self.zero}
+        return {
+            "parallelism.data": self.dp,
+            "parallelism.tensor": self.tp,
+            "parallelism.zero": self.zero,
+            "parallelism.context": self.cp,
+            "parallelism.expert": self.ep,
+            "parallelism.expert_tensor": self.etp,
+        }
 
 
 ONE = Mesh()
@@ -369,7 +374,7 @@ class Tests:
         return 0
 
 
-def main(describe, tests):
+def main(describe, tests, make=Bench):
     """usage: NAME.py HEARTH [--quick] [--only TEXT]; MPIRUN names the launcher."""
     words = [word for word in sys.argv[1:] if not word.startswith("--only=")]
     only = [word[len("--only=") :] for word in sys.argv[1:] if word.startswith("--only=")]
@@ -377,7 +382,7 @@ def main(describe, tests):
     words = [word for word in words if word != "--quick"]
     if len(words) != 1:
         sys.exit(f"usage: {sys.argv[0]} HEARTH [--quick] [--only=TEXT]\n{describe}")
-    bench = Bench(words[0], os.environ.get("MPIRUN", "mpirun"))
+    bench = make(words[0], os.environ.get("MPIRUN", "mpirun"))
     list_of_tests = Tests(bench)
     for name, test, *arguments in tests(bench, quick):
         if not only or any(text in name for text in only):

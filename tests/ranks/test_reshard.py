@@ -90,8 +90,12 @@ def tests(bench, quick):
     dense, moe = Resharding(bench, "dense"), Resharding(bench, "moe")
     pairs = [(dense, source, target) for source in MESHES for target in MESHES]
     pairs += [(moe, Mesh(4, 1, 3), Mesh(1, 4)), (moe, Mesh(2, 2), ONE), (moe, Mesh(1, 4), Mesh(2, 2, 3))]
+    spread = Mesh(2, 2, 3, ep=2, etp=2)
+    pairs += [(moe, Mesh(4, ep=2), Mesh(4)), (moe, Mesh(4), Mesh(1, 2, ep=2)), (moe, Mesh(1, 4), spread), (moe, spread, ONE)]
+    pairs += [(moe, spread, spread), (moe, ONE, Mesh(2, 1, 3, ep=2)), (moe, Mesh(2, 1, 3, ep=2), Mesh(4, 1, 1, ep=2))]
     if quick:
-        pairs = [(dense, Mesh(4, 1, 3), Mesh(4, 1, 3)), (dense, Mesh(4, 1, 3), Mesh(1, 4)), (moe, Mesh(2, 2), ONE)]
+        pairs = [(moe, spread, Mesh(4, ep=2))]
+        pairs += [(dense, Mesh(4, 1, 3), Mesh(4, 1, 3)), (dense, Mesh(4, 1, 3), Mesh(1, 4)), (moe, Mesh(2, 2), ONE)]
     found = [
         (f"{job.model}: a checkpoint of {source.name} goes on on {target.name}", job.resumes, source, target)
         for job, source, target in pairs

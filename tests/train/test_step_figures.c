@@ -29,13 +29,16 @@ Status loader_start(Loader **out, const Samples *samples, int micro_batch, int r
     return NULL;
 }
 
-const LoaderBatch *loader_next(Loader *loader, double *waited) {
+Status loader_next(Loader *loader, const LoaderBatch **batch, double *waited) {
+    int valid;
     for (int row = 0; row < loader->micro_batch; row++) {
         size_t at = (size_t)row * (size_t)loader->samples->seq;
-        samples_read(loader->samples, loader->next++, loader->batch.ids + at, loader->batch.targets + at, NULL);
+        TRY(samples_read(loader->samples, loader->next++, loader->batch.ids + at, loader->batch.targets + at, NULL,
+                         &valid));
     }
     *waited += claimed_wait;
-    return &loader->batch;
+    *batch = &loader->batch;
+    return NULL;
 }
 
 void loader_stop(Loader *loader) {
@@ -203,10 +206,11 @@ static void seeds_of_weights_and_of_data_are_two(void **state) {
 
 static void assert_same_windows(const Samples *a, const Samples *b, uint64_t count) {
     int32_t one[64], two[64];
+    int valid;
     assert_int_equal(a->seq, 32);
     for (uint64_t i = 0; i < count; i++) {
-        samples_read(a, i, one, one + 32, NULL);
-        samples_read(b, i, two, two + 32, NULL);
+        assert_ok(samples_read(a, i, one, one + 32, NULL, &valid));
+        assert_ok(samples_read(b, i, two, two + 32, NULL, &valid));
         assert_memory_equal(one, two, sizeof one);
     }
 }

@@ -213,6 +213,8 @@ static void cpu_choice_keep(Ops *ops, const char *key, int value) {
 // ---- the table -----------------------------------------------------------------------------------------------------
 
 Status ops_cpu_create(Ops **ops) {
+    *ops = NULL;
+    TRY(cpu_gemm_start());
     Cpu *cpu = xcalloc(1, sizeof *cpu);
     cpu->ops = (Ops){
         .kind = DEVICE_CPU,
@@ -243,7 +245,6 @@ Status ops_cpu_create(Ops **ops) {
         .choice_keep = cpu_choice_keep,
     };
     pthread_mutex_init(&cpu->lock, NULL);
-    cpu_gemm_start();
     cpu_install_attention(&cpu->ops);
     cpu_install_cross_entropy(&cpu->ops);
     cpu_install_elements(&cpu->ops);

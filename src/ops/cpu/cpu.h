@@ -4,6 +4,9 @@
 #include "base/threads.h"
 #include "ops/shapes.h"
 
+#ifdef HEARTH_HAVE_BLAS
+#include <cblas.h>
+#endif
 #include <pthread.h>
 
 enum { CPU_FETCH_SLOTS = 8, CPU_FETCH_BYTES = 4096, CPU_MARKS = 64 };
@@ -105,8 +108,15 @@ enum {
     GEMM_SCRATCH_FLOATS = 2 * (GEMM_TILE + 32) * GEMM_DEPTH + GEMM_TILE * GEMM_TILE
 };
 size_t cpu_gemm_scratch_bytes(void);
-void cpu_gemm_start(void);                         // tells BLAS to leave threading to us
+Status cpu_gemm_start(void);                       // before the first product
 int64_t cpu_gemm_tile(int64_t size, int64_t most); // size of equal tiles of at most `most`
+
+#ifdef HEARTH_HAVE_BLAS
+typedef __typeof__(cblas_sgemm) CblasSgemm;
+extern CblasSgemm *cpu_blas_sgemm;
+Status cpu_blas_start(void);
+void cpu_blas_release(void); // before each product: what was kept free for its buffers is theirs
+#endif
 
 size_t cpu_attention_scratch_bytes(int seq, int heads, int kv_heads, int head_dim);
 size_t cpu_sum_scratch_bytes(void);

@@ -18,10 +18,8 @@ static void operand_floats(float *out, const GemmOperand *operand, const void *i
 
 #ifdef HEARTH_HAVE_BLAS
 
-#include <cblas.h>
-
-void cpu_gemm_start(void) {
-    openblas_set_num_threads(1);
+Status cpu_gemm_start(void) {
+    return cpu_blas_start();
 }
 
 void cpu_sgemm(float *c, int64_t c_stride, bool accumulate, const float *a, int64_t a_stride, bool a_transposed,
@@ -29,9 +27,10 @@ void cpu_sgemm(float *c, int64_t c_stride, bool accumulate, const float *a, int6
     (void)scratch;
     if (!m || !n) return;
     if (!k) a_stride = b_stride = a_stride > b_stride ? a_stride : b_stride;
-    cblas_sgemm(CblasRowMajor, a_transposed ? CblasTrans : CblasNoTrans, b_transposed ? CblasTrans : CblasNoTrans,
-                (blasint)m, (blasint)n, (blasint)k, 1.0f, a, (blasint)a_stride, b, (blasint)b_stride,
-                accumulate ? 1.0f : 0.0f, c, (blasint)c_stride);
+    cpu_blas_release();
+    cpu_blas_sgemm(CblasRowMajor, a_transposed ? CblasTrans : CblasNoTrans, b_transposed ? CblasTrans : CblasNoTrans,
+                   (blasint)m, (blasint)n, (blasint)k, 1.0f, a, (blasint)a_stride, b, (blasint)b_stride,
+                   accumulate ? 1.0f : 0.0f, c, (blasint)c_stride);
 }
 
 // Rows [row, row + rows) and columns [column, column + columns) of a stored operand as floats.
@@ -70,7 +69,9 @@ static void multiply(float *c, int64_t c_stride, bool accumulate, const GemmOper
 // one broadcast element of a.
 enum { TILE_ROWS = VEC_LANES == 16 ? 12 : 6, TILE_VECS = 2, TILE_COLUMNS = TILE_VECS * VEC_LANES, PANEL_DEPTH = 256 };
 
-void cpu_gemm_start(void) {}
+Status cpu_gemm_start(void) {
+    return NULL;
+}
 
 static inline float operand_get(const GemmOperand *operand, int64_t stored_row, int64_t stored_column) {
     int64_t i = stored_row * operand->stride + stored_column;

@@ -103,7 +103,7 @@ static __device__ __forceinline__ void rows_store(uint8_t *tile, int row0, const
 
 // Keys after their query, or of documents before its own, do not count. row, key: the first of the warp's block.
 template <int MT, int COUNT>
-static __device__ __forceinline__ void scores_mask(float (&s)[MT][COUNT][4], int row, int key,
+static __device__ __forceinline__ void scores_mask(const FlashArgs &args, float (&s)[MT][COUNT][4], int row, int key,
                                                    const int (&first)[MT][2]) {
     const int lane = threadIdx.x & 31;
 #pragma unroll
@@ -113,7 +113,7 @@ static __device__ __forceinline__ void scores_mask(float (&s)[MT][COUNT][4], int
 #pragma unroll
             for (int e = 0; e < 4; e++) {
                 int query = row + t * 16 + lane / 4 + (e / 2) * 8, other = key + j * 8 + (lane & 3) * 2 + (e & 1);
-                if (other > query || other < first[t][e / 2]) s[t][j][e] = -CUDART_INF_F;
+                if (other > last_key(args, query) || other < first[t][e / 2]) s[t][j][e] = -CUDART_INF_F;
             }
 }
 
@@ -165,7 +165,7 @@ static __global__ void __launch_bounds__(WARPS * 32, BLOCKS) forward_kernel(cons
     const Bf16 *k = args.k + token0 * args.k_stride + group * args.head_dim;
     const Bf16 *v = args.v + token0 * args.v_stride + group * args.head_dim;
     const int32_t *doc_start = args.doc_start ? args.doc_start + token0 : NULL;
-    const int n_end = (min(m0 + BM, args.seq) + BN - 1) / BN, n_begin = doc_start ? doc_start[m0] / BN : 0;
+    const int n_end = key_blocks_end(args, m0, BM, BN), n_begin = key_blocks_begin(args, doc_start, m0, BN, n_end);
     const float scale2 = args.scale * LOG2E;
 
     tile_load<D, BM, THREADS>(q_tile, args.q + (token0 + m0) * args.q_stride + h * args.head_dim, args.q_stride,
@@ -186,7 +186,7 @@ static __global__ void __launch_bounds__(WARPS * 32, BLOCKS) forward_kernel(cons
         for (int half = 0; half < 2; half++) {
             int row = m0 + row0 + t * 16 + lane / 4 + half * 8;
             maximum[t][half] = -CUDART_INF_F;
-            first[t][half] = doc_start && row < args.seq ? doc_start[row] : 0;
+            first[t][half] = doc_start && row < args.seq ? doc_start[row] - args.first_key : 0;
         }
     uint32_t q_kept[KEEP_Q ? MT : 1][KEEP_Q ? STEPS : 1][4];
 
@@ -208,7 +208,7 @@ static __global__ void __launch_bounds__(WARPS * 32, BLOCKS) forward_kernel(cons
                     left_fragment<D>(q_kept[t][i], q_tile, row0 + t * 16, i);
         }
         const int n0 = n * BN;
-        if (n0 > m0 + row0 + 16 * MT - 1) continue; // above the diagonal for the whole warp
+        if (n0 > m0 + row0 + 16 * MT - 1 + args.ahead) continue; // above the diagonal for the whole warp
         const uint32_t k_now = k_tile + stage * BN * D * 2, v_now = v_tile + stage * BN * D * 2;
 
         float s[MT][BN / 8][4] = {};
@@ -236,7 +236,7 @@ static __global__ void __launch_bounds__(WARPS * 32, BLOCKS) forward_kernel(cons
                 }
             }
         }
-        if (n0 + BN - 1 > m0 + row0 || doc_start) scores_mask(s, m0 + row0, n0, first);
+        if (n0 + BN - 1 > last_key(args, m0 + row0) || doc_start) scores_mask(args, s, m0 + row0, n0, first);
         softmax_step(acc, s, maximum, sum, scale2);
         rows_multiply<D>(acc, s, v_now);
     }
@@ -279,7 +279,7 @@ static __global__ void __launch_bounds__(WARPS * 32, BLOCKS) backward_q_kernel(c
     const Bf16 *d_o = args.dout + (token0 + m0) * args.o_stride + h * args.head_dim;
     const Bf16 *o = args.o + (token0 + m0) * args.o_stride + h * args.head_dim;
     const int32_t *doc_start = args.doc_start ? args.doc_start + token0 : NULL;
-    const int n_end = (min(m0 + BM, args.seq) + BN - 1) / BN, n_begin = doc_start ? doc_start[m0] / BN : 0;
+    const int n_end = key_blocks_end(args, m0, BM, BN), n_begin = key_blocks_begin(args, doc_start, m0, BN, n_end);
     const float scale2 = args.scale * LOG2E;
 
     tile_load<D, BM, THREADS>(q_tile, args.q + (token0 + m0) * args.q_stride + h * args.head_dim, args.q_stride,
@@ -317,7 +317,7 @@ static __global__ void __launch_bounds__(WARPS * 32, BLOCKS) backward_q_kernel(c
             bool there = m0 + row < args.seq;
             lse2[t][half] = there ? args.lse[line0 + m0 + row] * LOG2E : CUDART_INF_F; // P becomes 0
             row_sum[t][half] = row_sums[row];
-            first[t][half] = doc_start && there ? doc_start[m0 + row] : 0;
+            first[t][half] = doc_start && there ? doc_start[m0 + row] - args.first_key : 0;
         }
 
     float acc[MT][D / 8][4] = {};
@@ -342,7 +342,7 @@ static __global__ void __launch_bounds__(WARPS * 32, BLOCKS) backward_q_kernel(c
             }
         }
         const int n0 = n * BN;
-        if (n0 > m0 + row0 + 16 * MT - 1) continue;
+        if (n0 > m0 + row0 + 16 * MT - 1 + args.ahead) continue;
         const uint32_t k_now = k_tile + stage * BN * D * 2, v_now = v_tile + stage * BN * D * 2;
 
         float s[MT][BN / 8][4] = {}, dp[MT][BN / 8][4] = {};
@@ -374,7 +374,7 @@ static __global__ void __launch_bounds__(WARPS * 32, BLOCKS) backward_q_kernel(c
                 }
             }
         }
-        if (n0 + BN - 1 > m0 + row0 || doc_start) scores_mask(s, m0 + row0, n0, first);
+        if (n0 + BN - 1 > last_key(args, m0 + row0) || doc_start) scores_mask(args, s, m0 + row0, n0, first);
 #pragma unroll
         for (int t = 0; t < MT; t++)
 #pragma unroll
@@ -454,8 +454,8 @@ static __global__ void __launch_bounds__(WARPS * 32, BLOCKS)
     const int n0 = blockIdx.y * BN; // the first keys are seen by the most queries, and come first
     const int64_t token0 = (int64_t)b * args.seq;
     const int32_t *doc_start = args.doc_start ? args.doc_start + token0 : NULL;
-    const int m_begin = n0 / BM;
-    const int m_end = query_blocks_end(doc_start, args.seq, BM, m_begin, n0 + BN - 1);
+    const int m_begin = query_blocks_begin(args, n0, BM);
+    const int m_end = query_blocks_end(args, doc_start, BM, m_begin, n0 + BN - 1);
     const int tiles = m_end - m_begin, iterations = tiles * group_heads;
     const float scale2 = args.scale * LOG2E;
 
@@ -501,7 +501,7 @@ static __global__ void __launch_bounds__(WARPS * 32, BLOCKS)
             }
         }
         const int m0 = (m_begin + i % tiles) * BM;
-        if (m0 + BM - 1 >= n0 + row0) { // else all of the warp's keys come after these queries
+        if (m0 + BM - 1 + args.ahead >= n0 + row0) { // else all of the warp's keys come after these queries
             const uint32_t q_now = q_tile + stage * BM * D * 2, do_now = do_tile + stage * BM * D * 2;
             float s[BM / 8][4] = {}, dp[BM / 8][4] = {};
 #pragma unroll
@@ -526,13 +526,14 @@ static __global__ void __launch_bounds__(WARPS * 32, BLOCKS)
                     mma(dp[2 * j + 1], c, w[2], w[3]);
                 }
             }
-            if (m0 < n0 + row0 + 15 || doc_start) {
+            if (m0 + args.ahead < n0 + row0 + 15 || doc_start) {
 #pragma unroll
                 for (int j = 0; j < BM / 8; j++)
 #pragma unroll
                     for (int e = 0; e < 4; e++) {
                         int key = n0 + row0 + lane / 4 + (e / 2) * 8, query = m0 + j * 8 + (lane & 3) * 2 + (e & 1);
-                        if (key > query || (doc_start && query < args.seq && key < doc_start[query]))
+                        if (key > query + args.ahead ||
+                            (doc_start && query < args.seq && key < doc_start[query] - args.first_key))
                             s[j][e] = -CUDART_INF_F;
                     }
             }

@@ -125,7 +125,7 @@ static __global__ void __launch_bounds__(GROUPS * 128, BLOCKS) hopper_q_kernel(c
     const Bf16 *d_o = args.dout + (token0 + m0) * args.o_stride + h * args.head_dim;
     const Bf16 *o = args.o + (token0 + m0) * args.o_stride + h * args.head_dim;
     const int32_t *doc_start = args.doc_start ? args.doc_start + token0 : NULL;
-    const int n_end = (min(m0 + BM, args.seq) + BN - 1) / BN, n_begin = doc_start ? doc_start[m0] / BN : 0;
+    const int n_end = key_blocks_end(args, m0, BM, BN), n_begin = key_blocks_begin(args, doc_start, m0, BN, n_end);
     const float scale2 = args.scale * LOG2E;
 
     tile_load<D, BM, THREADS>(q_tile, args.q + (token0 + m0) * args.q_stride + h * args.head_dim, args.q_stride,
@@ -158,7 +158,7 @@ static __global__ void __launch_bounds__(GROUPS * 128, BLOCKS) hopper_q_kernel(c
         const bool there = m0 + row < args.seq;
         lse2[half] = there ? args.lse[line0 + m0 + row] * LOG2E : CUDART_INF_F; // P becomes 0
         row_sum[half] = row_sums[row];
-        first[half] = doc_start && there ? doc_start[m0 + row] : 0;
+        first[half] = doc_start && there ? doc_start[m0 + row] - args.first_key : 0;
     }
 
     float acc[D / 64][32] = {};
@@ -173,7 +173,7 @@ static __global__ void __launch_bounds__(GROUPS * 128, BLOCKS) hopper_q_kernel(c
                                       args.head_dim);
         }
         const int n0 = n * BN;
-        if (n0 > m0 + group0 + 63) continue; // above the diagonal for the whole warpgroup
+        if (n0 > m0 + group0 + 63 + args.ahead) continue; // above the diagonal for the whole warpgroup
         const uint32_t k_now = k_tile + stage * BN * D * 2, v_now = v_tile + stage * BN * D * 2;
         float s[32], dp[32];
         wgmma_fence();
@@ -183,11 +183,11 @@ static __global__ void __launch_bounds__(GROUPS * 128, BLOCKS) hopper_q_kernel(c
         wgmma_commit();
         wgmma_wait<1>();
         wgmma_hold(s);
-        if (n0 + BN - 1 > m0 + group0 || doc_start) {
+        if (n0 + BN - 1 > last_key(args, m0 + group0) || doc_start) {
 #pragma unroll
             for (int i = 0; i < 32; i++) {
                 const int half = (i / 2) & 1, key = n0 + i / 4 * 8 + (lane & 3) * 2 + (i & 1);
-                if (key > m0 + row0 + lane / 4 + half * 8 || key < first[half]) s[i] = -CUDART_INF_F;
+                if (key > last_key(args, m0 + row0 + lane / 4 + half * 8) || key < first[half]) s[i] = -CUDART_INF_F;
             }
         }
 #pragma unroll
@@ -232,8 +232,8 @@ static __global__ void __launch_bounds__(GROUPS * 128, BLOCKS)
     const int n0 = blockIdx.y * BN; // the first keys are seen by the most queries, and come first
     const int64_t token0 = (int64_t)b * args.seq;
     const int32_t *doc_start = args.doc_start ? args.doc_start + token0 : NULL;
-    const int m_begin = n0 / BM;
-    const int m_end = query_blocks_end(doc_start, args.seq, BM, m_begin, n0 + BN - 1);
+    const int m_begin = query_blocks_begin(args, n0, BM);
+    const int m_end = query_blocks_end(args, doc_start, BM, m_begin, n0 + BN - 1);
     const int tiles = m_end - m_begin, iterations = tiles * group_heads;
     const float scale2 = args.scale * LOG2E;
 
@@ -268,7 +268,7 @@ static __global__ void __launch_bounds__(GROUPS * 128, BLOCKS)
         copies_arrive();
         if (i + 1 < iterations) fetch(i + 1, stage ^ 1);
         const int m0 = (m_begin + i % tiles) * BM;
-        if (m0 + BM - 1 >= n0 + group0) { // else all of the warpgroup's keys come after these queries
+        if (m0 + BM - 1 + args.ahead >= n0 + group0) { // else all of the warpgroup's keys come after these queries
             const uint32_t q_now = q_tile + stage * BM * D * 2, do_now = do_tile + stage * BM * D * 2;
             float s[32], dp[32];
             wgmma_fence();
@@ -278,12 +278,14 @@ static __global__ void __launch_bounds__(GROUPS * 128, BLOCKS)
             wgmma_commit();
             wgmma_wait<1>();
             wgmma_hold(s);
-            if (m0 < n0 + group0 + 63 || doc_start) {
+            if (m0 + args.ahead < n0 + group0 + 63 || doc_start) {
 #pragma unroll
                 for (int i = 0; i < 32; i++) {
                     const int key = n0 + row0 + lane / 4 + ((i / 2) & 1) * 8;
                     const int query = m0 + i / 4 * 8 + (lane & 3) * 2 + (i & 1);
-                    if (key > query || (doc_start && query < args.seq && key < doc_start[query])) s[i] = -CUDART_INF_F;
+                    if (key > query + args.ahead ||
+                        (doc_start && query < args.seq && key < doc_start[query] - args.first_key))
+                        s[i] = -CUDART_INF_F;
                 }
             }
 #pragma unroll
