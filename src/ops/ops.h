@@ -357,9 +357,9 @@ struct Ops {
     void (*quantize)(Ops *ops, Tensor rows, Tensor cols, Tensor amax, Tensor in, Tensor scale);
     // Of every pair: scale = 2^-floor(log2(most / amax)), or stays where amax is not a positive number; amax = 0.
     void (*quantize_scales)(Ops *ops, Tensor scale, Tensor amax, float most);
-    // out[m, n] = sum over k of a[m, k] b[n, k] a_scale b_scale, + add (like out, may be absent), or += where a
-    // weight gradient (float out) accumulates. Products of two e4m3 may be summed with fewer bits than a float has (at
-    // least 13 beyond the largest addend's); those with a gradient are not.
+    // out[m, n] = sum over k of a[m, k] b[n, k] a_scale b_scale, + add (like out, may be absent), or += where a weight
+    // gradient (float out) accumulates. Results in bf16 may come from sums with fewer bits than a float has (13 beyond
+    // the largest addend); weight gradients do not.
     void (*linear_fp8)(Ops *ops, Tensor out, Tensor a, Tensor b, Tensor a_scale, Tensor b_scale, Tensor add,
                        bool accumulate);
     // add_rmsnorm_forward without a branch, and its result in FP8 as well.
