@@ -9,6 +9,7 @@
 #include "cli/range.h"
 #include "plan/calc.h"
 #include "train/prediction.h"
+#include "train/ranks.h"
 #include "train/schedule.h"
 #include "train/setup.h"
 #include "watch/plan_text.h"
@@ -192,16 +193,19 @@ static Status make_run(PlanRun *run, const PlanMachine *machine, const PlanArgs 
     TRY(setup_layout(config, &model, machine->gpu.cpu ? DEVICE_CPU : DEVICE_CUDA, &layout));
     if (strcmp(machine->software.name, "hearth") == 0) TRY(layout_check_kernels(&layout));
     Mesh *mesh = &layout.mesh;
-    int64_t others = (int64_t)mesh->tp * mesh->pp * mesh->cp;
+    int islands = (int)config->diloco.islands;
+    int64_t others = (int64_t)mesh->tp * mesh->pp * mesh->cp * islands;
     if (config->parallelism.data <= 0) {
         if (machine->gpus % others)
-            return status_usage("%d GPUs do not divide by tp %d x pp %d x cp %d", machine->gpus, mesh->tp, mesh->pp,
-                                mesh->cp);
+            return status_usage("%d GPUs do not divide by tp %d x pp %d x cp %d%s", machine->gpus, mesh->tp, mesh->pp,
+                                mesh->cp, islands > 1 ? " x the islands" : "");
         mesh->dp = (int)(machine->gpus / others);
     }
     *run = (PlanRun){.layout = layout,
-                     .grad_accum = (int)batch_plan(config, mesh->dp).grad_accum,
-                     .virtual_stages = args->virtual_stages ? (int)args->virtual_stages : 1,
+                     .grad_accum = (int)batch_plan(config, mesh->dp * islands).grad_accum,
+                     .virtual_stages = args->virtual_stages ? (int)args->virtual_stages : layout_chunks(&layout),
+                     .outer_every = (double)config->diloco.every,
+                     .outer_bytes = strcmp(config->diloco.exchange, "bfloat16") == 0 ? 2 : 4,
                      .eager = args->eager,
                      .calibration = 1};
     if (args->no_calibration || strcmp(machine->software.name, "hearth") != 0) return NULL;
@@ -258,6 +262,8 @@ static Status simulate_plan(Document *document, const PlanReport *report, const 
     }
     int layers = report->run.layout.config.layers / mesh->pp;
     const StepAxis *data = &step->axis[STEP_DATA_PARALLEL], *pipe = &step->axis[STEP_PIPELINE];
+    // From ZeRO 2 on there is as much behind every micro-batch; what is simulated is the last one's.
+    double behind = data->seconds / (mesh->zero >= 2 ? report->run.grad_accum : 1);
     SimulateRequest request = {.schedule = schedule,
                                .stages = mesh->pp,
                                .micro_batches = report->run.grad_accum,
@@ -266,7 +272,7 @@ static Status simulate_plan(Document *document, const PlanReport *report, const 
                                .backward = backward,
                                .send = pipe->seconds / (2.0 * report->run.grad_accum * report->run.virtual_stages),
                                .buckets = data->seconds > 0 ? layers : 0,
-                               .bucket_seconds = data->seconds / (layers > 0 ? layers : 1),
+                               .bucket_seconds = behind / (layers > 0 ? layers : 1),
                                .optimizer = step->part[STEP_OPTIMIZER]};
     SimulateResult result;
     Status status = simulate_run(&result, &request);
@@ -287,7 +293,7 @@ static Status simulate_plan(Document *document, const PlanReport *report, const 
 // As the trainer counts: the first of train.tokens and train.steps, with the warm-up of the batch.
 static void set_length(PlanQuestions *questions, const PlanRun *run, const Config *config) {
     int64_t parameters = model_parameters(&run->layout.config).total, tokens = run_tokens(config, parameters);
-    BatchPlan batch = batch_plan(config, run->layout.mesh.dp);
+    BatchPlan batch = batch_plan(config, run->layout.mesh.dp * plan_islands(run));
     int64_t steps = run_steps(config, &batch, parameters);
     double trained = batch_tokens(&batch, steps);
     questions->steps = (double)steps;
@@ -342,6 +348,39 @@ static Status parse_seqs(SearchSpace *space, const PlanRun *run, const char *tex
     return NULL;
 }
 
+// The trainer says which meshes it takes.
+static void mark_what_runs(SearchResult *result, const Config *config) {
+    for (int i = 0; i < result->found_count; i++) {
+        SearchCandidate *c = &result->found[i];
+        Config asked = *config; // shares the strings
+        Mesh mesh;
+        asked.parallelism.data = c->mesh.dp;
+        asked.parallelism.tensor = c->mesh.tp;
+        asked.parallelism.pipeline = c->mesh.pp;
+        asked.parallelism.context = c->mesh.cp;
+        asked.parallelism.expert = c->mesh.ep;
+        asked.parallelism.expert_tensor = c->mesh.etp;
+        asked.parallelism.zero = c->mesh.zero;
+        Status refused = ranks_mesh(&asked, (int)mesh_ranks(&c->mesh), &mesh);
+        c->runs = !refused;
+        status_free(refused);
+    }
+}
+
+static const char *build_lacks(const PlanMachine *machine) {
+#ifdef HEARTH_HAVE_CUDA
+    bool cuda = true;
+#else
+    bool cuda = machine->gpu.cpu;
+#endif
+#ifdef HEARTH_HAVE_MPI
+    bool mpi = true;
+#else
+    bool mpi = machine->gpus == 1;
+#endif
+    return cuda ? (mpi ? NULL : "MPI") : mpi ? "CUDA" : "CUDA and MPI";
+}
+
 static Status plan_search(const char *name, const PlanMachine *machine, const PlanRun *run, const PlanArgs *args,
                           const Config *config) {
     PlanReport report = {.machine = *machine, .run = *run};
@@ -352,7 +391,9 @@ static Status plan_search(const char *name, const PlanMachine *machine, const Pl
     TRY(parse_seqs(&space, run, args->seqs));
     double start = clock_seconds();
     TRY(search_run(&result, machine, run, &space));
-    Document *document = search_document(&report, &result, space.memory_limit, clock_seconds() - start);
+    mark_what_runs(&result, config);
+    Document *document =
+        search_document(&report, &result, space.memory_limit, clock_seconds() - start, build_lacks(machine));
     Status status = show_plan(document, search_json(&result), args);
     search_free(&result);
     return status;

@@ -197,7 +197,7 @@ static void round_weights(Model *model) {
     for (int copies = 0; copies < 2; copies++) { // first the maxima, which give the scales
         for (int i = 0; i < 4 * layout->layer_count; i++) {
             ParamId id = ids[i % 4];
-            int layer = layout->first_layer + i / 4;
+            int layer = layout_layer(layout, i / 4);
             Fp8Slot slot = weight_slot(id);
             Tensor rows = weight_copy(model, id, layer, false), cols = weight_copy(model, id, layer, true);
             if (!tensor_present(rows) && !tensor_present(cols)) continue;

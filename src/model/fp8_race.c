@@ -26,7 +26,7 @@ static LayoutRequest one_layer(const LayoutRequest *request, unsigned off) {
     c->vocab = c->vocab < 512 ? c->vocab : 512;
     one.seq /= request->mesh.cp;
     one.mesh = MESH_SINGLE;
-    one.rank = 0;
+    one.rank = one.virtual_stages = one.micro_batches = one.islands = one.island = 0;
     one.documents = false;
     one.fp8_off = off;
     return one;

@@ -4,8 +4,8 @@
 #include <string.h>
 
 static const char *const kind_names[LAYOUT_KIND_COUNT] = {
-    "weights",     "master weights", "gradients", "moments",   "FP8 weights",
-    "activations", "temporaries",    "gathered",  "constants", "workspace",
+    "weights",     "master weights", "gradients", "moments",   "FP8 weights",     "activations",
+    "temporaries", "gathered",       "constants", "workspace", "outer optimizer",
 };
 static const char *const precision_names[] = {"fp32", "bf16", "bf16-pure", "fp8"};
 static const char *const recompute_names[] = {"none", "selective", "full"};
@@ -91,6 +91,10 @@ const char *layout_act_name(ActId id) {
         [ACT_ALL_COUNTS] = "expert counts of all tokens",
         [ACT_PROB_SUM] = "probability sums",
         [ACT_DPROB] = "probability gradients",
+        [ACT_STAGE_OUT] = "output of a stage",
+        [ACT_STAGE_COUNTS] = "expert counts of all layers",
+        [ACT_STAGE_PROBS] = "probability sums of all layers",
+        [ACT_STAGE_DPROB] = "probability gradients of all layers",
         [ACT_RESIDUAL_MID] = "residual mid",
         [ACT_RESIDUAL_FINAL] = "residual final",
         [ACT_FINAL_NORMED] = "final normed",

@@ -84,11 +84,13 @@ static void close_unit(Layout *layout) {
     if (!layout->unit_count) return;
     LayoutUnit *unit = &layout->units[layout->unit_count - 1];
     unit->count = layout->element_count - unit->offset;
-    if (layout->zero) unit->count = align_up(unit->count, (int64_t)unit->ranks * PARAM_ALIGN);
+    if (layout->zero || layout->request.islands)
+        unit->count = align_up(unit->count, (int64_t)unit->ranks * PARAM_ALIGN);
     layout->element_count = unit->offset + unit->count;
     unit->piece = (unit->count + unit->ranks - 1) / unit->ranks;
     unit->shard_offset = layout->shard_count;
     layout->shard_count += unit->piece;
+    if (unit->piece > layout->piece_elements) layout->piece_elements = unit->piece;
     if (unit->vectors)
         layout->vector_elements = unit->count;
     else
@@ -160,19 +162,19 @@ void layout_build_params(Layout *layout) {
     const ModelConfig *c = &request->config;
     bool first_stage = layout->place.pp == 0, last_stage = layout->place.pp == request->mesh.pp - 1;
     int64_t vocab = layout_vocab_rows(request);
-    int end = layout->first_layer + layout->layer_count;
     if (first_stage || (c->tied && last_stage))
         add_matrix(layout, PARAM_EMBEDDING, -1, vocab, c->hidden, c->vocab, c->hidden);
     if (last_stage && !c->tied) add_matrix(layout, PARAM_HEAD, -1, vocab, c->hidden, c->vocab, c->hidden);
-    for (int i = layout->first_layer; i < end; i++)
-        add_layer_matrices(layout, i);
+    for (int i = 0; i < layout->layer_count; i++)
+        add_layer_matrices(layout, layout_layer(layout, i));
     if (last_stage) add_vector(layout, PARAM_FINAL_NORM, -1, c->hidden);
-    for (int i = layout->first_layer; i < end; i++) {
-        add_vector(layout, PARAM_ATTN_NORM, i, c->hidden);
-        add_vector(layout, PARAM_MLP_NORM, i, c->hidden);
+    for (int i = 0; i < layout->layer_count; i++) {
+        int layer = layout_layer(layout, i);
+        add_vector(layout, PARAM_ATTN_NORM, layer, c->hidden);
+        add_vector(layout, PARAM_MLP_NORM, layer, c->hidden);
         if (!model_qk_norm(c)) continue;
-        add_vector(layout, PARAM_Q_NORM, i, c->head_dim);
-        add_vector(layout, PARAM_K_NORM, i, c->head_dim);
+        add_vector(layout, PARAM_Q_NORM, layer, c->head_dim);
+        add_vector(layout, PARAM_K_NORM, layer, c->head_dim);
     }
     place_params(layout);
 }
@@ -214,6 +216,9 @@ void layout_build_states(Layout *layout) {
     layout->bytes[LAYOUT_MOMENTS] = (zero >= 1 ? shard : whole) * 8;
     bool master = request->precision == PRECISION_BF16 || request->precision == PRECISION_FP8;
     layout->bytes[LAYOUT_MASTER] = master ? (zero >= 1 ? shard : whole) * 2 : 0;
+    // Every rank has the outer optimizer of its pieces, whatever the ZeRO stage: what islands exchange goes over the
+    // links between them once. A slot has a piece's weights and its change.
+    if (request->islands) layout->bytes[LAYOUT_OUTER] = shard * 8 + 2 * layout->piece_elements * 8;
     // Sharded gradients are reduced, and sharded weights gathered, one layer at a time with the next one in flight;
     // embedding or head, and the vectors, have places of their own.
     int64_t gathered = 2 * layer + edge + vectors;

@@ -6,6 +6,7 @@
 //   for each micro-batch: model_micro_step(model, ids, targets, doc_start);   // forward and backward, gradients add up
 //   model_optimizer_step(model, &optimizer);
 //   model_step_result(model, &result);
+// Stages of a pipeline run their passes when the last micro-batch of the step has come (model/pipeline.h).
 #pragma once
 
 #include "dist/comm.h"
@@ -21,6 +22,8 @@ typedef struct ModelRanks {
     Comm *micro_batch; // ranks that share the tokens of a micro-batch: cp * tp; NULL: one
     Comm *kv;          // of tp, the ones that hold the same KV heads; NULL: none does
     Comm *pp;          // the same place on the other pipeline stages; NULL: one stage
+    Comm *lane[2][2];  // [PipelinePass]: from the stage that its input comes from, to the one its output goes to
+    Comm *ends;        // first and last stage of a pipeline whose embedding is tied; NULL: none, or neither of them
     Comm *ep, *etp;    // ranks that have other experts, and other shares of the same; NULL: one
     Comm *dispatch;    // ep * etp: ranks that have all experts once between them; NULL: this one has them all
     Comm *expert_dp;   // ranks that hold the same experts, in the order of LayoutUnit.rank; NULL: one
@@ -30,7 +33,8 @@ typedef struct ModelRanks {
 
 enum { SEAM_SLOTS = 4 }; // two for layers, one for embedding or head, one for the vectors
 
-typedef struct Trace Trace; // model/trace.h
+typedef struct Pipeline Pipeline; // model/pipeline.h
+typedef struct Trace Trace;       // model/trace.h
 
 typedef struct Model {
     Ops *ops; // not owned
@@ -42,9 +46,14 @@ typedef struct Model {
         int gradients;           // units being reduced: the first of them, -1: none
         CommTicket reducing[2];
     } slot[SEAM_SLOTS];
-    bool last; // micro-batch of the step
+    CommTicket copies;  // of the last sum over gradients that tensor-parallel ranks hold together
+    bool last;          // micro-batch of the step
+    Pipeline *pipeline; // NULL: there is one stage
+    int chunk, flight;  // of the pass under way: its layers, and the slot of its activations
+    int half[2];        // [PipelinePass] which of the two places its message has
     Layout layout;
     void *memory[LAYOUT_KIND_COUNT];
+    float *outer;    // of an outer optimizer, in host memory, not owned: anchor, then momentum, of this rank's pieces
     bool accumulate; // the micro-step adds to the gradients; false for the first one of a step, which overwrites them
     struct {
         void *graph;    // where the ops record
@@ -79,16 +88,17 @@ void model_destroy(Model *model);
 // scale_residual: projections into the residual stream by a further 1 / sqrt(2 * layers).
 void model_init_weights(Model *model, uint64_t seed, bool scale_residual);
 
-typedef enum ModelState { MODEL_WEIGHTS, MODEL_GRADIENTS, MODEL_M, MODEL_V } ModelState;
+typedef enum ModelState { MODEL_WEIGHTS, MODEL_GRADIENTS, MODEL_M, MODEL_V, MODEL_ANCHOR, MODEL_MOMENTUM } ModelState;
 
 // A host copy of weights (with their master part) and moments, taken at once, so that a writer thread can work from it.
 typedef struct ModelSnapshot {
     void *weights, *master; // as in the layout's blocks
     float *moments;         // NULL when not asked for
+    float *outer;           // likewise, and without an outer optimizer
 } ModelSnapshot;
 Status model_snapshot(Model *model, ModelSnapshot *snapshot, bool with_moments); // reuses buffers already there
 void model_snapshot_free(ModelSnapshot *snapshot);
-// Elements [first, first + count) of a parameter, as float: weights at master precision, M or V.
+// Elements [first, first + count) of a parameter, as float: weights at master precision, or any state but gradients.
 void model_snapshot_read(const ModelSnapshot *snapshot, const Layout *layout, const LayoutParam *param,
                          ModelState state, int64_t first, int64_t count, float *out);
 

@@ -13,6 +13,7 @@ static const char *const other_part_names[STEP_PART_COUNT] = {
     [STEP_EXPERT] = "expert exchange",
     [STEP_PIPELINE] = "pipeline send/receive",
     [STEP_DATA_PARALLEL] = "data-parallel gradients and weights",
+    [STEP_OUTER] = "outer steps of islands",
     [STEP_BUBBLE] = "pipeline bubble",
     [STEP_HOST_DATA] = "data",
     [STEP_PRESSURE] = "memory pressure",
@@ -111,8 +112,8 @@ static Comm context_comm(const PlanMachine *machine, const Layout *layout, const
 
 static double sparse_layers(const Layout *layout) { // of the stage
     double sparse = 0;
-    for (int i = layout->first_layer; i < layout->first_layer + layout->layer_count; i++)
-        sparse += layout->request.config.sparse[i];
+    for (int i = 0; i < layout->chunk_count; i++)
+        sparse += layout->chunks[i].sparse;
     return sparse;
 }
 
@@ -209,6 +210,18 @@ static void data_parallel(const PlanMachine *machine, const PlanRun *run, const 
     }
 }
 
+// A meeting of islands stops all of them: nothing hides it. Its share of a step.
+static void outer_axis(StepModel *model, const PlanMachine *machine, const PlanRun *run, const Layout *layout) {
+    StepAxis *axis = &model->axis[STEP_OUTER];
+    Group group = group_of(machine, plan_islands(run), (double)mesh_ranks(&run->layout.mesh));
+    *axis = (StepAxis){.ranks = plan_islands(run), .between_nodes = group.nodes > 1};
+    if (axis->ranks == 1) return;
+    double bytes = (double)layout->shard_count * run->outer_bytes;
+    axis->bytes = plan_ring_allreduce_bytes(bytes, axis->ranks) / run->outer_every;
+    axis->seconds = axis->exposed = 2 * phase_seconds(machine, group, bytes) / run->outer_every;
+    model->part[STEP_OUTER] = axis->exposed;
+}
+
 // ---- the step -------------------------------------------------------------------------------------------------------
 
 typedef struct Stage {
@@ -289,7 +302,7 @@ void step_model(StepModel *model, const PlanMachine *machine, const PlanRun *run
     double micro_steps = run->grad_accum, slowest = 0;
     *model = (StepModel){.dtype = step_dtype(machine, r->precision),
                          .imbalance = 1 + machine->software.imbalance * log2(mesh->ep),
-                         .tokens = (double)r->micro_batch * r->seq * mesh->dp * micro_steps};
+                         .tokens = (double)r->micro_batch * r->seq * mesh->dp * micro_steps * plan_islands(run)};
     Stage stages[3];
     int busiest = 0;
     double inner = 0; // of the stages between the first and the last
@@ -317,6 +330,7 @@ void step_model(StepModel *model, const PlanMachine *machine, const PlanRun *run
     model->part[STEP_BUBBLE] = (model->fill - slowest) / run->virtual_stages;
     data_parallel(machine, run, layout, stage->forward, stage->backward, &model->axis[STEP_DATA_PARALLEL]);
     model->part[STEP_DATA_PARALLEL] = model->axis[STEP_DATA_PARALLEL].exposed;
+    outer_axis(model, machine, run, layout);
     double host = (double)layout->tokens * (r->documents ? 12 : 8) / machine->gpu.host_bandwidth;
     model->part[STEP_HOST_DATA] = r->device == DEVICE_CUDA ? fmax(0, host - slowest) * micro_steps : 0;
     for (int i = 0; i < STEP_PART_COUNT; i++)

@@ -25,7 +25,12 @@ typedef struct PlanRun {  // the job
     int virtual_stages;   // of the interleaved schedule; 1: plain 1F1B
     bool eager;           // no compilation, no recorded graph
     double calibration;   // factor on the step time learned from earlier runs; 1: none
+    double outer_every;   // steps between meetings of the layout's islands
+    double outer_bytes;   // of one parameter's change on the wire: 4, or 2
 } PlanRun;
+static inline int plan_islands(const PlanRun *run) { // each has the layout's mesh
+    return run->layout.islands > 1 ? run->layout.islands : 1;
+}
 
 // Where the time of a step goes: first the categories of its ops (ops/ops.h), which the profile measures too.
 typedef enum StepPart {
@@ -42,6 +47,7 @@ typedef enum StepPart {
     STEP_EXPERT,   // tokens to their experts and back
     STEP_PIPELINE, // activations between stages
     STEP_DATA_PARALLEL,
+    STEP_OUTER, // changes of weights between islands
     STEP_BUBBLE,
     STEP_HOST_DATA,
     STEP_PRESSURE, // allocation retries near the memory limit

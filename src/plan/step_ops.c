@@ -30,6 +30,7 @@ static void add_line(Pricing *p, const char *name, OpCategory category, StepPass
     double memory = bytes / (gpu->bandwidth * gpu->efficiency.memory * share);
     bool product = category == CATEGORY_GEMM || category == CATEGORY_GROUPED || category == CATEGORY_ATTENTION;
     if (!product) memory *= p->memory_factor;
+    if (product && category != CATEGORY_ATTENTION) compute *= p->machine->software.gemm_factor;
     int i = 0;
     while (i < cost->op_count && (cost->ops[i].pass != pass || strcmp(cost->ops[i].name, name) != 0))
         i++;

@@ -93,11 +93,13 @@ static Status time_try(Ops *ops, const Ranks *ranks, const LayoutRequest *reques
                        .world = ranks->world,
                        .accum = attempt->grad_accum < 2 ? 1 : 2,
                        .steps = 3};
+    if (request->mesh.pp > 1) bench.accum = (int)attempt->grad_accum; // a pipeline's speed depends on it
     BenchResult result;
     TRY(bench_step(ops, &bench, &result));
     bench_result_free(&result);
     double once = result.split_ms[CATEGORY_OPTIMIZER] / 1e3, micro = (result.step_seconds - once) / bench.accum;
-    double tokens = (double)request->micro_batch * request->seq * request->mesh.dp * (double)attempt->grad_accum;
+    double tokens = (double)request->micro_batch * request->seq * request->mesh.dp *
+                    (request->islands > 1 ? request->islands : 1) * (double)attempt->grad_accum;
     attempt->tokens_per_second =
         from_first(ranks->world, tokens / (once + micro * (double)attempt->grad_accum)); // all choose by one clock
     return NULL;
@@ -161,6 +163,7 @@ static Status try_candidates(Ops *ops, const Ranks *ranks, const LayoutRequest *
         PreflightTry *attempt = &search->tries[i];
         LayoutRequest request = *base;
         request.micro_batch = (int)attempt->micro_batch;
+        request.micro_batches = (int)attempt->grad_accum;
         bool fits;
         TRY(predict_try_memory(ops, ranks->world, &request, attempt, &fits));
         if (listener->try_starts) listener->try_starts(listener->context, attempt);
@@ -189,9 +192,10 @@ static Status search_on(Ops *ops, Ranks *ranks, const Config *config, const Mode
     LayoutRequest request;
     TRY(setup_layout(config, model, ops->kind, &request));
     request.mesh = ranks->mesh;
-    request.rank = ranks_rank(ranks);
+    request.island = ranks_island(ranks);
+    request.rank = ranks_place(ranks);
     TRY(ranks_open(ranks, ops, &request));
-    int dp = ranks->mesh.dp;
+    int dp = ranks->mesh.dp * (ranks->islands > 1 ? ranks->islands : 1); // of all islands
     int64_t micro_batch = config->train.micro_batch, grad_accum = batch_plan(config, dp).grad_accum;
     *search = (PreflightSearch){.model = setup_model_name(config),
                                 .device = device_kind_name(ops->kind),
@@ -214,7 +218,7 @@ static Status search_on(Ops *ops, Ranks *ranks, const Config *config, const Mode
 }
 
 // The search needs the model's shape only; the data is opened by the short run.
-static Status search_micro_batch(const Config *config, const Mesh *mesh, const PreflightOptions *options,
+static Status search_micro_batch(const Config *config, Ranks ranks, const PreflightOptions *options,
                                  PreflightSearch *search) {
     Samples train, val;
     ModelConfig model;
@@ -225,7 +229,6 @@ static Status search_micro_batch(const Config *config, const Mesh *mesh, const P
     samples_close(&val);
     TRY(setup_model(config, vocab, &model));
     if (!options->search) return NULL;
-    Ranks ranks = {.world = options->world, .mesh = *mesh};
     TRY(options->world ? device_open(&ops, options->world, config->train.device)
                        : ops_create(&ops, config->train.device));
     Status status = search_on(ops, &ranks, config, &model, options, search);
@@ -309,10 +312,11 @@ Status preflight_run(const Config *config, const PreflightOptions *options, Pref
     bool first = !world || world->rank == 0;
     if (first && options->save && file_exists(options->save)) // before anything takes time
         return status_hint(status_usage("%s exists already", options->save), "write to another file");
-    Mesh mesh;
-    TRY(ranks_mesh(config, world ? world->size : 1, &mesh)); // else every try would time a part of the model
+    Ranks ranks = {.world = world};
+    TRY(ranks_islands(config, ranks_size(&ranks), &ranks.islands));
+    TRY(ranks_mesh(config, ranks_of_island(&ranks), &ranks.mesh)); // else every try would time a part of the model
     TRY(ranks_agree_config(world, config));
-    TRY(search_micro_batch(config, &mesh, options, &result->search));
+    TRY(search_micro_batch(config, ranks, options, &result->search));
     Config chosen = *config; // shares the strings of `config`, which outlives it
     if (result->search.best >= 0) {
         const PreflightTry *best = &result->search.tries[result->search.best];

@@ -5,13 +5,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-static Status unsupported(const Config *config, const char *key, int64_t degree) {
+Status ranks_islands(const Config *config, int size, int *islands) {
+    *islands = (int)config->diloco.islands;
+    if (size % *islands == 0) return NULL;
     return config_blame(
-        config, key,
-        status_hint(status_usage("%s = %lld: training runs with data, tensor and context parallelism so far; "
-                                 "this degree can only be planned",
-                                 key, (long long)degree),
-                    "set it to 1 to train here, or see what it would do: hearth plan"));
+        config, "diloco.islands",
+        status_hint(status_usage("diloco.islands = %d, and the number of processes is %d", *islands, size),
+                    "start a multiple of %d: hearth train CONFIG --ranks N (or mpirun, srun)", *islands));
 }
 
 // A mesh that is not of as many ranks as there are processes.
@@ -54,12 +54,6 @@ static Status refuse_product(const Config *config, const Mesh *mesh, int size) {
 }
 
 Status ranks_mesh(const Config *config, int size, Mesh *mesh) {
-    const struct {
-        const char *key;
-        int64_t degree;
-    } others[] = {{"parallelism.pipeline", config->parallelism.pipeline}};
-    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
-        if (others[i].degree > 1) return unsupported(config, others[i].key, others[i].degree);
     *mesh = (Mesh){.dp = 1,
                    .tp = (int)config->parallelism.tensor,
                    .pp = (int)config->parallelism.pipeline,
@@ -75,13 +69,15 @@ Status ranks_mesh(const Config *config, int size, Mesh *mesh) {
 // ---- groups ---------------------------------------------------------------------------------------------------------
 
 static bool same_ranks(const Comm *comm, MeshGroup group) {
-    return comm && comm->size == group.count && comm->ranks[0] == group.first &&
+    return comm && !comm->lane && comm->size == group.count && comm->ranks[0] == group.first &&
            comm->ranks[1] == group.first + group.stride;
 }
 
-// Makes a group, unless one of the same ranks is there already; *comm stays NULL for one rank.
+// Makes a group of places of this rank's island, unless one of the same ranks is there already; *comm stays NULL for
+// one rank.
 static Status open_group(Ranks *ranks, Comm **comm, Ops *ops, const char *name, MeshGroup group) {
     if (group.count == 1) return NULL;
+    group.first += ranks_island(ranks) * ranks_of_island(ranks);
     for (int i = 0; i < ranks->opened_count; i++)
         if (same_ranks(ranks->opened[i], group)) {
             *comm = ranks->opened[i];
@@ -96,10 +92,38 @@ static Status open_group(Ranks *ranks, Comm **comm, Ops *ops, const char *name, 
     return status;
 }
 
+// Between the neighbours of a pipeline, a lane for each direction and kind of pass. All ranks make theirs in the order
+// of the stages that they lead from, so that no circle of them waits.
+static Status open_lanes(Ranks *ranks, Ops *ops, bool ring) {
+    int stages = ranks->mesh.pp, own = ranks->place.pp;
+    MeshGroup line = mesh_group(&ranks->mesh, ranks_place(ranks), MESH_PP);
+    int island = ranks_rank(ranks) - ranks_place(ranks); // its first rank
+    for (int from = 0; from < (ring ? stages : stages - 1); from++) {
+        int to = (from + 1) % stages;
+        if (own != from && own != to) continue;
+        int ends[2] = {island + line.first + from * line.stride, island + line.first + to * line.stride};
+        for (int pass = 0; pass < 2; pass++) { // the backward pass runs from `to` to `from`
+            bool sends = own == (pass ? to : from);
+            Comm **lane = &ranks->groups.lane[pass][sends];
+            TRY(comm_create_lane(lane, ranks->world, ops, pass ? "backward" : "forward", ends[pass], ends[!pass]));
+            ranks->opened[ranks->opened_count++] = *lane;
+        }
+    }
+    return NULL;
+}
+
+// Ranks at both ends of a pipeline hold a tied embedding.
+static Status open_ends(Ranks *ranks, Ops *ops) {
+    int last = ranks->mesh.pp - 1;
+    if (ranks->place.pp != 0 && ranks->place.pp != last) return NULL;
+    MeshGroup line = mesh_group(&ranks->mesh, ranks_place(ranks), MESH_PP);
+    return open_group(ranks, &ranks->groups.ends, ops, "ends", (MeshGroup){line.first, last * line.stride, 2});
+}
+
 Status ranks_open(Ranks *ranks, Ops *ops, const LayoutRequest *request) {
-    World *world = ranks->world;
-    ranks->place = mesh_place(&ranks->mesh, ranks_rank(ranks));
-    if (!world || world->size == 1) return NULL;
+    int place = ranks_place(ranks);
+    ranks->place = mesh_place(&ranks->mesh, place);
+    if (ranks_of_island(ranks) == 1) return NULL;
     const Mesh *mesh = &ranks->mesh;
     ModelRanks *groups = &ranks->groups;
     const struct {
@@ -120,10 +144,12 @@ Status ranks_open(Ranks *ranks, Ops *ops, const LayoutRequest *request) {
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
         bool of_experts = wanted[i].axis >= MESH_EP && wanted[i].axis <= MESH_STAGE;
         if (of_experts && !request->config.experts) continue;
-        TRY(open_group(ranks, wanted[i].comm, ops, wanted[i].name, mesh_group(mesh, world->rank, wanted[i].axis)));
+        TRY(open_group(ranks, wanted[i].comm, ops, wanted[i].name, mesh_group(mesh, place, wanted[i].axis)));
     }
+    if (mesh->pp > 1) TRY(open_lanes(ranks, ops, layout_chunks(request) > 1));
+    if (mesh->pp > 1 && request->config.tied) TRY(open_ends(ranks, ops));
     int kv_heads = request->config.kv_heads, copies = mesh->tp > kv_heads ? mesh->tp / kv_heads : 1;
-    return open_group(ranks, &groups->kv, ops, "kv", (MeshGroup){world->rank / copies * copies, 1, copies});
+    return open_group(ranks, &groups->kv, ops, "kv", (MeshGroup){place / copies * copies, 1, copies});
 }
 
 void ranks_close(Ranks *ranks) {
@@ -141,13 +167,13 @@ Status ranks_agree_config(World *world, const Config *config) {
     return status;
 }
 
-void ranks_broadcast_text(World *world, char **text) {
+void ranks_broadcast_text(World *world, char **text, int root) {
     if (!world || world->size == 1) return;
     int64_t length = *text ? (int64_t)strlen(*text) : -1;
-    world_broadcast(world, &length, sizeof length, 0);
-    if (world->rank) {
+    world_broadcast(world, &length, sizeof length, root);
+    if (world->rank != root) {
         free(*text);
         *text = length >= 0 ? xcalloc((size_t)length + 1, 1) : NULL;
     }
-    if (length > 0) world_broadcast(world, *text, (size_t)length, 0);
+    if (length > 0) world_broadcast(world, *text, (size_t)length, root);
 }

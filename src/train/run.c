@@ -39,6 +39,7 @@ typedef struct Run {
     bool metrics_failed;                // said once, until a line could be written again
     int choices_kept;                   // kernel choices in the run directory
     double speed_tokens, speed_seconds; // after the warm-up steps
+    int64_t first_tokens;               // done before this process
     Outcome outcome;
     Exposed exposed;
     int stopped_by; // the signal that ended it before its end
@@ -151,7 +152,7 @@ static void rescue_checkpoint(Run *run) {
     World *world = run->world;
     if (!run->save_failure || (world && world->local_size < world->size && !run->rescue)) return;
     char *path = run->first ? rescue_path(run) : NULL;
-    ranks_broadcast_text(world, &path);
+    ranks_broadcast_text(world, &path, 0);
     CheckpointPolicy policy = checkpoint_policy(run->config);
     policy.async = false;
     CheckpointWriter *own = run->writer;
@@ -362,11 +363,15 @@ static void show_banner(const Run *run) {
     int64_t batch_tokens = trainer->batch.micro_tokens * trainer->batch.grad_accum;
     const Mesh *mesh = &trainer->ranks.mesh;
     const ModelRanks *groups = &trainer->ranks.groups;
-    const Comm *group = groups->dp ? groups->dp : groups->tp;
-    char ranks[128];
+    const Comm *group = groups->all;
+    const LayoutRequest *layout = &trainer->model->layout.request;
+    char ranks[192], pipeline[64] = "";
+    if (mesh->pp > 1)
+        snprintf(pipeline, sizeof pipeline, ", pipeline %d (%s)", mesh->pp,
+                 pipeline_schedule_name(layout_schedule(layout)));
     if (group)
-        snprintf(ranks, sizeof ranks, "%d: data %d, context %d, tensor %d, ZeRO %d; over %s",
-                 ranks_size(&trainer->ranks), mesh->dp, mesh->cp, mesh->tp, mesh->zero, group->backend);
+        snprintf(ranks, sizeof ranks, "%d: data %d, context %d, tensor %d%s, ZeRO %d; over %s",
+                 ranks_size(&trainer->ranks), mesh->dp, mesh->cp, mesh->tp, pipeline, mesh->zero, group->backend);
     size_t used = group ? strlen(ranks) : 0;
     if (mesh->ep * mesh->etp > 1)
         snprintf(ranks + used, sizeof ranks - used, "; experts over %d, each over %d", mesh->ep, mesh->etp);
@@ -380,7 +385,7 @@ static void show_banner(const Run *run) {
         .micro_batch = config->train.micro_batch,
         .seq = config->train.seq,
         .grad_accum = trainer->batch.grad_accum,
-        .ranks = mesh->dp,
+        .ranks = trainer->ranks.islands * mesh->dp,
         .mesh = group ? ranks : NULL,
         .batch_tokens = batch_tokens,
         .asked_batch_tokens = trainer->batch.asked_tokens,
@@ -398,6 +403,42 @@ static void show_banner(const Run *run) {
     };
     progress_banner(&banner, stdout);
     fflush(stdout);
+}
+
+// What islands send to each other, by an island, for each token that it trains on.
+static double island_bytes_per_token(const Trainer *trainer, double sent_by_rank, double tokens) {
+    return sent_by_rank * ranks_of_island(&trainer->ranks) / (tokens / trainer->ranks.islands);
+}
+
+static void show_islands(Run *run) {
+    const Trainer *trainer = &run->trainer;
+    const Diloco *diloco = &trainer->diloco;
+    int islands = trainer->ranks.islands, each = ranks_of_island(&trainer->ranks);
+    double sent = diloco_meeting_bytes(diloco, &trainer->model->layout);
+    double batch = (double)(trainer->batch.micro_tokens * trainer->batch.grad_accum);
+    if (!diloco->every) return;
+    if (islands == 1) {
+        progress_say(&run->progress, "islands    one, with an outer step every %lld steps: nothing to send",
+                     (long long)diloco->every);
+        return;
+    }
+    double gradients = sent * (double)sizeof(float) / (double)dtype_size(diloco->exchange); // as an all-reduce
+    progress_say(&run->progress,
+                 "islands    %d of %d rank%s; every %lld steps each sends %.4g MB, %.3g bytes per token (gradients in "
+                 "every step: %.3g)",
+                 islands, each, each > 1 ? "s" : "", (long long)diloco->every, sent * each / 1e6,
+                 island_bytes_per_token(trainer, sent, batch * (double)diloco->every),
+                 island_bytes_per_token(trainer, gradients, batch));
+}
+
+static void show_meetings(Run *run, int64_t tokens) {
+    const Trainer *trainer = &run->trainer;
+    const Diloco *diloco = &trainer->diloco;
+    if (trainer->ranks.islands < 2 || !tokens) return;
+    double sent = (double)diloco->sent_bytes;
+    progress_say(&run->progress, "islands met %lld times; each sent %.4g MB, %.3g bytes per token",
+                 (long long)diloco->meetings, sent * ranks_of_island(&trainer->ranks) / 1e6,
+                 island_bytes_per_token(trainer, sent, (double)tokens));
 }
 
 static void show_summary(Run *run) {
@@ -418,6 +459,7 @@ static void show_summary(Run *run) {
         char *exposed = exposed_text(&run->exposed);
         if (exposed) progress_say(&run->progress, "%s", exposed);
         free(exposed);
+        show_meetings(run, run->trainer.tokens - run->first_tokens);
         progress_say(&run->progress, "run directory: %s", run->directory);
     }
     status_free(status);
@@ -537,7 +579,7 @@ static void open_rank_log(const Run *run) {
 static Status run_open(Run *run, const RunOptions *options, const char *checkpoint) {
     const Config *config = run->config;
     if (!options->resume && run->first) TRY(run_directory_choose(config, options, &run->directory));
-    ranks_broadcast_text(run->world, &run->directory);
+    ranks_broadcast_text(run->world, &run->directory, 0);
     TRY(trainer_open_ranks(&run->trainer, config, run->world));
     if (!options->resume && run->first) {
         TRY(run_directory_create(run->directory, &run->trainer));
@@ -593,7 +635,7 @@ static Status run_config(Config *config, const Run *run, char **checkpoint, cons
         status = checkpoint_find(folder, checkpoint, &step, say_damaged, NULL);
         free(folder);
     }
-    if (!status) ranks_broadcast_text(run->world, checkpoint);
+    if (!status) ranks_broadcast_text(run->world, checkpoint, 0);
     if (!status && *checkpoint) { // the shape comes from the checkpoint: the preset or HF directory may be gone
         char *shape = path_join(*checkpoint, "config.json");
         config->model.config = arena_copy(&config->arena, shape, strlen(shape));
@@ -636,7 +678,9 @@ static void open_progress(Run *run) {
                                .first_step = run->trainer.step,
                                .total_steps = run->trainer.total_steps,
                                .hours = config->train.hours};
+    run->first_tokens = run->trainer.tokens;
     if (run->progress.mode != PROGRESS_OFF) show_banner(run);
+    show_islands(run);
     progress_begin(&run->progress);
 }
 
@@ -664,7 +708,7 @@ Status run_train(const RunOptions *options, int *stopped_by) {
     if (run.first) TRY(find_directory(options, &run.directory));
     // Before a checkpoint is chosen: a run that is still going would write newer ones and remove this one.
     Status status = run.directory ? lock_directory(&run) : NULL;
-    if (!status) ranks_broadcast_text(world, &run.directory);
+    if (!status) ranks_broadcast_text(world, &run.directory, 0);
     if (!status) status = run_config(&config, &run, &checkpoint, options);
     if (status) {
         file_unlock(&run.lock);
