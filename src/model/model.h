@@ -70,6 +70,9 @@ typedef struct Model {
     MoeBalance balance;                        // of the load-balancing loss
     bool router_bias;                          // aux-free balancing: choose experts by probability + bias
     MoeForce force;                            // benchmarks only
+    bool evaluating;                           // in bf16, whatever the precision of training
+    unsigned fp8_masked;                       // products of the layout's that run in bf16 all the same: a race
+    bool fp8_scaled, fp8_fresh;                // there are scales; weights and their FP8 copies are the same
     Trace *trace;                              // likewise; NULL: nobody asks
 } Model;
 
