@@ -21,9 +21,13 @@ bench: build
 	build/cpu_step
 mutants: deps # changes the program in many small places, one at a time: which change does no test notice? MUTANTS='-j 2 ^data-'
 	@tests/mutants/run $(MUTANTS)
+fuzz: deps # every parser against any input: SECONDS for each target (default 20), until there were EXECUTIONS in all
+	@tests/fuzz/run $(if $(EXECUTIONS),--until $(EXECUTIONS)) $(SECONDS)
+torture: build # kills, full disks and other faults at random for MINUTES (default 2); SEED=S CASE=N repeats a case
+	@tests/torture/run --minutes $(or $(MINUTES),2) $(if $(SEED),--seed $(SEED)) $(if $(CASE),--case $(CASE)) $(TORTURE)
 format:
 	@scripts/format
 clean:
 	rm -rf build build-*
 
-.PHONY: build deps test test-ranks mesh-fuzz demo bench mutants format clean
+.PHONY: build deps test test-ranks mesh-fuzz demo bench mutants fuzz torture format clean
