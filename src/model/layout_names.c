@@ -3,9 +3,9 @@
 
 #include <string.h>
 
-static const char *const kind_names[LAYOUT_KIND_COUNT] = {"weights",  "master weights", "gradients",
-                                                          "moments",  "activations",    "temporaries",
-                                                          "gathered", "constants",      "workspace"};
+static const char *const kind_names[LAYOUT_KIND_COUNT] = {"weights",     "master weights", "gradients", "moments",
+                                                          "activations", "temporaries",    "gathered",  "constants",
+                                                          "workspace",   "outer optimizer"};
 static const char *const precision_names[] = {"fp32", "bf16", "bf16-pure"};
 static const char *const recompute_names[] = {"none", "selective", "full"};
 
@@ -79,6 +79,7 @@ const char *layout_act_name(ActId id) {
         [ACT_EXPERT] = "chosen experts",
         [ACT_EXPERT_WEIGHT] = "combine weights",
         [ACT_OFFSETS] = "expert offsets",
+        [ACT_ROW_COUNTS] = "slots of experts",
         [ACT_ROW_OF_SLOT] = "row of slot",
         [ACT_SLOT_OF_ROW] = "slot of row",
         [ACT_ROW_WEIGHT] = "row weights",
@@ -89,6 +90,10 @@ const char *layout_act_name(ActId id) {
         [ACT_ALL_COUNTS] = "expert counts of all tokens",
         [ACT_PROB_SUM] = "probability sums",
         [ACT_DPROB] = "probability gradients",
+        [ACT_STAGE_OUT] = "output of a stage",
+        [ACT_STAGE_COUNTS] = "expert counts of all layers",
+        [ACT_STAGE_PROBS] = "probability sums of all layers",
+        [ACT_STAGE_DPROB] = "probability gradients of all layers",
         [ACT_RESIDUAL_MID] = "residual mid",
         [ACT_RESIDUAL_FINAL] = "residual final",
         [ACT_FINAL_NORMED] = "final normed",
@@ -104,8 +109,16 @@ const char *layout_act_name(ActId id) {
         [ACT_DROWS] = "row gradients",
         [ACT_DROW_WEIGHT] = "row weight gradients",
         [ACT_DLOGITS] = "router logit gradients",
+        [ACT_DISPATCHED] = "tokens of all experts",
+        [ACT_ALL_EXPERT] = "chosen experts of all",
+        [ACT_ALL_WEIGHT] = "combine weights of all",
+        [ACT_DWEIGHT] = "combine weight gradients",
         [ACT_WIDE] = "all tokens",
         [ACT_DWIDE] = "gradient of all tokens",
+        [ACT_RING_KV] = "keys and values on their way",
+        [ACT_RING_SUM] = "attention so far",
+        [ACT_RING_LSE] = "lse of a part",
+        [ACT_RING_DKV] = "key and value gradients on their way",
         [ACT_SPLIT_STATS] = "statistics of a split vocabulary",
         [ACT_SCRATCH] = "scratch",
     };
@@ -123,7 +136,8 @@ const char *layout_const_name(ConstId id) {
         [CONST_ROUTER_BIAS] = "router bias",
         [CONST_EXPERT_TOTAL] = "expert counts of the step",
         [CONST_EXPERT_LOAD] = "expert load",
-        [CONST_NORMS] = "norms of pieces",
+        [CONST_RANK_NORMS] = "norms of ranks",
+        [CONST_NORMS] = "norms of parts",
     };
     return names[id];
 }

@@ -30,6 +30,7 @@ static void add_line(Pricing *p, const char *name, OpCategory category, StepPass
     double memory = bytes / (gpu->bandwidth * gpu->efficiency.memory * share);
     bool product = category == CATEGORY_GEMM || category == CATEGORY_GROUPED || category == CATEGORY_ATTENTION;
     if (!product) memory *= p->memory_factor;
+    if (product && category != CATEGORY_ATTENTION) compute *= p->machine->software.gemm_factor;
     int i = 0;
     while (i < cost->op_count && (cost->ops[i].pass != pass || strcmp(cost->ops[i].name, name) != 0))
         i++;
@@ -138,19 +139,14 @@ static void price_grouped(Pricing *p, const StepCall *c, OpCost cost) {
 static void price_attention(Pricing *p, const StepCall *c, OpCost cost) {
     bool backward = c->call.op == OP_ATTENTION_BACKWARD;
     const OpRecord *r = &c->call;
-    double context = p->layout->request.mesh.cp, width = (double)dtype_size(r->tensor[0].dtype);
+    double width = (double)dtype_size(r->tensor[0].dtype);
+    double seq = (double)r->attention.seq * (r->attention.full ? 2 : 1); // causal, with as many keys to a query
     Tensor out = backward ? r->tensor[4] : r->tensor[0];
-    // Around a ring every rank's queries meet the keys of all.
-    add_line(p, backward ? "attention backward" : "attention", CATEGORY_ATTENTION, c->pass, c->times,
-             cost.flops * context,
-             hardware_attention_rate(&p->machine->gpu, p->dtype, r->attention.head_dim, r->attention.seq, backward),
-             cost.bytes, 1);
-    if (context > 1) { // each further block is merged into what is there, in float
-        StepCall merge = *c;
-        merge.times *= context - 1;
-        add_pass_over(p, backward ? "ring blocks, gradients" : "ring blocks", CATEGORY_ELEMENTWISE, &merge,
-                      (double)tensor_count(out) * 12);
-    }
+    const char *name = r->attention.full ? "attention to earlier chunks" : "attention";
+    char text[STEP_OP_NAME];
+    snprintf(text, sizeof text, "%s%s", name, backward ? " backward" : "");
+    add_line(p, text, CATEGORY_ATTENTION, c->pass, c->times, cost.flops,
+             hardware_attention_rate(&p->machine->gpu, p->dtype, r->attention.head_dim, seq, backward), cost.bytes, 1);
     if (backward && r->rope.head_dim) {
         double turned = (double)(r->rope.heads + r->rope.kv_heads) * r->rope.head_dim;
         add_pass_over(p, "RoPE backward", CATEGORY_ATTENTION, c,
@@ -191,6 +187,9 @@ static void price_elements(Pricing *p, const StepCall *c, OpCost cost) {
         break;
     case OP_MOE_SUM:
         if (!p->fused && tensor_present(t[2])) bytes -= (double)tensor_count(t[2]) * (double)dtype_size(t[2].dtype);
+        // What others exchange are rows: they sum the tokens of the rank alone.
+        if (!p->fused)
+            bytes -= (double)(t[0].rows - p->layout->local_tokens) * (double)t[0].cols * (double)dtype_size(t[0].dtype);
         snprintf(name, sizeof name, "sum %s", t[1].name);
         break;
     case OP_ZERO: snprintf(name, sizeof name, "clear gradients"); break;
@@ -210,6 +209,9 @@ static void price_elements(Pricing *p, const StepCall *c, OpCost cost) {
 
 static void price_call(Pricing *p, const StepCall *c) {
     OpCost cost = op_cost(&c->call, p->expert_rows, p->added);
+    // Other software spreads experts in its own way, and adds residuals with the next norm.
+    bool own = c->call.op == OP_MOE_PLACE_ROWS || c->call.op == OP_MOE_SLOT_GRADIENT || c->call.op == OP_ADD;
+    if (own && !p->fused) return;
     switch (op_category(c->call.op)) {
     case CATEGORY_GEMM: price_linear(p, c, cost); break;
     case CATEGORY_GROUPED: price_grouped(p, c, cost); break;

@@ -1,6 +1,7 @@
 // Which engine computes attention. cuDNN and hearth's own kernels are candidates; where several can do a shape they are
 // timed at its first use outside a graph (into the outputs, which the call overwrites anyway), and the
-// choice is kept in the tuning cache. Documents and fp32 are the own kernels' alone.
+// choice is kept in the tuning cache. Documents and fp32 are the own kernels' alone; the fastest of these leave queries
+// that see all keys (Attention.full) to the portable ones where there are documents or a length of no whole tiles.
 #include "ops/cuda/attention_sm90.h"
 #include "ops/cuda/cuda.h"
 #include "ops/cuda/sample.h"
@@ -113,9 +114,9 @@ static float case_time(CudaState *state, const AttentionCase *item, int engine, 
 
 static char *case_key(const CudaState *state, const AttentionCase *item) {
     const AttentionShape *s = &item->shape;
-    return text_format("attention 7 cudnn %d workspace %zu %s%s %s batch %d seq %d heads %d kv %d dim %d",
+    return text_format("attention 7 cudnn %d workspace %zu %s%s %s%s batch %d seq %d heads %d kv %d dim %d",
                        cudnn_version(state->attention->library), state->workspace_bytes,
-                       item->backward ? "backward" : "forward", item->rope ? " rope" : "",
+                       item->backward ? "backward" : "forward", item->rope ? " rope" : "", s->full ? "full " : "",
                        s->doc_start ? "documents" : "plain", s->batch, s->seq, s->heads, s->kv_heads, s->head_dim);
 }
 
@@ -153,8 +154,9 @@ static Sample case_sample(CudaState *state, const AttentionCase *item, const Att
         sample_take(state, &sample, 2, a->dv, item->dqkv_stride, kv, rows);
     } else {
         sample_take(state, &sample, 0, a->out, s->o_stride, q, rows);
-        sample_take(state, &sample, 1, (const bf16 *)a->lse + 1, 2, 1,
-                    rows * s->heads); // a float's upper half is a bf16
+        if (!s->full || !s->doc_start) // of queries that see no key it is infinite
+            sample_take(state, &sample, 1, (const bf16 *)a->lse + 1, 2, 1,
+                        rows * s->heads); // a float's upper half is a bf16
     }
     CUDA_CHECK(state, cudaStreamSynchronize(state->stream));
     return sample;
@@ -209,7 +211,7 @@ static void case_choose(CudaState *state, AttentionCase *item, const AttentionAr
     int engine = known && text_to_int64(known, &cached) && cached < ENGINE_COUNT ? (int)cached : -1;
     if (case_can(state, item, engine)) {
         item->engine = engine;
-    } else if (!state->capturing) {
+    } else if (!state->capturing && !tune_held(state->tune)) {
         float best = 0;
         Sample reference = {0}; // of engine 0, which can do every shape
         item->engine = -1;
@@ -236,7 +238,8 @@ static bool case_same(const AttentionCase *x, const AttentionCase *y) {
     return a->batch == b->batch && a->seq == b->seq && a->heads == b->heads && a->kv_heads == b->kv_heads &&
            a->head_dim == b->head_dim && a->q_stride == b->q_stride && a->k_stride == b->k_stride &&
            a->v_stride == b->v_stride && a->o_stride == b->o_stride && !a->doc_start == !b->doc_start &&
-           x->dtype == y->dtype && x->backward == y->backward && x->rope == y->rope && x->dqkv_stride == y->dqkv_stride;
+           a->full == b->full && x->dtype == y->dtype && x->backward == y->backward && x->rope == y->rope &&
+           x->dqkv_stride == y->dqkv_stride;
 }
 
 static void attention(Ops *ops, const AttentionCase *wanted, const AttentionArgs *args) {

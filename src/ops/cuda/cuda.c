@@ -239,6 +239,17 @@ static void cuda_profile_stop(Ops *ops, double milliseconds[OP_COUNT]) {
 
 // ---- the table ------------------------------------------------------------------------------------------------------
 
+static void cuda_forget_choices(Ops *ops) {
+    CudaState *state = cuda_state(ops);
+    CUDA_CHECK(state, cudaStreamSynchronize(state->stream));
+    attention_cache_free(state->attention);
+    race_cache_free(state->races);
+    gemm_cache_free(state->gemms);
+    state->attention = attention_cache_create();
+    state->races = race_cache_create();
+    state->gemms = gemm_cache_create();
+}
+
 static const Ops cuda_table = {.kind = DEVICE_CUDA,
                                .row_align = CUDA_ROW_ALIGN,
                                .alloc = cuda_alloc,
@@ -256,6 +267,7 @@ static const Ops cuda_table = {.kind = DEVICE_CUDA,
                                .graph_end = cuda_graph_end,
                                .graph_launch = cuda_graph_launch,
                                .graph_free = cuda_graph_free,
+                               .forget_choices = cuda_forget_choices,
                                .mark = cuda_mark,
                                .mark_elapsed = cuda_mark_elapsed,
                                .profile_start = cuda_profile_start,
@@ -319,7 +331,7 @@ Status ops_cuda_create(Ops **out, int device, const char *tune_cache) {
     ops->state = state;
     state_create_device(state, device);
     ops->device = state->gpu_name;
-    state->tune = tune_open(tune_cache, state->gpu_name);
+    ops->tune = state->tune = tune_open(tune_cache, state->gpu_name);
     state->gemms = gemm_cache_create();
     state->attention = attention_cache_create();
     state->races = race_cache_create();

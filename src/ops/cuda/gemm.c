@@ -228,7 +228,8 @@ static void gemm_choose(CudaState *state, Gemm *gemm, const void *a, const void 
     if (!gemm->tuned && found > 0) {
         gemm->algorithm = results[0].algo;
         void *out = d, *borrowed = NULL;
-        if (!state->capturing && c == d) {
+        bool race = !state->capturing && !tune_held(state->tune);
+        if (race && c == d) {
             size_t bytes = (size_t)gemm->shape.m * (size_t)gemm->shape.n * sizeof(float);
             if (cudaMalloc(&borrowed, bytes) != cudaSuccess) {
                 cudaGetLastError();
@@ -239,7 +240,7 @@ static void gemm_choose(CudaState *state, Gemm *gemm, const void *a, const void 
             if (borrowed) CUDA_CHECK(state, cudaMemsetAsync(borrowed, 0, bytes, state->stream));
             out = borrowed;
         }
-        if (!state->capturing && out && gemm_tune(state, gemm, a, b, c == d ? out : c, out, results, found)) {
+        if (race && out && gemm_tune(state, gemm, a, b, c == d ? out : c, out, results, found)) {
             gemm->tuned = true;
             char *text = algorithm_to_text(&gemm->algorithm);
             tune_put(state->tune, key, text);
