@@ -23,12 +23,6 @@
 
 enum { KEYS_MAX = 20 };
 
-#ifdef HEARTH_HAVE_NCCL
-#define BUILD_WITHOUT_NCCL ""
-#else
-#define BUILD_WITHOUT_NCCL "; without NCCL in it, GPUs exchange through the host"
-#endif
-
 #define NOT_GIVEN       (-DBL_MAX)
 #define COUNT_NOT_GIVEN INT64_MIN
 
@@ -256,38 +250,53 @@ static Status show_plan(Document *document, json_t *json, const PlanArgs *args) 
 
 // ---- what this build can do -----------------------------------------------------------------------------------------
 
-// Whether hearth, as it is built, could train on this mesh; *why: what it lacks, owned by the caller.
-static bool build_trains(const Config *config, const Mesh *mesh, int gpus, Status *why) {
-    Config cut = *config;
+// Why hearth does not train on this mesh; NULL: it does.
+static Status mesh_refused(const Config *config, const Mesh *mesh) {
+    Config asked = *config; // shares the strings
     Mesh unused;
-    cut.parallelism.data = mesh->dp;
-    cut.parallelism.tensor = mesh->tp;
-    cut.parallelism.pipeline = mesh->pp;
-    cut.parallelism.expert = mesh->ep;
-    cut.parallelism.expert_tensor = mesh->etp;
-    cut.parallelism.context = mesh->cp;
-    cut.parallelism.zero = mesh->zero;
-    *why = NULL;
-#ifndef HEARTH_HAVE_MPI
-    if (gpus > 1) *why = status_usage("it is built without MPI, and trains on one device");
+    asked.parallelism.data = mesh->dp;
+    asked.parallelism.tensor = mesh->tp;
+    asked.parallelism.pipeline = mesh->pp;
+    asked.parallelism.context = mesh->cp;
+    asked.parallelism.expert = mesh->ep;
+    asked.parallelism.expert_tensor = mesh->etp;
+    asked.parallelism.zero = mesh->zero;
+    return ranks_mesh(&asked, (int)mesh_ranks(mesh), &unused);
+}
+
+static void mark_what_runs(SearchResult *result, const Config *config) {
+    for (int i = 0; i < result->found_count; i++) {
+        Status refused = mesh_refused(config, &result->found[i].mesh);
+        result->found[i].runs = !refused;
+        status_free(refused);
+    }
+}
+
+static const char *build_lacks(const PlanMachine *machine) {
+    bool cuda = machine->gpu.cpu, mpi = machine->gpus == 1;
+#ifdef HEARTH_HAVE_CUDA
+    cuda = true;
 #endif
-    if (!*why) *why = ranks_mesh(&cut, gpus, &unused);
-    return !*why;
+#ifdef HEARTH_HAVE_MPI
+    mpi = true;
+#endif
+    return cuda ? (mpi ? NULL : "MPI") : mpi ? "CUDA" : "CUDA and MPI";
 }
 
 static void build_section(Document *document, json_t *json, const Config *config, const PlanReport *report) {
-    Status why;
     int gpus = report->machine.gpus;
     if (gpus == 1 || strcmp(report->machine.software.name, "hearth") != 0) return;
-    bool trains = build_trains(config, &report->run.layout.mesh, gpus, &why);
+    Status refused = mesh_refused(config, &report->run.layout.mesh);
+    const char *lacks = build_lacks(&report->machine);
     document_section(document, "This build", "l", "");
-    if (trains)
-        document_note(document, "trains on this mesh: hearth train --ranks %d on one node, mpirun or srun on several%s",
-                      gpus, BUILD_WITHOUT_NCCL);
+    if (refused)
+        document_note(document, "hearth does not train on this mesh: %s", status_message(refused));
     else
-        document_note(document, "cannot train on this mesh: %s", status_message(why));
-    json_object_set_new(json, "trains_here", json_boolean(trains));
-    status_free(why);
+        document_note(document,
+                      "hearth trains on this mesh: hearth train --ranks %d on one node, mpirun or srun on several%s%s",
+                      gpus, lacks ? "; for these devices this build lacks " : "", lacks ? lacks : "");
+    json_object_set_new(json, "trains_here", json_boolean(!refused && !lacks));
+    status_free(refused);
 }
 
 // ---- the three questions --------------------------------------------------------------------------------------------
@@ -397,27 +406,6 @@ static Status parse_seqs(SearchSpace *space, const PlanRun *run, const char *tex
         text = *end ? end + 1 : end;
     }
     return NULL;
-}
-
-// The trainer says which meshes it takes.
-static void mark_what_runs(SearchResult *result, const Config *config) {
-    for (int i = 0; i < result->found_count; i++) {
-        SearchCandidate *c = &result->found[i];
-        Status why;
-        c->runs = build_trains(config, &c->mesh, (int)mesh_ranks(&c->mesh), &why);
-        status_free(why);
-    }
-}
-
-static const char *build_lacks(const PlanMachine *machine) {
-    bool cuda = machine->gpu.cpu, mpi = machine->gpus == 1;
-#ifdef HEARTH_HAVE_CUDA
-    cuda = true;
-#endif
-#ifdef HEARTH_HAVE_MPI
-    mpi = true;
-#endif
-    return cuda ? (mpi ? NULL : "MPI") : mpi ? "CUDA" : "CUDA and MPI";
 }
 
 static Status plan_search(const char *name, const PlanMachine *machine, const PlanRun *run, const PlanArgs *args,

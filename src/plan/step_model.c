@@ -95,18 +95,18 @@ static Comm context_comm(const PlanMachine *machine, const Layout *layout, const
     if (mesh->cp == 1) return (Comm){0};
     double kv = mesh_kv_heads(mesh, r->config.kv_heads);
     double bytes = 2.0 * (double)layout->tokens * kv * r->config.head_dim * (double)dtype_size(layout->dtype);
-    double hops = (mesh->cp - 1.0) * layout->layer_count, attention[STEP_ONCE + 1] = {0};
+    double hops = (mesh->cp - 1.0) * layout->layer_count, forward_attention = 0, backward_attention = 0;
     for (int i = 0; i < cost->op_count; i++)
-        if (cost->ops[i].part == STEP_ATTENTION) attention[cost->ops[i].pass] += cost->ops[i].seconds;
+        if (cost->ops[i].part == STEP_ATTENTION)
+            *(cost->ops[i].pass == STEP_FORWARD ? &forward_attention : &backward_attention) += cost->ops[i].seconds;
     double sums = bytes * sizeof(float) / (double)dtype_size(layout->dtype),
            home = (double)mesh->cp * layout->layer_count;
-    double again = attention[STEP_RECOMPUTE] > 0 ? 1 : 0;
+    double again = r->recompute == RECOMPUTE_FULL ? 1 : 0;
     double forward = hops * send_seconds(machine, group.nodes > 1, bytes);
-    double backward = forward + home * send_seconds(machine, group.nodes > 1, sums);
-    *on_links = (1 + again) * forward + backward;
-    return (Comm){.forward = fmax(0, forward - attention[STEP_FORWARD]),
-                  .backward = fmax(0, backward - attention[STEP_BACKWARD]) +
-                              again * fmax(0, forward - attention[STEP_RECOMPUTE]),
+    double backward = (1 + again) * forward + home * send_seconds(machine, group.nodes > 1, sums);
+    *on_links = forward + backward;
+    return (Comm){.forward = fmax(0, forward - forward_attention),
+                  .backward = fmax(0, backward - backward_attention),
                   .bytes = (2 + again) * hops * bytes + home * sums};
 }
 
