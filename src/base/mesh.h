@@ -73,6 +73,6 @@ static inline int mesh_chunk_tokens(const Mesh *mesh, int seq) {
     return seq / (2 * mesh->cp);
 }
 
-// Layers [first, first + count) of a pipeline stage. The first and last stages, which also hold embedding and head,
-// take the smaller shares when layers do not divide.
-void mesh_stage_layers(const Mesh *mesh, int layers, int stage, int *first, int *count);
+// Layers [first, first + count) of one of the places along a pipeline: its stages, or their chunks where each has
+// several. The first and last, which also hold embedding and head, take the smaller shares when layers do not divide.
+void mesh_place_layers(int places, int layers, int place, int *first, int *count);

@@ -133,6 +133,7 @@ void bench_result_free(BenchResult *result) {
 
 static void scale_embedding(Model *model, double deviation) {
     const LayoutParam *param = layout_param(&model->layout, PARAM_EMBEDDING, -1);
+    if (!param) return; // another stage has it
     float *host = xmalloc((size_t)param->count * sizeof *host);
     float factor = (float)(deviation / model->layout.request.config.init_std);
     model_read_param(model, param, MODEL_WEIGHTS, host);
@@ -142,8 +143,15 @@ static void scale_embedding(Model *model, double deviation) {
     free(host);
 }
 
+static void step_again(void *run) {
+    run_step(run);
+}
+
 Status bench_step(Ops *ops, const BenchStep *bench, BenchResult *result) {
     *result = (BenchResult){0};
+    const LayoutRequest *request = &bench->request;
+    if (request->mesh.pp > 1)
+        TRY(pipeline_schedule_check(layout_schedule(request), request->mesh.pp, layout_chunks(request), bench->accum));
     double start = clock_seconds();
     int64_t free_before = ops->memory_free(ops);
     Run run = {.bench = bench};
@@ -181,8 +189,10 @@ Status bench_step(Ops *ops, const BenchStep *bench, BenchResult *result) {
     if (!status) {
         result->loss = last.loss;
         if (bench->world && bench->world->size > 1) trace_comm(&run, &result->comm);
+        if (bench->timeline)
+            status = bench_timeline(bench->timeline, model, bench->world, bench->accum, step_again, &run);
         split_step(&run, result);
-        status = ops->sync(ops);
+        if (!status) status = ops->sync(ops);
     }
     result->tokens_per_second = (double)count * bench->request.mesh.dp / result->step_seconds;
     result->predicted_bytes = model->layout.total_bytes;

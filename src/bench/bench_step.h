@@ -2,16 +2,18 @@
 #pragma once
 
 #include "base/status.h"
+#include "bench/bench_timeline.h"
 #include "model/model.h"
 #include "model/trace.h"
 
 typedef struct BenchStep {
-    LayoutRequest request; // of this rank
-    ModelRanks groups;     // that it is part of
-    World *world;          // of all ranks; NULL: one
-    int accum, steps;      // steps timed; warm-up steps come on top
-    MoeForce force;        // routing of MoE models
-    double embedding_std;  // > 0: deviation of the embedding's first values (the power a GPU draws depends on its data)
+    LayoutRequest request;   // of this rank
+    ModelRanks groups;       // that it is part of
+    World *world;            // of all ranks; NULL: one
+    int accum, steps;        // steps timed; warm-up steps come on top
+    MoeForce force;          // routing of MoE models
+    BenchTimeline *timeline; // of one more step of a pipeline; NULL: none
+    double embedding_std; // > 0: deviation of the embedding's first values (the power a GPU draws depends on its data)
 } BenchStep;
 
 // What ranks said to each other in one more step, run op by op, as this rank saw it.

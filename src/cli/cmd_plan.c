@@ -203,7 +203,7 @@ static Status make_run(PlanRun *run, const PlanMachine *machine, const PlanArgs 
     }
     *run = (PlanRun){.layout = layout,
                      .grad_accum = (int)batch_plan(config, mesh->dp * islands).grad_accum,
-                     .virtual_stages = args->virtual_stages ? (int)args->virtual_stages : 1,
+                     .virtual_stages = args->virtual_stages ? (int)args->virtual_stages : layout_chunks(&layout),
                      .outer_every = (double)config->diloco.every,
                      .outer_bytes = strcmp(config->diloco.exchange, "bfloat16") == 0 ? 2 : 4,
                      .eager = args->eager,

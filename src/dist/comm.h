@@ -31,6 +31,7 @@ typedef struct Comm {
     const int *ranks;       // [size]: in the world
     const char *backend;    // "self", "mpi" or "nccl"
     bool in_graph;          // its operations may be recorded in a graph of ops
+    bool lane;              // comm_create_lane
     const CommTable *table; // the backend's functions
     CommState *state;       // and its own data
 } Comm;
@@ -38,6 +39,10 @@ typedef struct Comm {
 // Collective over the listed ranks, in their order; this rank is one of them. The world must outlive the group.
 Status comm_create(Comm **comm, World *world, Ops *ops, const char *name, const int *ranks, int count);
 Status comm_create_world(Comm **comm, World *world, Ops *ops, const char *name); // of all ranks
+// A lane from one rank to another: of these two, the first only sends (comm_send to 1), the second only receives
+// (comm_receive from 0). Over NCCL it has a stream of its own, so that a message which nobody takes yet is in nobody's
+// way; its operations stay outside of graphs.
+Status comm_create_lane(Comm **comm, World *world, Ops *ops, const char *name, int from, int to);
 void comm_destroy(Comm *comm); // waits for what was started; NULL is allowed
 
 // inout = sum over the ranks.

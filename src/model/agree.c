@@ -51,8 +51,11 @@ static void rehearse_step(void *context) {
     Model *model = rehearsal->model;
     bool direct = model->direct;
     model->direct = true;
-    model_step_begin(model, 2 * model->layout.tokens * model->layout.request.mesh.dp, 2);
-    for (int i = 0; i < 2; i++)
+    // A pipeline has room for as many as its steps have, and an interleaved one runs whole rounds of them.
+    int stages = model->layout.request.mesh.pp, most = model->layout.micro_batches;
+    int count = stages == 1 ? 2 : most < 2 * stages ? most : 2 * stages;
+    model_step_begin(model, count * model->layout.tokens * model->layout.request.mesh.dp, count);
+    for (int i = 0; i < count; i++)
         model_micro_step(model, rehearsal->ids, rehearsal->ids, rehearsal->doc_start);
     Status status = model->ops->sync(model->ops);
     model->direct = direct;

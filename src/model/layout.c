@@ -35,13 +35,13 @@ int layout_norm_parts(const Layout *layout) {
 
 static void build_constants(Layout *layout) {
     const ModelConfig *c = &layout->request.config;
-    int64_t T = layout->tokens, documents = layout->request.documents ? T : 0, sparse = 0;
-    for (int i = 0; i < layout->layer_count; i++)
-        sparse += c->sparse[layout->first_layer + i];
+    int64_t T = layout->tokens * layout->slots, documents = layout->request.documents ? T : 0;
+    int64_t sparse = model_sparse_layers(c);
+    const LayoutChunk *first = &layout->chunks[0], *last = &layout->chunks[layout->chunk_count - 1];
     int64_t seq = layout->request.seq / layout->request.mesh.cp, half = c->head_dim / 2;
     const LayoutConst shapes[CONST_ID_COUNT] = {
-        [CONST_IDS] = {DTYPE_I32, T, 1},
-        [CONST_TARGETS] = {DTYPE_I32, T, 1},
+        [CONST_IDS] = {DTYPE_I32, first->embeds ? T : 0, 1},
+        [CONST_TARGETS] = {DTYPE_I32, last->predicts ? T : 0, 1},
         [CONST_DOC_START] = {DTYPE_I32, documents, 1},
         [CONST_COS] = {DTYPE_F32, seq, half},
         [CONST_SIN] = {DTYPE_F32, seq, half},
@@ -136,10 +136,45 @@ size_t layout_workspace_bytes(const LayoutRequest *request) {
     return request->device == DEVICE_CUDA ? ops_cuda_workspace(&wanted) : ops_cpu_workspace(&wanted);
 }
 
+// Which layers are here, and how many passes through them are in flight at one time.
+static void build_chunks(Layout *layout) {
+    const LayoutRequest *request = &layout->request;
+    int pp = request->mesh.pp, stage = layout->place.pp, count = layout_chunks(request), places = pp * count;
+    int micro_batches = request->micro_batches > 0 ? request->micro_batches : places;
+    layout->chunk_count = count;
+    layout->micro_batches = micro_batches;
+    layout->chunks = xcalloc((size_t)count, sizeof *layout->chunks);
+    for (int i = 0; i < count; i++) {
+        LayoutChunk *chunk = &layout->chunks[i];
+        int place = i * pp + stage;
+        mesh_place_layers(places, request->config.layers, place, &chunk->first, &chunk->count);
+        chunk->embeds = place == 0;
+        chunk->predicts = place == places - 1;
+        layout->layer_count += chunk->count;
+        for (int k = 0; k < chunk->count; k++)
+            chunk->sparse += request->config.sparse[chunk->first + k];
+    }
+    layout->first_layer = layout->chunks[0].first;
+    layout->slots = pp == 1 ? 1 : (int)pipeline_in_flight(layout_schedule(request), pp, count, stage, micro_batches);
+}
+
+int layout_layer(const Layout *layout, int index) {
+    const LayoutChunk *chunk = layout->chunks;
+    for (; index >= chunk->count; chunk++)
+        index -= chunk->count;
+    return chunk->first + index;
+}
+
+const LayoutChunk *layout_chunk(const Layout *layout, int layer) {
+    const LayoutChunk *chunk = layout->chunks;
+    while (layer < chunk->first || layer >= chunk->first + chunk->count)
+        chunk++;
+    return chunk;
+}
+
 Status layout_build(Layout *layout, const LayoutRequest *request) {
     *layout = (Layout){.request = *request};
     TRY(layout_check_request(request));
-    const ModelConfig *config = &request->config;
     layout->place = mesh_place(&request->mesh, request->rank);
     layout->dtype = request->precision == PRECISION_FP32 ? DTYPE_F32 : DTYPE_BF16;
     layout->tokens = (int64_t)request->micro_batch * request->seq / request->mesh.cp;
@@ -147,7 +182,7 @@ Status layout_build(Layout *layout, const LayoutRequest *request) {
     layout->logits_rows = default_logits_rows(request, layout->tokens);
     layout->rows = layout_expert_rows(request);
     layout->zero = mesh_data_ranks(&request->mesh) > 1 && !request->inference ? request->mesh.zero : 0;
-    mesh_stage_layers(&request->mesh, config->layers, layout->place.pp, &layout->first_layer, &layout->layer_count);
+    build_chunks(layout);
     layout_build_params(layout);
     layout_build_states(layout);
     layout_build_activations(layout);
@@ -166,6 +201,7 @@ void layout_free(Layout *layout) {
     free(layout->activations);
     free(layout->param_index);
     free(layout->act_index);
+    free(layout->chunks);
     *layout = (Layout){0};
 }
 

@@ -12,6 +12,7 @@
 
 #include "base/dtype.h"
 #include "base/mesh.h"
+#include "base/pipeline_schedule.h"
 #include "base/status.h"
 #include "model/config.h"
 #include "ops/ops.h"
@@ -35,12 +36,13 @@ typedef enum Recompute {
 typedef struct LayoutRequest {
     ModelConfig config;
     Mesh mesh;
-    DType reduce;       // of gradients on the wire between data-parallel ranks: DTYPE_F32 or DTYPE_BF16
-    int rank;           // of the mesh
-    int virtual_stages; // chunks of layers on a rank, of the interleaved schedule; 0: 1
-    int micro_batches;  // of a step, which bound what a pipeline has in flight; 0: as many as it can
-    int islands;        // that an outer optimizer brings together, each with a mesh of its own; 0: there is none
-    int island;         // of this rank
+    DType reduce;              // of gradients on the wire between data-parallel ranks: DTYPE_F32 or DTYPE_BF16
+    int rank;                  // of the mesh
+    PipelineSchedule schedule; // of a pipeline; several chunks are interleaved whatever it says
+    int virtual_stages;        // chunks of layers on a rank, of the interleaved schedule; 0: 1
+    int micro_batches;         // of a step, which bound what a pipeline has in flight; 0: as many as it can
+    int islands;               // that an outer optimizer brings together, each with a mesh of its own; 0: there is none
+    int island;                // of this rank
     Precision precision;
     Recompute recompute;
     int micro_batch, seq;
@@ -168,15 +170,20 @@ typedef enum ActId {
     ACT_ALL_COUNTS, // the same of the whole micro-batch, where ranks share its tokens out
     ACT_PROB_SUM,   // [sparse layers, experts] float
     ACT_DPROB,      // [sparse layers, experts] float
+    // what stages of a pipeline send each other, two of each: one may be on its way while the next is made
+    ACT_STAGE_OUT,    // [2 T, hidden] output of a chunk
+    ACT_STAGE_COUNTS, // [2, experts] int32: ACT_COUNTS of all layers so far
+    ACT_STAGE_PROBS,  // [2, experts] float: ACT_PROB_SUM of all layers so far
+    ACT_STAGE_DPROB,  // [2, experts] float: ACT_DPROB where all layers have the same
     // temporary
     ACT_RESIDUAL_MID,   // [T, hidden] after attention
-    ACT_RESIDUAL_FINAL, // [T, hidden] after the last layer
+    ACT_RESIDUAL_FINAL, // [T, hidden] after the last layer; kept by the last stage of a pipeline
     ACT_FINAL_NORMED,   // [T, hidden] input of the LM head
     ACT_HIDDEN,         // [R, moe_ffn] after SwiGLU
     ACT_ROUTER_LOGITS,  // [T, experts] float
     ACT_EXPERT_OUT,     // [R, hidden]
     ACT_LOGITS,         // [logits_rows, vocab]
-    ACT_DRESIDUAL,      // [T, hidden]
+    ACT_DRESIDUAL,      // [T, hidden]; in a pipeline kept, two of them as above
     ACT_DNORMED,        // [T, hidden]
     ACT_DATTN,          // [T, heads * head_dim]
     ACT_DQKV,           // [T, qkv]
@@ -218,6 +225,7 @@ typedef struct LayoutActivation {
     int layer;         // -1: one for all layers
     Phase first, last; // of a temporary
     bool kept;         // in LAYOUT_ACTIVATIONS, else in LAYOUT_TEMPORARIES
+    bool in_flight;    // of those, once in every slot; the offset is the one in a slot
     bool per_token;    // a row for each token: fewer tokens use the first rows
     DType dtype;
     int64_t rows, cols;
@@ -227,15 +235,15 @@ typedef struct LayoutActivation {
 // ---- inputs and constants -------------------------------------------------------------------------------------------
 
 typedef enum ConstId {
-    CONST_IDS,       // [T] int32
-    CONST_TARGETS,   // [T] int32
-    CONST_DOC_START, // [T] int32, only with documents
+    CONST_IDS,       // [slots * T] int32, as are the next two; where there is no pipeline, one slot
+    CONST_TARGETS,   // of a pipeline only its last stage has them, and only the first has ids
+    CONST_DOC_START, // only with documents
     CONST_COS,       // [seq, head_dim / 2] float: of the positions that this rank has
     CONST_SIN,
     CONST_SCALARS,      // [MODEL_SCALARS] float
     CONST_ROUTER_BIAS,  // [sparse layers, experts] float
     CONST_EXPERT_TOTAL, // [sparse layers, experts] int32: tokens of each expert in the step so far
-    CONST_EXPERT_LOAD,  // [sparse layers, MOE_LOAD_STATS] float
+    CONST_EXPERT_LOAD,  // [sparse layers, MOE_LOAD_STATS] float; these three are of the whole model on every rank
     CONST_NORMS,        // [1, parts] float: norms of the gradients that this rank counts; only where ranks share them
     CONST_RANK_NORMS,   // [1, ranks] float: the norm of those, of every rank
     CONST_ID_COUNT,
@@ -247,6 +255,14 @@ typedef struct LayoutConst {
     int64_t offset, bytes;
 } LayoutConst;
 
+// A pipeline stage has one run of layers, or several where the schedule interleaves.
+typedef struct LayoutChunk {
+    int first, count; // layers
+    int sparse;       // of them
+    bool embeds;      // the model begins here: with the embedding
+    bool predicts;    // and ends: with the LM head
+} LayoutChunk;
+
 typedef struct Layout {
     LayoutRequest request;
     MeshPlace place; // of this rank
@@ -254,7 +270,13 @@ typedef struct Layout {
     int64_t tokens, rows, logits_rows; // of a micro-batch; expert rows; rows of an LM-head chunk
     int64_t local_tokens; // this rank's share of the tokens where tensor-parallel ranks split them: norms, residual,
                           // experts
-    int first_layer, layer_count; // of this pipeline stage
+    int first_layer, layer_count; // of this pipeline stage: of its first chunk, and of all
+    LayoutChunk *chunks;
+    int chunk_count;
+    int micro_batches;   // of a step, as many as there is room for in a pipeline
+    int slots;           // passes that a pipeline has in flight on this rank at one time; 1 without one
+    int64_t slot_offset; // of the first one in LAYOUT_ACTIVATIONS
+    int64_t slot_bytes;
     DType dtype;
     LayoutParam *params;
     int param_count;
@@ -278,6 +300,16 @@ typedef struct Layout {
 } Layout;
 
 Status layout_build(Layout *layout, const LayoutRequest *request);
+// The index-th layer that is here.
+int layout_layer(const Layout *layout, int index);
+const LayoutChunk *layout_chunk(const Layout *layout, int layer); // that it is in
+// The schedule that a request's pipeline has, and its chunks per rank.
+static inline int layout_chunks(const LayoutRequest *request) {
+    return request->mesh.pp > 1 && request->virtual_stages > 1 ? request->virtual_stages : 1;
+}
+static inline PipelineSchedule layout_schedule(const LayoutRequest *request) {
+    return layout_chunks(request) > 1 ? PIPELINE_INTERLEAVED : request->schedule;
+}
 // Whether hearth's kernels for the device have room for the model.
 Status layout_check_kernels(const LayoutRequest *request);
 Status layout_check_experts(const LayoutRequest *request); // what ep and etp can cut

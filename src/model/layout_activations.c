@@ -1,7 +1,6 @@
 // Activations: what a micro-batch leaves for its backward pass, and temporaries, which share one block of memory.
 #include "model/layout_build.h"
 
-#include "base/pipeline_schedule.h"
 #include "base/text.h"
 
 #include <stdlib.h>
@@ -38,7 +37,8 @@ static bool rows_are_tokens(ActId id) {
     case ACT_DQKV:
     case ACT_WIDE:
     case ACT_DWIDE:
-    case ACT_DLOGITS: return true;
+    case ACT_DLOGITS:
+    case ACT_STAGE_OUT: return true;
     default: return false;
     }
 }
@@ -197,11 +197,13 @@ static void build_temporaries(Layout *layout, bool dense, bool sparse) {
     add_temporary(layout, ACT_RESIDUAL_MID, dtype, L, d, PHASE_ATTENTION, PHASE_MLP);
     if (again) add_temporary(layout, ACT_RESIDUAL_MID, dtype, L, d, PHASE_MLP_BACKWARD, PHASE_MLP_BACKWARD);
     // The final norm, which reads one and writes the other, counts as the end of the last MLP: before the logits.
-    add_temporary(layout, ACT_RESIDUAL_FINAL, dtype, L, d, PHASE_MLP, PHASE_MLP);
+    bool pipeline = layout->request.mesh.pp > 1, last_stage = layout->chunks[layout->chunk_count - 1].predicts;
+    if (!pipeline) add_temporary(layout, ACT_RESIDUAL_FINAL, dtype, L, d, PHASE_MLP, PHASE_MLP);
+    if (pipeline && last_stage) keep_tensor(layout, ACT_RESIDUAL_FINAL, c->layers - 1, dtype, L, d);
     add_temporary(layout, ACT_FINAL_NORMED, dtype, L, d, PHASE_MLP, PHASE_HEAD);
     add_temporary(layout, ACT_LOGITS, dtype, layout->logits_rows, layout_vocab_rows(&layout->request), PHASE_HEAD,
                   PHASE_HEAD);
-    add_temporary(layout, ACT_DRESIDUAL, dtype, L, d, PHASE_HEAD, PHASE_EMBEDDING_BACKWARD);
+    if (!pipeline) add_temporary(layout, ACT_DRESIDUAL, dtype, L, d, PHASE_HEAD, PHASE_EMBEDDING_BACKWARD);
     add_temporary(layout, ACT_DNORMED, dtype, L, d, PHASE_HEAD, PHASE_ATTENTION_BACKWARD);
     add_temporary(layout, ACT_DHIDDEN, dtype, hidden, 1, PHASE_MLP_BACKWARD, PHASE_MLP_BACKWARD);
     add_temporary(layout, ACT_DATTN, dtype, T, attention, PHASE_ATTENTION_BACKWARD, PHASE_ATTENTION_BACKWARD);
@@ -281,58 +283,77 @@ static int64_t place_with_scratch(Layout *layout) {
     return end;
 }
 
-// Bytes that the layers of a rank's largest chunk keep of one micro-batch.
-static int64_t chunk_bytes(const Layout *layout, int chunks) {
-    int64_t most = 0;
-    for (int chunk = 0; chunk < chunks; chunk++) {
-        int first = layout->first_layer + layout->layer_count * chunk / chunks;
-        int end = layout->first_layer + layout->layer_count * (chunk + 1) / chunks;
-        int64_t bytes = 0;
-        for (int i = 0; i < layout->activation_count; i++) {
-            const LayoutActivation *act = &layout->activations[i];
-            if (act->kept && act->layer >= first && act->layer < end) bytes += act->bytes;
-        }
-        if (bytes > most) most = bytes;
-    }
-    return most;
+// Between two chunks of layers. A pass of a pipeline finds its input in the places of a layer's own, and leaves its
+// output where it can stay until it is sent.
+static void build_messages(Layout *layout) {
+    const ModelConfig *c = &layout->request.config;
+    if (layout->request.mesh.pp == 1) return;
+    keep_tensor(layout, ACT_STAGE_OUT, -1, layout->dtype, 2 * layout->local_tokens, c->hidden);
+    keep_tensor(layout, ACT_DRESIDUAL, -1, layout->dtype, 2 * layout->local_tokens, c->hidden);
+    if (!model_sparse_layers(c)) return;
+    keep_tensor(layout, ACT_STAGE_COUNTS, -1, DTYPE_I32, 2, c->experts);
+    keep_tensor(layout, ACT_STAGE_PROBS, -1, DTYPE_F32, 2, c->experts);
+    keep_tensor(layout, ACT_STAGE_DPROB, -1, DTYPE_F32, 2, c->experts);
 }
 
-// What layers keep is there once for every micro-batch (and chunk) that the pipeline has between its forward and
-// backward pass on this rank; offsets are those of the first.
+static bool of_layers(const LayoutActivation *act) { // of each, or with a row for each
+    return act->layer >= 0 || act->id == ACT_COUNTS || act->id == ACT_ALL_COUNTS || act->id == ACT_PROB_SUM ||
+           act->id == ACT_DPROB;
+}
+
+static bool in_chunk(const LayoutActivation *act, const LayoutChunk *chunk) {
+    return act->layer >= chunk->first && act->layer < chunk->first + chunk->count;
+}
+
+// What layers keep is there once for every pass through a chunk that the pipeline has between its forward and backward
+// half on this rank: a slot, which has room for any of the chunks.
 static int64_t place_kept(Layout *layout) {
-    const LayoutRequest *request = &layout->request;
-    int pp = request->mesh.pp, chunks = request->virtual_stages > 1 ? request->virtual_stages : 1;
-    int micro_batches = request->micro_batches > 0 ? request->micro_batches : pp * chunks;
-    int64_t in_flight = pipeline_in_flight(pipeline_schedule_of(chunks), pp, chunks, layout->place.pp, micro_batches);
-    int64_t end = 0, layers = 0;
+    int64_t once = 0, shared = 0;
     for (int i = 0; i < layout->activation_count; i++) {
         LayoutActivation *act = &layout->activations[i];
-        if (!act->kept) continue;
-        act->offset = end;
-        end += act->bytes;
-        if (act->layer >= 0) layers += act->bytes;
+        if (!act->kept || act->layer >= 0) continue;
+        act->in_flight = of_layers(act);
+        int64_t *end = act->in_flight ? &shared : &once;
+        act->offset = *end;
+        *end += act->bytes;
     }
-    return end - layers + in_flight * chunk_bytes(layout, chunks);
+    layout->slot_bytes = shared;
+    for (int chunk = 0; chunk < layout->chunk_count; chunk++) {
+        int64_t end = shared;
+        for (int i = 0; i < layout->activation_count; i++) {
+            LayoutActivation *act = &layout->activations[i];
+            if (!act->kept || !in_chunk(act, &layout->chunks[chunk])) continue;
+            act->in_flight = true;
+            act->offset = end;
+            end += act->bytes;
+        }
+        if (end > layout->slot_bytes) layout->slot_bytes = end;
+    }
+    layout->slot_offset = once;
+    return once + layout->slots * layout->slot_bytes;
 }
 
 void layout_build_activations(Layout *layout) {
     const ModelConfig *c = &layout->request.config;
-    int end = layout->first_layer + layout->layer_count;
-    int sparse = 0;
-    for (int i = layout->first_layer; i < end; i++)
-        sparse += c->sparse[i];
+    int sparse = 0, most = 0; // layers of this rank, and of one chunk
+    for (int i = 0; i < layout->chunk_count; i++) {
+        sparse += layout->chunks[i].sparse;
+        if (layout->chunks[i].sparse > most) most = layout->chunks[i].sparse;
+    }
     layout->act_index = xcalloc((size_t)(2 * (c->layers + 1)) * ACT_ID_COUNT, sizeof(int));
-    for (int i = layout->first_layer; i < end; i++)
-        build_layer(layout, i);
+    for (int i = 0; i < layout->layer_count; i++)
+        build_layer(layout, layout_layer(layout, i));
     keep_tensor(layout, ACT_FINAL_RSTD, -1, DTYPE_F32, layout->local_tokens, 1);
     keep_tensor(layout, ACT_LOSSES, -1, DTYPE_F32, layout->tokens, 1);
-    if (sparse) {
-        keep_tensor(layout, ACT_COUNTS, -1, DTYPE_I32, sparse, c->experts);
+    if (layout->request.mesh.pp > 1 && model_sparse_layers(c) && !most) most = 1; // sums over all layers
+    if (most) {
+        keep_tensor(layout, ACT_COUNTS, -1, DTYPE_I32, most, c->experts);
         if (layout->request.mesh.tp * layout->request.mesh.cp > 1)
-            keep_tensor(layout, ACT_ALL_COUNTS, -1, DTYPE_I32, sparse, c->experts);
-        keep_tensor(layout, ACT_PROB_SUM, -1, DTYPE_F32, sparse, c->experts);
-        keep_tensor(layout, ACT_DPROB, -1, DTYPE_F32, sparse, c->experts);
+            keep_tensor(layout, ACT_ALL_COUNTS, -1, DTYPE_I32, most, c->experts);
+        keep_tensor(layout, ACT_PROB_SUM, -1, DTYPE_F32, most, c->experts);
+        keep_tensor(layout, ACT_DPROB, -1, DTYPE_F32, most, c->experts);
     }
+    build_messages(layout);
     build_temporaries(layout, sparse<layout->layer_count, sparse> 0);
     layout->bytes[LAYOUT_ACTIVATIONS] = place_kept(layout);
     layout->bytes[LAYOUT_TEMPORARIES] += place_with_scratch(layout);

@@ -126,6 +126,9 @@ Status layout_check_request(const LayoutRequest *request) {
     if (mesh->pp > config->layers)
         return status_hint(status_usage("%d layers cannot fill %d pipeline stages", config->layers, mesh->pp),
                            "take %d stages at most", config->layers);
+    if (mesh->pp * layout_chunks(request) > config->layers)
+        return status_usage("%d layers cannot fill %d x %d virtual stages", config->layers, mesh->pp,
+                            request->virtual_stages);
     assert(request->rank >= 0 && request->rank < mesh_ranks(mesh));
     return NULL;
 }

@@ -142,19 +142,19 @@ void layout_build_params(Layout *layout) {
     const ModelConfig *c = &request->config;
     bool first_stage = layout->place.pp == 0, last_stage = layout->place.pp == request->mesh.pp - 1;
     int64_t vocab = layout_vocab_rows(request);
-    int end = layout->first_layer + layout->layer_count;
     if (first_stage || (c->tied && last_stage))
         add_matrix(layout, PARAM_EMBEDDING, -1, vocab, c->hidden, c->vocab, c->hidden);
     if (last_stage && !c->tied) add_matrix(layout, PARAM_HEAD, -1, vocab, c->hidden, c->vocab, c->hidden);
-    for (int i = layout->first_layer; i < end; i++)
-        add_layer_matrices(layout, i);
+    for (int i = 0; i < layout->layer_count; i++)
+        add_layer_matrices(layout, layout_layer(layout, i));
     if (last_stage) add_vector(layout, PARAM_FINAL_NORM, -1, c->hidden);
-    for (int i = layout->first_layer; i < end; i++) {
-        add_vector(layout, PARAM_ATTN_NORM, i, c->hidden);
-        add_vector(layout, PARAM_MLP_NORM, i, c->hidden);
+    for (int i = 0; i < layout->layer_count; i++) {
+        int layer = layout_layer(layout, i);
+        add_vector(layout, PARAM_ATTN_NORM, layer, c->hidden);
+        add_vector(layout, PARAM_MLP_NORM, layer, c->hidden);
         if (!model_qk_norm(c)) continue;
-        add_vector(layout, PARAM_Q_NORM, i, c->head_dim);
-        add_vector(layout, PARAM_K_NORM, i, c->head_dim);
+        add_vector(layout, PARAM_Q_NORM, layer, c->head_dim);
+        add_vector(layout, PARAM_K_NORM, layer, c->head_dim);
     }
     place_params(layout);
 }

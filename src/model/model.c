@@ -3,6 +3,7 @@
 #include "base/rng.h"
 #include "base/text.h"
 #include "base/threads.h"
+#include "model/pipeline.h"
 #include "model/seam.h"
 #include "model/transformer.h"
 
@@ -46,15 +47,13 @@ Status model_create_ranks(Model **out, Ops *ops, const LayoutRequest *request, c
     *out = NULL;
     const Mesh *mesh = &request->mesh;
     int dp = ranks->dp ? ranks->dp->size : 1;
-    if (mesh->pp != 1)
-        return status_usage("training runs without pipeline stages so far (hearth plan accepts any number)");
     int tp = ranks->tp ? ranks->tp->size : 1, cp = ranks->cp ? ranks->cp->size : 1;
+    int pp = ranks->pp ? ranks->pp->size : 1;
     assert((ranks->dispatch ? ranks->dispatch->size : 1) == (request->config.experts ? mesh->ep * mesh->etp : 1));
-    if (mesh_data_ranks(mesh) != dp || mesh->tp != tp || mesh->cp != cp)
-        return status_usage(
-            "the mesh has %d x %d x %d data-, context- and tensor-parallel ranks, and this run has %d x %d "
-            "x %d",
-            mesh->dp, mesh->cp, mesh->tp, dp / cp, cp, tp);
+    if (mesh_data_ranks(mesh) != dp || mesh->tp != tp || mesh->cp != cp || mesh->pp != pp)
+        return status_usage("the mesh has %d x %d x %d x %d data-, context-, tensor- and pipeline-parallel ranks, and "
+                            "this run has %d x %d x %d x %d",
+                            mesh->dp, mesh->cp, mesh->tp, mesh->pp, dp / cp, cp, tp, pp);
     TRY(layout_check_kernels(request));
     Model *model = xcalloc(1, sizeof *model);
     model->ops = ops;
@@ -84,6 +83,7 @@ Status model_create_ranks(Model **out, Ops *ops, const LayoutRequest *request, c
     if (model->memory[LAYOUT_GATHERED]) ops->zero(ops, model_block(model, LAYOUT_GATHERED));
     model_zero_optimizer(model);
     upload_rope(model);
+    if (pp > 1) model->pipeline = pipeline_create(model);
     *out = model;
     return NULL;
 }
@@ -97,6 +97,7 @@ static void forget_graphs(Model *model) {
 
 void model_destroy(Model *model) {
     if (!model) return;
+    pipeline_free(model);
     forget_graphs(model);
     for (int kind = 0; kind < LAYOUT_KIND_COUNT; kind++)
         if (model->memory[kind]) model->ops->free(model->ops, model->memory[kind], (size_t)model->layout.bytes[kind]);
@@ -346,6 +347,8 @@ void model_step_begin(Model *model, int64_t valid, int micro_batches) {
     model->step_valid = valid;
     model->step_micro_batches = micro_batches;
     model->aux_micro_batches = all * mesh->cp; // each of cp ranks has all of it
+    if (mesh->pp > 1 && model->balance == BALANCE_LAYERS)
+        model->aux_micro_batches *= sparse; // stages add up single layers
     model->accumulate = false;
     model->micro_batches_run = 0;
     model->ops->upload(model->ops, model_const(model, CONST_SCALARS).data, scalars, sizeof scalars);
@@ -372,6 +375,10 @@ static void run_micro_step(Model *model) {
 
 void model_micro_step(Model *model, const int32_t *ids, const int32_t *targets, const int32_t *doc_start) {
     Ops *ops = model->ops;
+    if (model->pipeline) {
+        pipeline_micro_step(model, ids, targets, doc_start);
+        return;
+    }
     upload_inputs(model, ids, targets, doc_start);
     model->last = ++model->micro_batches_run == model->step_micro_batches;
     // A group whose operations cannot be recorded leaves the micro-steps that use it unrecorded.
@@ -395,6 +402,10 @@ void model_micro_step(Model *model, const int32_t *ids, const int32_t *targets, 
 }
 
 void model_eval_step(Model *model, const int32_t *ids, const int32_t *targets, const int32_t *doc_start) {
+    if (model->pipeline) {
+        pipeline_eval_step(model, ids, targets, doc_start);
+        return;
+    }
     upload_inputs(model, ids, targets, doc_start);
     seam_micro_step_begin(model);
     transformer_forward(model);
@@ -533,6 +544,8 @@ static void take_activations(Layout *layout, Layout *from) {
     layout->activations = from->activations;
     layout->activation_count = from->activation_count;
     layout->act_index = from->act_index;
+    layout->slot_offset = from->slot_offset;
+    layout->slot_bytes = from->slot_bytes;
     memcpy(layout->bytes, from->bytes, sizeof layout->bytes);
     layout->total_bytes = from->total_bytes;
     from->activations = NULL;
@@ -549,6 +562,7 @@ Status model_grow_experts(Model *model, int64_t rows_needed) {
     assert(layout_rows_bounded(&layout->request));
     TRY(layout_build(&grown, &request));
     forget_graphs(model);
+    pipeline_forget(model);
     static const LayoutKind kinds[] = {LAYOUT_ACTIVATIONS, LAYOUT_TEMPORARIES};
     for (int i = 0; i < 2; i++) { // all are given back first: there may not be room for both
         ops->free(ops, model->memory[kinds[i]], (size_t)layout->bytes[kinds[i]]);
@@ -636,20 +650,35 @@ Tensor model_gradients(const Model *model) {
     return parameter_range(model, LAYOUT_GRADIENTS, DTYPE_F32, 0, model->layout.element_count);
 }
 
+// Which of the two places of a message between stages the pass under way has; -1: it is none.
+static int message_half(const Model *model, const LayoutActivation *act) {
+    switch (act->id) {
+    case ACT_STAGE_OUT:
+    case ACT_STAGE_COUNTS:
+    case ACT_STAGE_PROBS: return model->half[PIPELINE_FORWARD];
+    case ACT_DRESIDUAL: return act->kept ? model->half[PIPELINE_BACKWARD] : -1;
+    case ACT_STAGE_DPROB: return model->half[PIPELINE_BACKWARD];
+    default: return -1;
+    }
+}
+
 Tensor model_act(const Model *model, ActId id, int layer) {
     const LayoutActivation *act = layout_activation(&model->layout, id, layer, model->pass);
     if (!act || act->rows * act->cols == 0) return TENSOR_NONE;
-    char *memory = model->memory[act->kept ? LAYOUT_ACTIVATIONS : LAYOUT_TEMPORARIES];
-    return tensor_make(memory + act->offset, act->dtype,
-                       act->per_token ? act->rows * model->tokens / model->layout.tokens : act->rows, act->cols,
-                       layout_act_name(id));
+    char *memory = (char *)model->memory[act->kept ? LAYOUT_ACTIVATIONS : LAYOUT_TEMPORARIES] + act->offset;
+    if (act->in_flight) memory += model->layout.slot_offset + model->flight * model->layout.slot_bytes;
+    int64_t rows = act->per_token ? act->rows * model->tokens / model->layout.tokens : act->rows;
+    Tensor all = tensor_make(memory, act->dtype, rows, act->cols, layout_act_name(id));
+    int half = message_half(model, act);
+    return half < 0 ? all : tensor_rows(all, half * rows / 2, rows / 2);
 }
 
 Tensor model_const(const Model *model, ConstId id) {
     const LayoutConst *constant = &model->layout.constants[id];
     if (!constant->bytes) return TENSOR_NONE;
     bool per_token = id == CONST_IDS || id == CONST_TARGETS || id == CONST_DOC_START;
-    return tensor_make((char *)model->memory[LAYOUT_CONSTANTS] + constant->offset, constant->dtype,
+    int64_t slot = per_token ? model->flight * constant->bytes / model->layout.slots : 0;
+    return tensor_make((char *)model->memory[LAYOUT_CONSTANTS] + constant->offset + slot, constant->dtype,
                        per_token ? model->tokens : constant->rows, constant->cols, layout_const_name(id));
 }
 

@@ -6,6 +6,7 @@
 //   for each micro-batch: model_micro_step(model, ids, targets, doc_start);   // forward and backward, gradients add up
 //   model_optimizer_step(model, &optimizer);
 //   model_step_result(model, &result);
+// Stages of a pipeline run their passes when the last micro-batch of the step has come (model/pipeline.h).
 #pragma once
 
 #include "dist/comm.h"
@@ -21,6 +22,8 @@ typedef struct ModelRanks {
     Comm *micro_batch; // ranks that share the tokens of a micro-batch: cp * tp; NULL: one
     Comm *kv;          // of tp, the ones that hold the same KV heads; NULL: none does
     Comm *pp;          // the same place on the other pipeline stages; NULL: one stage
+    Comm *lane[2][2];  // [PipelinePass]: from the stage that its input comes from, to the one its output goes to
+    Comm *ends;        // first and last stage of a pipeline whose embedding is tied; NULL: none, or neither of them
     Comm *ep, *etp;    // ranks that have other experts, and other shares of the same; NULL: one
     Comm *dispatch;    // ep * etp: ranks that have all experts once between them; NULL: this one has them all
     Comm *expert_dp;   // ranks that hold the same experts, in the order of LayoutUnit.rank; NULL: one
@@ -30,7 +33,8 @@ typedef struct ModelRanks {
 
 enum { SEAM_SLOTS = 4 }; // two for layers, one for embedding or head, one for the vectors
 
-typedef struct Trace Trace; // model/trace.h
+typedef struct Pipeline Pipeline; // model/pipeline.h
+typedef struct Trace Trace;       // model/trace.h
 
 typedef struct Model {
     Ops *ops; // not owned
@@ -42,7 +46,11 @@ typedef struct Model {
         int gradients;           // units being reduced: the first of them, -1: none
         CommTicket reducing[2];
     } slot[SEAM_SLOTS];
-    bool last; // micro-batch of the step
+    CommTicket copies;  // of the last sum over gradients that tensor-parallel ranks hold together
+    bool last;          // micro-batch of the step
+    Pipeline *pipeline; // NULL: there is one stage
+    int chunk, flight;  // of the pass under way: its layers, and the slot of its activations
+    int half[2];        // [PipelinePass] which of the two places its message has
     Layout layout;
     void *memory[LAYOUT_KIND_COUNT];
     float *outer;    // of an outer optimizer, in host memory, not owned: anchor, then momentum, of this rank's pieces

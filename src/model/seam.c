@@ -50,15 +50,14 @@ static void start_layer_gather(Model *model, int layer) {
 
 void seam_layer_weights(Model *model, int layer) {
     if (alone(model) || model->layout.zero < 3) return;
-    const Layout *layout = &model->layout;
     int count;
     const LayoutUnit *units = layer_units(model, layer, &count);
     start_layer_gather(model, layer);
     for (int i = 0; i < count; i++)
         comm_wait(unit_group(model, &units[i]), model->slot[layer % 2].gathering[i]);
+    const LayoutChunk *chunk = layout_chunk(&model->layout, layer);
     int next = model->pass == STEP_FORWARD ? layer + 1 : layer - 1;
-    if (next >= layout->first_layer && next < layout->first_layer + layout->layer_count)
-        start_layer_gather(model, next);
+    if (next >= chunk->first && next < chunk->first + chunk->count) start_layer_gather(model, next);
 }
 
 void seam_edge_weights(Model *model, ParamId id) {
@@ -156,16 +155,15 @@ static CommTicket sum_over(Comm *comm, Tensor gradient) {
 // The operations of a rank run in their order: nothing need wait for these, but a copy in bf16, which is made at once.
 static void sum_layer_copies(Model *model, int layer) {
     const ModelRanks *ranks = &model->ranks;
-    CommTicket summed = 0;
     if (!ranks->tp || !seam_ends_gradients(model)) return;
     if (model->layout.request.config.sparse[layer]) // experts have a group of their own
-        summed = sum_over(ranks->tp, model_grad(model, PARAM_ROUTER, layer));
+        model->copies = sum_over(ranks->tp, model_grad(model, PARAM_ROUTER, layer));
     if (ranks->kv) {
         Tensor qkv = model_grad(model, PARAM_QKV, layer);
         int64_t kv_rows = 2 * (int64_t)model->layout.request.config.head_dim;
-        summed = sum_over(ranks->kv, tensor_rows(qkv, qkv.rows - kv_rows, kv_rows));
+        model->copies = sum_over(ranks->kv, tensor_rows(qkv, qkv.rows - kv_rows, kv_rows));
     }
-    if (model->layout.wire_offset >= 0) comm_wait(ranks->tp, summed);
+    if (model->layout.wire_offset >= 0) comm_wait(ranks->tp, model->copies);
 }
 
 static bool mixed_layers(const Model *model) {
@@ -209,6 +207,15 @@ void seam_edge_done(Model *model, ParamId id) {
 void seam_micro_step_begin(Model *model) {
     for (int i = 0; i < SEAM_SLOTS; i++)
         model->slot[i].gradients = model->slot[i].weights = -1;
+    model->copies = 0;
+}
+
+void seam_pass_end(Model *model) {
+    if (model->copies) comm_wait(model->ranks.tp, model->copies); // in a graph nothing is left behind
+    model->copies = 0;
+    if (alone(model) || !seam_ends_gradients(model)) return;
+    for (int i = 0; i < SEAM_SLOTS - 1; i++)
+        finish_reduce(model, i);
 }
 
 void seam_micro_step_end(Model *model) {
@@ -231,9 +238,9 @@ void seam_step_sums(Model *model) {
     Tensor counts = model_const(model, CONST_EXPERT_TOTAL);
     seam_rows_needed(model);
     if (stage && tensor_present(counts)) sum_over(stage, counts);
-    if (!dp) return;
     Tensor sums = tensor_cols(model_const(model, CONST_SCALARS), SCALAR_LOSS_SUM, 2); // and SCALAR_AUX_SUM
-    comm_wait(dp, comm_all_reduce(dp, sums));
+    if (dp) comm_wait(dp, comm_all_reduce(dp, sums));
+    seam_stage_sums(model, sums, counts);
 }
 
 // Part of a parameter's gradient, elements [first, first + count), as far as it is in this rank's piece.
@@ -405,6 +412,7 @@ void seam_cross_entropy(Model *model, Tensor losses, Tensor logits, Tensor targe
 Tensor seam_balance_sums(Model *model, Tensor counts, Tensor prob_sum) {
     Tensor all = model_act(model, ACT_ALL_COUNTS, -1);
     if (!tensor_present(all)) return counts;
+    all = tensor_rows(all, 0, counts.rows);
     Comm *sharing = model->ranks.micro_batch;
     if (!sharing) return all; // a model that is only recorded
     model->ops->copy(model->ops, all.data, counts.data, (size_t)tensor_count(counts) * sizeof(int32_t));

@@ -88,6 +88,19 @@ void seam_edge_gradients(Model *model, ParamId id);
 void seam_edge_done(Model *model, ParamId id);
 void seam_micro_step_end(Model *model); // vectors, and what is still on its way
 
+// ---- pipeline parallelism (seam_pipeline.c) -------------------------------------------------------------------------
+
+// Before and after a pass through the layers of a chunk: what it gets from one neighbour, and hands to the other.
+// `losses`: those of balancing, which a forward pass that is not trained on does without.
+void seam_stage_receive(Model *model, PipelinePass pass, bool losses);
+void seam_stage_send(Model *model, PipelinePass pass, bool losses);
+void seam_pass_end(Model *model); // gradients of the pass, but not vectors, which are reduced at the end of the step
+// The balancing loss of a stage's layers, which are not all; false: there is one stage.
+bool seam_stage_balance(Model *model, const LayoutChunk *chunk);
+Tensor seam_dprob(const Model *model, Tensor own); // the gradient that a layer's probabilities have from it
+void seam_stage_sums(Model *model, Tensor sums, Tensor counts); // of the step, over all stages
+void seam_tied_embedding(Model *model);                         // the gradients of its two ends together
+
 // ---- around the optimizer step --------------------------------------------------------------------------------------
 
 void seam_step_sums(Model *model);           // loss, balancing loss and expert counts of all ranks

@@ -59,9 +59,10 @@ static void begin_group(Recorder *recorder, double times) {
 static int first_of_kind(const Layout *layout, bool sparse, double *count) {
     int first = -1;
     *count = 0;
-    for (int i = layout->first_layer; i < layout->first_layer + layout->layer_count; i++) {
-        if (layout->request.config.sparse[i] != sparse) continue;
-        if (first < 0) first = i;
+    for (int i = 0; i < layout->layer_count; i++) {
+        int layer = layout_layer(layout, i);
+        if (layout->request.config.sparse[layer] != sparse) continue;
+        if (first < 0) first = layer;
         ++*count;
     }
     return first;
@@ -87,7 +88,9 @@ static void record_step(Recorder *recorder) {
     record_layers(recorder, transformer_layer_forward);
     begin_group(recorder, 1);
     if (last_stage) transformer_head(model, true);
-    transformer_balance(model);
+    for (model->chunk = 0; model->chunk < model->layout.chunk_count; model->chunk++)
+        transformer_balance(model);
+    model->chunk = 0;
     if (last_stage) transformer_head_backward(model);
     record_layers(recorder, transformer_layer_backward);
     begin_group(recorder, 1);

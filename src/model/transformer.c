@@ -109,17 +109,18 @@ static void dense_tensors(Layer *l) {
     if (tensor_present(l->dhidden)) l->dhidden = tensor_reshape(l->dhidden, l->gate_up.rows, ffn);
 }
 
-static int sparse_index(const Model *model, int layer) { // of the layer among this stage's sparse ones
-    int index = 0;
-    for (int i = model->layout.first_layer; i < layer; i++)
-        index += model->layout.request.config.sparse[i];
-    return index;
+static int sparse_between(const Model *model, int first, int end) { // layers of [first, end)
+    int count = 0;
+    for (int i = first; i < end; i++)
+        count += model->layout.request.config.sparse[i];
+    return count;
 }
 
 static void moe_tensors(const Model *model, int layer, Layer *l) {
-    int64_t index = sparse_index(model, layer), ffn = l->w.expert_down.cols;
+    int64_t index = sparse_between(model, layout_chunk(&model->layout, layer)->first, layer);
+    int64_t ffn = l->w.expert_down.cols, of_all = sparse_between(model, 0, layer);
     Tensor slot_of_row = model_act(model, ACT_SLOT_OF_ROW, layer), offsets = model_act(model, ACT_OFFSETS, layer);
-    Tensor bias = model->router_bias ? tensor_rows(model_const(model, CONST_ROUTER_BIAS), index, 1) : TENSOR_NONE;
+    Tensor bias = model->router_bias ? tensor_rows(model_const(model, CONST_ROUTER_BIAS), of_all, 1) : TENSOR_NONE;
     l->routing = (MoeRouting){.logits = model_act(model, ACT_ROUTER_LOGITS, layer),
                               .bias = bias,
                               .probs = model_act(model, ACT_PROBS, layer),
@@ -143,12 +144,15 @@ static void moe_tensors(const Model *model, int layer, Layer *l) {
     l->drows = model_act(model, ACT_DROWS, layer);
     l->drow_weight = model_act(model, ACT_DROW_WEIGHT, layer);
     l->dlogits = model_act(model, ACT_DLOGITS, layer);
-    l->dprob = tensor_rows(model_act(model, ACT_DPROB, -1), index, 1);
+    l->dprob = seam_dprob(model, tensor_rows(model_act(model, ACT_DPROB, -1), index, 1));
     if (tensor_present(l->dhidden)) l->dhidden = tensor_reshape(l->dhidden, slot_of_row.rows, ffn);
 }
 
-static bool is_last(const Model *model, int layer) {
-    return layer == model->layout.first_layer + model->layout.layer_count - 1;
+// Where a layer leaves its result: for the next one, the head, or another stage.
+static Tensor layer_output(const Model *model, int layer) {
+    const LayoutChunk *chunk = layout_chunk(&model->layout, layer);
+    if (layer < chunk->first + chunk->count - 1) return model_act(model, ACT_RESIDUAL_IN, layer + 1);
+    return chunk->predicts ? model_act(model, ACT_RESIDUAL_FINAL, layer) : model_act(model, ACT_STAGE_OUT, -1);
 }
 
 static Layer layer_tensors(const Model *model, int layer) {
@@ -168,8 +172,7 @@ static Layer layer_tensors(const Model *model, int layer) {
         .mlp_normed = model_act(model, ACT_MLP_NORMED, layer),
         .mlp_rstd = model_act(model, ACT_MLP_RSTD, layer),
         .gate_up = model_act(model, ACT_GATE_UP, layer),
-        .residual_out = is_last(model, layer) ? model_act(model, ACT_RESIDUAL_FINAL, -1)
-                                              : model_act(model, ACT_RESIDUAL_IN, layer + 1),
+        .residual_out = layer_output(model, layer),
         .dresidual = model_act(model, ACT_DRESIDUAL, -1),
         .dnormed = model_act(model, ACT_DNORMED, -1),
         .dattn = model_act(model, ACT_DATTN, layer),
@@ -291,9 +294,15 @@ static ParamId head_param(const Model *model) { // the LM head, or the embedding
     return model->layout.request.config.tied ? PARAM_EMBEDDING : PARAM_HEAD;
 }
 
+// The embedding is tied to a head that is here: both add to one gradient.
+static bool shares_embedding(const Model *model) {
+    return head_param(model) == PARAM_EMBEDDING && model->layout.request.mesh.pp == 1;
+}
+
 static void final_norm(Model *model) {
     norm_forward(model, model_act(model, ACT_FINAL_NORMED, -1), model_act(model, ACT_FINAL_RSTD, -1),
-                 model_act(model, ACT_RESIDUAL_FINAL, -1), model_weight(model, PARAM_FINAL_NORM, -1));
+                 model_act(model, ACT_RESIDUAL_FINAL, model->layout.request.config.layers - 1),
+                 model_weight(model, PARAM_FINAL_NORM, -1));
 }
 
 void transformer_zero_added_gradients(Model *model) {
@@ -302,7 +311,8 @@ void transformer_zero_added_gradients(Model *model) {
     model->pass = STEP_ONCE;
     ops->zero(ops, model_unit(model, LAYOUT_GRADIENTS, &layout->units[layout->unit_count - 1])); // the vectors
     Tensor embedding = model_grad(model, PARAM_EMBEDDING, -1);
-    bool overwritten = head_param(model) == PARAM_EMBEDDING || layout->zero >= 2; // by the head, or cleared at its seam
+    bool head = head_param(model) == PARAM_EMBEDDING && layout->chunks[layout->chunk_count - 1].predicts;
+    bool overwritten = head || layout->zero >= 2; // by the head, or cleared at its seam
     if (tensor_present(embedding) && !overwritten) ops->zero(ops, embedding);
 }
 
@@ -335,7 +345,7 @@ void transformer_head(Model *model, bool backward) {
         ops->linear_backward_weight(ops, dhead, out, in, adds(model) || first > 0);
         model->pass = STEP_FORWARD;
     }
-    if (backward && head_param(model) == PARAM_HEAD) seam_edge_done(model, PARAM_HEAD);
+    if (backward && !shares_embedding(model)) seam_edge_done(model, head_param(model));
     if (backward) seam_sum_tokens(model, model_act(model, ACT_DNORMED, -1), dnormed);
     ops->sum_f32(ops, model_scalar(model, SCALAR_LOSS_SUM), losses, true);
 }
@@ -354,8 +364,9 @@ void transformer_head_backward(Model *model) {
 void transformer_balance(Model *model) {
     Ops *ops = model->ops;
     model->pass = STEP_FORWARD;
-    Tensor counts = model_act(model, ACT_COUNTS, -1);
-    if (!tensor_present(counts)) return;
+    const LayoutChunk *chunk = &model->layout.chunks[model->chunk];
+    if (seam_stage_balance(model, chunk) || !chunk->sparse) return;
+    Tensor counts = tensor_rows(model_act(model, ACT_COUNTS, -1), 0, chunk->sparse);
     Tensor all_counts = seam_balance_sums(model, counts, model_act(model, ACT_PROB_SUM, -1));
     ops->moe_balance(ops, model_scalar(model, SCALAR_AUX_SUM), model_act(model, ACT_DPROB, -1),
                      model_scalar(model, SCALAR_AUX_SCALE), all_counts, model_act(model, ACT_PROB_SUM, -1),
@@ -483,7 +494,7 @@ void transformer_layer_backward(Model *model, int layer) {
 
 void transformer_embed_backward(Model *model) {
     model->pass = STEP_BACKWARD;
-    if (head_param(model) != PARAM_EMBEDDING) seam_edge_gradients(model, PARAM_EMBEDDING);
+    if (!shares_embedding(model)) seam_edge_gradients(model, PARAM_EMBEDDING);
     seam_embed_backward(model, model_grad(model, PARAM_EMBEDDING, -1), model_act(model, ACT_DRESIDUAL, -1),
                         model_const(model, CONST_IDS));
     seam_edge_done(model, PARAM_EMBEDDING);

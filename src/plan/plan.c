@@ -53,8 +53,9 @@ void plan_limit_virtual_stages(PlanRun *run) {
 }
 
 int64_t plan_in_flight(const PlanRun *run, int stage) {
-    return pipeline_in_flight(pipeline_schedule_of(run->virtual_stages), run->layout.mesh.pp, run->virtual_stages,
-                              stage, run->grad_accum);
+    LayoutRequest request = run->layout;
+    request.virtual_stages = run->virtual_stages;
+    return pipeline_in_flight(layout_schedule(&request), request.mesh.pp, run->virtual_stages, stage, run->grad_accum);
 }
 
 static LayoutRequest stage_request(const PlanRun *run, int stage) {
@@ -210,6 +211,7 @@ static Status set_pipeline(PlanReport *r) {
         TRY(layout_build(&layout, &request));
         r->in_flight[i] = (double)plan_in_flight(&r->run, i) / r->run.virtual_stages;
         r->stash[i] = (double)layout.bytes[LAYOUT_ACTIVATIONS];
+        r->stage_bytes[i] = layout.total_bytes;
         layout_free(&layout);
     }
     return NULL;

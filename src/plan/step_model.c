@@ -112,8 +112,8 @@ static Comm context_comm(const PlanMachine *machine, const Layout *layout, const
 
 static double sparse_layers(const Layout *layout) { // of the stage
     double sparse = 0;
-    for (int i = layout->first_layer; i < layout->first_layer + layout->layer_count; i++)
-        sparse += layout->request.config.sparse[i];
+    for (int i = 0; i < layout->chunk_count; i++)
+        sparse += layout->chunks[i].sparse;
     return sparse;
 }
 

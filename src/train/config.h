@@ -82,6 +82,8 @@ typedef struct Config {
     } schedule;
     struct {
         int64_t data, tensor, pipeline, expert, expert_tensor, context, zero;
+        const char *schedule;
+        int64_t virtual_stages, layers_per_stage;
         const char *reduce_dtype;
         double expert_headroom;
     } parallelism;

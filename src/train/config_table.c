@@ -8,6 +8,12 @@
 const ConfigRefusal config_refusals[] = {
     {"data", "num_workers",
      "hearth reads data with one thread, ahead of the training; data.prefetch says how many micro-batches ahead"},
+    {"parallelism", "pipeline_parallel_microbatch_size",
+     "train.micro_batch is what goes through a pipeline at once, and train.grad_accum how many of them make a step"},
+    {"parallelism", "pipeline_parallel_first_stage_less_layers",
+     "layers that do not divide leave the first and the last stage the fewer ones by themselves"},
+    {"parallelism", "pipeline_parallel_last_stage_less_layers",
+     "layers that do not divide leave the first and the last stage the fewer ones by themselves"},
 };
 const int config_refusal_count = sizeof config_refusals / sizeof config_refusals[0];
 
@@ -172,6 +178,14 @@ const ConfigKey config_keys[] = {
      NULL, "tensor parallelism"},
     {"parallelism", "pipeline", "pipeline_parallel_degree pp", CONFIG_INT, AT(parallelism.pipeline), "1", 1, 4096,
      "ranks", NULL, "pipeline parallelism"},
+    {"parallelism", "schedule", "pipeline_parallel_schedule", CONFIG_CHOICE, AT(parallelism.schedule), "1f1b", 0, 0, "",
+     "1f1b|gpipe|interleaved|1F1B|GPipe|Interleaved1F1B",
+     "order of a pipeline's passes; interleaved has several chunks of layers on each rank"},
+    {"parallelism", "virtual_stages", "", CONFIG_INT, AT(parallelism.virtual_stages), "0", 0, 256, "chunks", NULL,
+     "chunks of layers on each rank of an interleaved pipeline (0: as layers_per_stage says, else 2)"},
+    {"parallelism", "layers_per_stage", "pipeline_parallel_layers_per_stage", CONFIG_INT,
+     AT(parallelism.layers_per_stage), "0", 0, MODEL_LAYERS_MAX, "layers", NULL,
+     "the same by the layers of one chunk (0: virtual_stages says)"},
     {"parallelism", "expert", "expert_parallel_degree ep", CONFIG_INT, AT(parallelism.expert), "1", 1, 4096, "ranks",
      NULL, "expert parallelism"},
     {"parallelism", "expert_tensor", "expert_tensor_parallel_degree etp", CONFIG_INT, AT(parallelism.expert_tensor),

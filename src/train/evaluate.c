@@ -13,17 +13,21 @@ typedef struct Sums {
     int64_t rows_needed; // of experts, beyond the room for them; 0: there was room
 } Sums;
 
-static void sum_over_ranks(const Comm *any, const Comm *dp, Sums *sums) {
-    World *world = any->world;
+// Of the ranks that have seen other tokens, at the end of the pipeline, where the losses are.
+static void sum_over_ranks(const Model *model, World *world, Sums *sums) {
     double mine[3] = {sums->loss, (double)sums->targets, (double)sums->rows_needed};
     double *all = xmalloc(3 * (size_t)world->size * sizeof *all);
     world_gather_doubles(world, mine, 3, all);
+    const Mesh *mesh = &model->layout.request.mesh;
+    int ahead = (mesh->pp - 1 - model->layout.place.pp) * mesh_stage_ranks(mesh);
+    MeshGroup group = mesh_group(mesh, world->rank + ahead, MESH_DATA);
     for (int i = 0; i < world->size; i++)
         if (all[3 * i + 2] > (double)sums->rows_needed) sums->rows_needed = (int64_t)all[3 * i + 2];
-    for (int i = 0; dp && i < dp->size; i++) {
-        if (i == 0) sums->loss = 0, sums->targets = 0;
-        sums->loss += all[3 * dp->ranks[i]];
-        sums->targets += (int64_t)all[3 * dp->ranks[i] + 1];
+    sums->loss = 0, sums->targets = 0;
+    for (int i = 0; i < group.count; i++) {
+        const double *rank = all + 3 * (group.first + i * group.stride);
+        sums->loss += rank[0];
+        sums->targets += (int64_t)rank[1];
     }
     free(all);
 }
@@ -31,11 +35,10 @@ static void sum_over_ranks(const Comm *any, const Comm *dp, Sums *sums) {
 static Status take_sums(Model *model, const Samples *samples, uint64_t windows, Sums *sums) {
     uint64_t micro = (uint64_t)model->layout.request.micro_batch;
     size_t seq = (size_t)model->layout.request.seq, tokens = (size_t)micro * seq;
+    Status status = NULL;
     *sums = (Sums){0};
-    Status status;
     int32_t *ids = xcalloc(3 * tokens, sizeof *ids), *wanted = ids + tokens, *doc_start = wanted + tokens;
     // Ranks take turns; every one runs as many forward passes, since their weights may be shared.
-    const Comm *dp = model->ranks.dp;
     const MeshPlace *place = &model->layout.place;
     uint64_t rank = (uint64_t)place->dp, ranks = (uint64_t)model->layout.request.mesh.dp;
     uint64_t turns = (windows + micro * ranks - 1) / (micro * ranks);
@@ -61,9 +64,7 @@ static Status take_sums(Model *model, const Samples *samples, uint64_t windows, 
         if (place->cp == 0) sums->targets += valid; // ranks that share sequences have parts of the sum each
         if (result.rows_needed > sums->rows_needed) sums->rows_needed = result.rows_needed;
     }
-    free(ids);
-    if (model->ranks.all) sum_over_ranks(model->ranks.all, dp, sums);
-    return NULL;
+    if (model->ranks.all) sum_over_ranks(model, model->ranks.all->world, sums);
 damaged:
     free(ids);
     return status;

@@ -188,7 +188,7 @@ Status prediction_make(Prediction *prediction, const LayoutRequest *layout, int 
         *prediction = (Prediction){.machine = plan_machine(&hardware, gpu, NULL, software, ranks, 8, threads_count()),
                                    .run = {.layout = *layout,
                                            .grad_accum = grad_accum,
-                                           .virtual_stages = 1,
+                                           .virtual_stages = layout_chunks(layout),
                                            .calibration = 1,
                                            .outer_every = INFINITY}}; // of a step between meetings, as the median is
         if (device_memory > 0) prediction->machine.gpu.memory = device_memory;

@@ -93,6 +93,7 @@ static Status time_try(Ops *ops, const Ranks *ranks, const LayoutRequest *reques
                        .world = ranks->world,
                        .accum = attempt->grad_accum < 2 ? 1 : 2,
                        .steps = 3};
+    if (request->mesh.pp > 1) bench.accum = (int)attempt->grad_accum; // a pipeline's speed depends on it
     BenchResult result;
     TRY(bench_step(ops, &bench, &result));
     bench_result_free(&result);
@@ -162,6 +163,7 @@ static Status try_candidates(Ops *ops, const Ranks *ranks, const LayoutRequest *
         PreflightTry *attempt = &search->tries[i];
         LayoutRequest request = *base;
         request.micro_batch = (int)attempt->micro_batch;
+        request.micro_batches = (int)attempt->grad_accum;
         bool fits;
         TRY(predict_try_memory(ops, ranks->world, &request, attempt, &fits));
         if (listener->try_starts) listener->try_starts(listener->context, attempt);

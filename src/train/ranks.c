@@ -5,15 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static Status unsupported(const Config *config, const char *key, int64_t degree) {
-    return config_blame(
-        config, key,
-        status_hint(status_usage("%s = %lld: training runs with data, tensor and context parallelism so far; "
-                                 "this degree can only be planned",
-                                 key, (long long)degree),
-                    "set it to 1 to train here, or see what it would do: hearth plan"));
-}
-
 Status ranks_islands(const Config *config, int size, int *islands) {
     *islands = (int)config->diloco.islands;
     if (size % *islands == 0) return NULL;
@@ -63,12 +54,6 @@ static Status refuse_product(const Config *config, const Mesh *mesh, int size) {
 }
 
 Status ranks_mesh(const Config *config, int size, Mesh *mesh) {
-    const struct {
-        const char *key;
-        int64_t degree;
-    } others[] = {{"parallelism.pipeline", config->parallelism.pipeline}};
-    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
-        if (others[i].degree > 1) return unsupported(config, others[i].key, others[i].degree);
     *mesh = (Mesh){.dp = 1,
                    .tp = (int)config->parallelism.tensor,
                    .pp = (int)config->parallelism.pipeline,
@@ -84,7 +69,7 @@ Status ranks_mesh(const Config *config, int size, Mesh *mesh) {
 // ---- groups ---------------------------------------------------------------------------------------------------------
 
 static bool same_ranks(const Comm *comm, MeshGroup group) {
-    return comm && comm->size == group.count && comm->ranks[0] == group.first &&
+    return comm && !comm->lane && comm->size == group.count && comm->ranks[0] == group.first &&
            comm->ranks[1] == group.first + group.stride;
 }
 
@@ -105,6 +90,34 @@ static Status open_group(Ranks *ranks, Comm **comm, Ops *ops, const char *name, 
     free(members);
     if (!status) ranks->opened[ranks->opened_count++] = *comm;
     return status;
+}
+
+// Between the neighbours of a pipeline, a lane for each direction and kind of pass. All ranks make theirs in the order
+// of the stages that they lead from, so that no circle of them waits.
+static Status open_lanes(Ranks *ranks, Ops *ops, bool ring) {
+    int stages = ranks->mesh.pp, own = ranks->place.pp;
+    MeshGroup line = mesh_group(&ranks->mesh, ranks_place(ranks), MESH_PP);
+    int island = ranks_rank(ranks) - ranks_place(ranks); // its first rank
+    for (int from = 0; from < (ring ? stages : stages - 1); from++) {
+        int to = (from + 1) % stages;
+        if (own != from && own != to) continue;
+        int ends[2] = {island + line.first + from * line.stride, island + line.first + to * line.stride};
+        for (int pass = 0; pass < 2; pass++) { // the backward pass runs from `to` to `from`
+            bool sends = own == (pass ? to : from);
+            Comm **lane = &ranks->groups.lane[pass][sends];
+            TRY(comm_create_lane(lane, ranks->world, ops, pass ? "backward" : "forward", ends[pass], ends[!pass]));
+            ranks->opened[ranks->opened_count++] = *lane;
+        }
+    }
+    return NULL;
+}
+
+// Ranks at both ends of a pipeline hold a tied embedding.
+static Status open_ends(Ranks *ranks, Ops *ops) {
+    int last = ranks->mesh.pp - 1;
+    if (ranks->place.pp != 0 && ranks->place.pp != last) return NULL;
+    MeshGroup line = mesh_group(&ranks->mesh, ranks_place(ranks), MESH_PP);
+    return open_group(ranks, &ranks->groups.ends, ops, "ends", (MeshGroup){line.first, last * line.stride, 2});
 }
 
 Status ranks_open(Ranks *ranks, Ops *ops, const LayoutRequest *request) {
@@ -133,6 +146,8 @@ Status ranks_open(Ranks *ranks, Ops *ops, const LayoutRequest *request) {
         if (of_experts && !request->config.experts) continue;
         TRY(open_group(ranks, wanted[i].comm, ops, wanted[i].name, mesh_group(mesh, place, wanted[i].axis)));
     }
+    if (mesh->pp > 1) TRY(open_lanes(ranks, ops, layout_chunks(request) > 1));
+    if (mesh->pp > 1 && request->config.tied) TRY(open_ends(ranks, ops));
     int kv_heads = request->config.kv_heads, copies = mesh->tp > kv_heads ? mesh->tp / kv_heads : 1;
     return open_group(ranks, &groups->kv, ops, "kv", (MeshGroup){place / copies * copies, 1, copies});
 }

@@ -10,7 +10,7 @@ typedef struct Ranks {
     Mesh mesh;       // of an island; no group of a model reaches beyond it
     MeshPlace place; // in it
     ModelRanks groups;
-    Comm *opened[16]; // what the groups are, each once
+    Comm *opened[24]; // what the groups are, each once
     int opened_count;
 } Ranks;
 

@@ -363,11 +363,18 @@ static void show_banner(const Run *run) {
     int64_t batch_tokens = trainer->batch.micro_tokens * trainer->batch.grad_accum;
     const Mesh *mesh = &trainer->ranks.mesh;
     const ModelRanks *groups = &trainer->ranks.groups;
-    const Comm *group = groups->dp ? groups->dp : groups->tp;
-    char ranks[128];
+    const Comm *group = groups->all;
+    const LayoutRequest *layout = &trainer->model->layout.request;
+    char ranks[192], pipeline[64] = "";
+    if (mesh->pp > 1)
+        snprintf(pipeline, sizeof pipeline, ", pipeline %d (%s)", mesh->pp,
+                 pipeline_schedule_name(layout_schedule(layout)));
     if (group)
-        snprintf(ranks, sizeof ranks, "%d: data %d, context %d, tensor %d, ZeRO %d; over %s",
-                 ranks_size(&trainer->ranks), mesh->dp, mesh->cp, mesh->tp, mesh->zero, group->backend);
+        snprintf(ranks, sizeof ranks, "%d: data %d, context %d, tensor %d%s, ZeRO %d; over %s",
+                 ranks_size(&trainer->ranks), mesh->dp, mesh->cp, mesh->tp, pipeline, mesh->zero, group->backend);
+    size_t used = group ? strlen(ranks) : 0;
+    if (mesh->ep * mesh->etp > 1)
+        snprintf(ranks + used, sizeof ranks - used, "; experts over %d, each over %d", mesh->ep, mesh->etp);
     ProgressBanner banner = {
         .run = run->directory,
         .model = setup_model_name(config),

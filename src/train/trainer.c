@@ -57,6 +57,7 @@ static Status open_model(Trainer *trainer) {
     request.mesh = ranks->mesh;
     request.island = ranks_island(ranks);
     request.rank = ranks_place(ranks);
+    TRY(setup_micro_batches(config, &request, &trainer->batch));
     TRY(config_blame(config, request.mesh.ep > 1 ? "parallelism.expert" : "parallelism.expert_tensor",
                      layout_check_experts(&request)));
     TRY(check_router(config, &trainer->model_config));

@@ -93,12 +93,14 @@ static LayoutRequest draw_request(Dice *dice, int ranks) {
 // A request that the layout refuses is no case: what is refused has tests of its own.
 static bool possible(const LayoutRequest *request) {
     Layout layout;
-    Status status = layout_build(&layout, request);
+    Status status = pipeline_schedule_check(layout_schedule(request), request->mesh.pp, layout_chunks(request),
+                                            request->micro_batches);
+    if (!status) status = layout_build(&layout, request);
     bool built = !status;
     if (built) layout_free(&layout);
     status_free(status);
     const Mesh *mesh = &request->mesh;
-    return built && mesh_ranks(mesh) > 1 && mesh->pp == 1;
+    return built && mesh_ranks(mesh) > 1;
 }
 
 MeshCase mesh_case_draw(uint64_t seed, int ranks) {
@@ -106,8 +108,12 @@ MeshCase mesh_case_draw(uint64_t seed, int ranks) {
     MeshCase c = {.seed = seed};
     do {
         c.request = draw_request(&dice, ranks);
-        c.accum = DICE_CHOICE(&dice, 1, 2, 3, 4);
+        c.accum = DICE_CHOICE(&dice, 1, 2, 3, 4, 6, 8);
         c.request.micro_batches = c.accum;
+        if (c.request.mesh.pp > 1) {
+            c.request.schedule = dice_below(&dice, 2) ? PIPELINE_GPIPE : PIPELINE_1F1B;
+            c.request.virtual_stages = 1 + dice_below(&dice, 3); // more than one: interleaved
+        }
     } while (!possible(&c.request));
     c.masked = DICE_CHOICE(&dice, 0, 2, 7);
     c.uneven = mesh_case_micro_batches(&c) > 1 && dice_below(&dice, 4) == 0;

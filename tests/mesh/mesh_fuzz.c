@@ -98,17 +98,20 @@ static bool same_bits(const MeshCase *c, const MeshTrained *a, const MeshTrained
            memcmp(a->gradients, b->gradients, bytes) == 0 && memcmp(a->weights, b->weights, bytes) == 0;
 }
 
+static bool verbose;
+
 typedef enum Outcome { CASE_EQUAL, CASE_ON_THE_EDGE, CASE_FAILED } Outcome;
 
 static Outcome run_case(const MeshCase *c, World *world) {
     MeshTrained mine = {0}, again = {0}, one = {0};
     bool member = world->rank < mesh_ranks(&c->request.mesh), twice = c->seed % 4 == 0;
+    char line[512];
+    mesh_case_print(c, line, sizeof line);
+    if (verbose && world->rank == 0) printf("%s\n", line), fflush(stdout); // before it ends the job, if it does
     Status status = member ? mesh_train(c, world, 0, &mine) : NULL;
     if (!status && member && twice) status = mesh_train(c, world, 0, &again);
     status = world_share(world, status);
     Outcome outcome = CASE_EQUAL;
-    char line[512];
-    mesh_case_print(c, line, sizeof line);
     if (status) {
         outcome = CASE_FAILED;
         if (world->rank == 0) printf("FAILED %s\n       %s\n", line, status_message(status));
@@ -141,6 +144,7 @@ int main(int argc, char **argv) {
         if (strcmp(argv[i], "--seconds") == 0) seconds = atof(argv[i + 1]), cases = INT64_MAX;
         if (strcmp(argv[i], "--cases") == 0) cases = atoll(argv[i + 1]);
         if (strcmp(argv[i], "--seed") == 0) seed = strtoull(argv[i + 1], NULL, 10);
+        if (strcmp(argv[i], "--verbose") == 0) verbose = atoi(argv[i + 1]);
         if (strcmp(argv[i], "--failures") == 0) failures_wanted = atoll(argv[i + 1]); // stop after so many
     }
     threads_set(1);

@@ -32,26 +32,38 @@ static void test_parameters_sum_to_the_model(void **state) {
     }
 }
 
+// Passes through two chunks of a rank have slots of their own.
+static bool in_other_chunks(const Layout *layout, const LayoutActivation *a, const LayoutActivation *b) {
+    if (a->layer < 0 || b->layer < 0) return false;
+    return layout_chunk(layout, a->layer) != layout_chunk(layout, b->layer);
+}
+
 // No two tensors that are alive at the same time share a byte, and none sticks out of its block.
 static void test_nothing_alive_overlaps(void **state) {
     (void)state;
-    static const Mesh meshes[] = {MESH_SINGLE, {2, 1, 2, 1, 2, 1, 3}, {4, 1, 4, 1, 1, 1, 0}, {4, 1, 1, 4, 1, 1, 1}};
+    static const Mesh meshes[] = {
+        MESH_SINGLE, {2, 1, 2, 1, 2, 1, 3}, {4, 1, 4, 1, 1, 1, 0}, {4, 1, 1, 4, 1, 1, 1}, {1, 1, 2, 1, 1, 1, 0}};
     for (int preset = 0; preset < model_preset_count(); preset++) {
-        for (int variant = 0; variant < 3 * 4; variant++) {
+        for (int variant = 0; variant < 3 * 5; variant++) {
             LayoutRequest request = request_of(model_preset_name(preset));
             request.recompute = (Recompute)(variant % 3);
             request.mesh = meshes[variant / 3];
             request.rank = request.mesh.pp / 2 * mesh_stage_ranks(&request.mesh);
+            request.virtual_stages = variant / 3 == 4 ? 2 : 1;
             if (request.mesh.ep > 1 && !request.config.experts) continue;
+            if (request.mesh.pp * request.virtual_stages > request.config.layers) continue;
             Layout layout;
             assert_ok(layout_build(&layout, &request));
             for (int i = 0; i < layout.activation_count; i++) {
                 const LayoutActivation *a = &layout.activations[i];
-                LayoutKind kind = a->kept ? LAYOUT_ACTIVATIONS : LAYOUT_TEMPORARIES;
-                assert_true(a->offset >= 0 && a->offset + a->bytes <= layout.bytes[kind] && a->offset % 256 == 0);
+                int64_t room = a->in_flight ? layout.slot_bytes
+                               : a->kept    ? layout.slot_offset
+                                            : layout.bytes[LAYOUT_TEMPORARIES];
+                assert_true(a->offset >= 0 && a->offset + a->bytes <= room && a->offset % 256 == 0);
                 for (int k = 0; k < i; k++) {
                     const LayoutActivation *b = &layout.activations[k];
-                    bool alive = a->kept ? b->kept : !b->kept && a->first <= b->last && b->first <= a->last;
+                    bool alive = a->kept ? b->kept && a->in_flight == b->in_flight && !in_other_chunks(&layout, a, b)
+                                         : !b->kept && a->first <= b->last && b->first <= a->last;
                     if (alive && a->offset < b->offset + b->bytes && b->offset < a->offset + a->bytes)
                         fail_msg("%s: activations %d and %d overlap", model_preset_name(preset), a->id, b->id);
                 }
@@ -250,6 +262,9 @@ static void test_slices_of_all_ranks_cover_every_tensor(void **state) {
             if (!request.config.experts && request.mesh.ep * request.mesh.etp > 1) continue;
             if (request.config.kv_heads % request.mesh.tp && request.mesh.tp % request.config.kv_heads) continue;
             check_mesh(request);
+            request.virtual_stages = 2;
+            request.config.layers = 7;
+            if (request.mesh.pp > 1) check_mesh(request);
         }
 }
 
@@ -324,7 +339,7 @@ static void test_pipeline_stages_cover_all_layers_once(void **state) {
             int next = 0, most = 0, ends = 0;
             for (int s = 0; s < stages; s++) {
                 int first, count;
-                mesh_stage_layers(&(Mesh){.pp = stages}, layers, s, &first, &count);
+                mesh_place_layers(stages, layers, s, &first, &count);
                 assert_int_equal(first, next);
                 assert_true(count >= 1);
                 next += count;
@@ -334,6 +349,56 @@ static void test_pipeline_stages_cover_all_layers_once(void **state) {
             assert_int_equal(next, layers);
             assert_int_equal(most, (layers + stages - 1) / stages);
             assert_true(ends <= most);
+        }
+    }
+}
+
+// Slots are taken by forward halves and given back by backward halves, as a run does it: the layout has as many as that
+// takes and none that stays empty, each as large as the largest chunk.
+static void test_slots_are_as_many_as_the_schedule_takes(void **state) {
+    (void)state;
+    for (int i = 0; i < 3 * 4 * 3 * 6; i++) {
+        int rest = i, chunks = 1 + rest % 3, micro;
+        rest /= 3;
+        int pp = 1 + rest % 4;
+        rest /= 4;
+        LayoutRequest request = small_request(rest % 3 == 2 ? SMALL_MOE : SMALL_LLAMA);
+        request.schedule = rest % 3 == 1 ? PIPELINE_GPIPE : PIPELINE_1F1B;
+        rest /= 3;
+        micro = chunks > 1 ? pp * (1 + rest % 3) : 1 + rest;
+        request.config.layers = 13;
+        for (int k = 0; k < 13; k++)
+            request.config.sparse[k] = request.config.experts && k % 3 != 1;
+        request.mesh.pp = pp, request.virtual_stages = chunks, request.micro_batches = micro;
+        for (request.rank = 0; request.rank < pp; request.rank++) {
+            Layout layout;
+            assert_ok(layout_build(&layout, &request));
+            assert_int_equal(layout.chunk_count, pp > 1 ? chunks : 1);
+            int taken = 0, most = pp > 1 ? 0 : 1;
+            int64_t largest = 0, shared = 0, once = 0;
+            for (int64_t k = 0; pp > 1 && k < pipeline_task_count(chunks, micro); k++) {
+                PipelineTask task = pipeline_task(layout_schedule(&request), pp, chunks, request.rank, micro, k);
+                taken += task.pass == PIPELINE_FORWARD ? 1 : -1;
+                most = taken > most ? taken : most;
+            }
+            assert_int_equal(taken, 0);
+            assert_int_equal(layout.slots, most);
+            for (int c = 0; c < layout.chunk_count; c++) {
+                int64_t bytes = 0;
+                shared = once = 0;
+                for (int k = 0; k < layout.activation_count; k++) {
+                    const LayoutActivation *act = &layout.activations[k];
+                    if (!act->kept) continue;
+                    bool here = act->layer >= layout.chunks[c].first &&
+                                act->layer < layout.chunks[c].first + layout.chunks[c].count;
+                    *(act->layer >= 0  ? &bytes
+                      : act->in_flight ? &shared
+                                       : &once) += act->layer < 0 || here ? act->bytes : 0;
+                }
+                largest = bytes > largest ? bytes : largest;
+            }
+            assert_int_equal(layout.bytes[LAYOUT_ACTIVATIONS], once + most * (shared + largest));
+            layout_free(&layout);
         }
     }
 }
@@ -446,6 +511,7 @@ int main(void) {
         cmocka_unit_test(test_slices_of_all_ranks_cover_every_tensor),
         cmocka_unit_test(test_every_element_is_written_by_one_rank),
         cmocka_unit_test(test_pipeline_stages_cover_all_layers_once),
+        cmocka_unit_test(test_slots_are_as_many_as_the_schedule_takes),
         cmocka_unit_test(test_expert_parallel_ranks_hold_their_experts),
         cmocka_unit_test(test_impossible_requests_are_refused),
         cmocka_unit_test(test_tensor_degrees_are_refused_with_the_nearest_that_fit),

@@ -111,8 +111,8 @@ static void add_placed(Compare *run, Case *c, const Share *share, int64_t tokens
         add_null(run, c);
     int32_t *expert = add_in(run, c, DTYPE_I32, slots);
     for (int64_t i = 0; i < slots; i++) {
-        uint64_t any = rng_below(run->seed, 7, (uint64_t)i, (uint64_t)share->all);
-        expert[i] = (int32_t)(scene == SCENE_ONE ? share->first : scene == SCENE_EMPTY ? any / 2 * 2 : any);
+        int any = (int)rng_below(run->seed, RNG_STREAM_TEST, (uint64_t)i, (uint64_t)share->all);
+        expert[i] = scene == SCENE_ONE ? share->first : scene == SCENE_EMPTY ? any / 2 * 2 : any;
     }
     run->seed++;
     positive(add_in(run, c, DTYPE_F32, slots), slots);

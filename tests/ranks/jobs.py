@@ -50,11 +50,15 @@ def until_met(test, *arguments, tries=20):
 
 
 class Mesh:
-    def __init__(self, dp=1, tp=1, zero=0, cp=1, ep=1, etp=1):
-        self.dp, self.tp, self.zero, self.cp, self.ep, self.etp = dp, tp, zero, cp, ep, etp
-        self.size = dp * tp * cp
-        degrees = (("dp", dp), ("cp", cp), ("tp", tp), ("ep", ep), ("etp", etp))
+    """schedule: of a pipeline; chunks: of layers on each rank, where it interleaves."""
+
+    def __init__(self, dp=1, tp=1, zero=0, cp=1, ep=1, etp=1, pp=1, schedule="1f1b", chunks=0):
+        self.dp, self.tp, self.zero, self.cp, self.ep, self.etp, self.pp = dp, tp, zero, cp, ep, etp, pp
+        self.schedule, self.chunks = ("interleaved", chunks) if chunks else (schedule, 0)
+        self.size = dp * tp * cp * pp
+        degrees = (("dp", dp), ("cp", cp), ("tp", tp), ("ep", ep), ("etp", etp), ("pp", pp))
         words = [f"{axis} {degree}" for axis, degree in degrees if degree > 1] + [f"zero {zero}"] * (zero > 0)
+        words += [schedule] * (schedule != "1f1b") + [f"{chunks} chunks"] * (chunks > 0)
         self.name = "+".join(words) or "one"
 
     def sets(self):
@@ -65,6 +69,9 @@ class Mesh:
             "parallelism.context": self.cp,
             "parallelism.expert": self.ep,
             "parallelism.expert_tensor": self.etp,
+            "parallelism.pipeline": self.pp,
+            "parallelism.schedule": self.schedule,
+            "parallelism.virtual_stages": self.chunks,
         }
 
 
@@ -152,12 +159,14 @@ class Bench:
             raise Failure(f"{' '.join(map(str, job.args))}\nended with {code}:\n{text}")
 
     def planned_bytes(self, config, mesh, sets=None):
+        """Of rank 0."""
         words = [self.program, "plan", config, "--json", "--no-machine", "--gpu", "cpu", *set_words({**mesh.sets(), **(sets or {})})]
         words += ["--gpus", str(mesh.size)] if mesh.size > 1 else []
         done = subprocess.run(words, env=self.environment, capture_output=True, text=True)
         if done.returncode:
             raise Failure(f"{' '.join(words)}\nended with {done.returncode}:\n{done.stderr}")
-        return json.loads(done.stdout)["memory_bytes"]["total"]
+        report = json.loads(done.stdout)
+        return report["pipeline"]["stage_bytes"][0] if mesh.pp > 1 else report["memory_bytes"]["total"]
 
 
 def set_words(sets):

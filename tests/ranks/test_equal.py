@@ -4,7 +4,7 @@ again, the same initial weights, and as much memory as planned."""
 import os
 
 from jobs import GRADIENT_BOUND, LOSS_BOUND, NORM_BOUND, ONE, Difference, Failure, Mesh, Run, curve_difference, main, same_files
-from models import FIXTURE_NAMES, FIXTURES, MODELS, config_text, fixture_sizes, small_tokenizer
+from models import DEEP, FIXTURE_NAMES, FIXTURES, MODELS, config_text, fixture_sizes, small_tokenizer
 
 STEPS = 20
 # AdamW moves an element by about lr m / sqrt(v). Both are off by at most the share that the gradient is off by, so a step
@@ -118,7 +118,11 @@ def fixture_meshes(name):
     """Those whose heads divide: what is not a power of two is cut in three."""
     sizes = fixture_sizes(name)
     heads, kv, ffn = sizes["num_attention_heads"], sizes["num_key_value_heads"], sizes["intermediate_size"]
-    meshes = [Mesh(2), Mesh(2, 1, 3)] + ([Mesh(2, ep=2), Mesh(2, 1, 3, ep=2)] if "num_experts_per_tok" in sizes else [])
+    meshes = [Mesh(2), Mesh(2, 1, 3)]
+    if "num_experts_per_tok" in sizes:
+        even = sizes.get("num_experts", sizes.get("num_local_experts")) % 2 == 0
+        meshes += [Mesh(2, ep=2), Mesh(2, 1, 3, ep=2)] if even else [Mesh(2, etp=2)]
+    meshes += [Mesh(pp=2)] if sizes["num_hidden_layers"] > 1 else []
     for tp in (2, 3, 4):
         if heads % tp == 0 and ffn % tp == 0 and (kv % tp == 0 or tp % kv == 0):
             meshes += [Mesh(1, tp)] + ([Mesh(2, tp, 3)] if tp == 2 else [])
@@ -161,6 +165,54 @@ EXPERT_MESHES = [
     *(Mesh(2, 2, zero, ep=2, etp=2) for zero in (1, 3)),
 ]
 FOUR_SHARES = [Mesh(4, ep=4), Mesh(2, 2, ep=4), Mesh(4, 1, 1, ep=4), Mesh(4, 1, 2, ep=4), Mesh(4, 1, 3, ep=4)]
+# Those whose mesh takes as many micro-batches as there are: an interleaved schedule has whole rounds of them.
+PIPELINES = [
+    Mesh(pp=2),
+    Mesh(pp=4),
+    Mesh(pp=2, schedule="gpipe"),
+    Mesh(pp=4, schedule="gpipe"),
+    Mesh(pp=2, chunks=2),
+    Mesh(pp=2, chunks=3),
+    Mesh(pp=3),
+    *(Mesh(2, 1, zero, pp=2) for zero in (0, 1, 2, 3)),
+    *(Mesh(2, 1, zero, pp=2, chunks=2) for zero in (1, 2, 3)),
+    Mesh(2, 1, 2, pp=2, schedule="gpipe"),
+    Mesh(1, 2, pp=2),
+    Mesh(1, 4, pp=2),
+    Mesh(1, 2, pp=2, chunks=3),
+    *(Mesh(2, 2, zero, pp=2) for zero in (0, 1, 2, 3)),
+]
+
+
+def pipeline_tests(bench, data, quick):
+    masked = {"data.mask_documents": True}
+    sets = {"untied": masked, "moe together": masked}
+    cases = {name: Case(bench, f"deep {name}", model, data, 4, sets.get(name)) for name, model in DEEP.items()}
+    if quick:
+        found = checks(cases["dense"], Mesh(2, 1, 3, pp=2), "start", "curve", "again")
+        found += checks(cases["untied"], Mesh(1, 2, pp=2, schedule="gpipe"), "start", "curve")
+        found += checks(cases["moe"], Mesh(pp=2, chunks=2), "start", "curve")
+        return found + checks(cases["moe together"], Mesh(pp=4), "start", "curve")
+    found = []
+    for case in cases.values():
+        for mesh in PIPELINES:
+            found += checks(case, mesh, "start", "curve", "again")
+    for batch in (1, 2, 3, 5, 8):
+        case = Case(bench, f"deep of {batch} micro-batches", DEEP["moe"], data, batch)
+        for mesh in (Mesh(pp=2), Mesh(pp=4), Mesh(pp=4, schedule="gpipe")):
+            found += checks(case, mesh, "start", "curve")
+    case = Case(bench, "deep of 8 micro-batches on four stages", {**DEEP["untied"], "layers": 9}, data, 8)
+    found += checks(case, Mesh(pp=4, chunks=2), "start", "curve") + checks(case, Mesh(2, 1, 3, pp=4, chunks=2), "curve")
+    for mode in ("selective", "full"):
+        for name in ("untied", "moe"):
+            more = {"recompute.mode": mode, **masked}
+            case = Case(bench, f"deep {name} recomputing {mode}", DEEP[name], data, 4, more)
+            for mesh in (Mesh(pp=4), Mesh(2, 1, 3, pp=2, chunks=2), Mesh(1, 2, pp=2, schedule="gpipe")):
+                found += checks(case, mesh, "start", "curve")
+    case = Case(bench, "deep with a growing batch", DEEP["dense"], data, 4, {"train.batch_warmup_tokens": 2000})
+    for mesh in (Mesh(pp=2), Mesh(pp=4, schedule="gpipe")):
+        found += checks(case, mesh, "curve")
+    return found
 
 
 def tests(bench, quick):
@@ -184,8 +236,9 @@ def tests(bench, quick):
         found += checks(many, Mesh(4, 1, 2, ep=4), "idle") + checks(narrow, Mesh(4, ep=4), "grow")
         found += checks(untied, Mesh(1, 2), "curve") + checks(qk, Mesh(2, 1, 1), "curve")
         fixture = Case(bench, "qwen3-moe-step", {"init": os.path.join(FIXTURES, "qwen3-moe-step")}, letters, 2)
-        return found + checks(fixture, Mesh(1, 2), "start")
-    found = []
+        found += checks(fixture, Mesh(1, 2), "start") + checks(fixture, Mesh(pp=2), "start")
+        return found + pipeline_tests(bench, data, quick)
+    found = pipeline_tests(bench, data, quick)
     for case in (dense, untied, qk, moe):
         for mesh in MESHES:
             found += checks(case, mesh, "start", "curve", "again")

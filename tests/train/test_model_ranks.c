@@ -20,6 +20,10 @@ static LayoutRequest mesh_request(SmallModel which) {
     request.seq = 20; // 40 tokens for up to 4 ranks
     request.config.heads = 8;
     request.config.init_std = 0.1f;
+    if (which == SMALL_MOE) { // under ZeRO 2 a dense layer and a sparse one share a place, and differ in their gaps
+        request.config.sparse[1] = true;
+        request.config.sparse[2] = false;
+    }
     request.recompute = RECOMPUTE_SELECTIVE; // experts' rows are gathered again for the backward pass
     return request;
 }

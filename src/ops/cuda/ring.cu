@@ -14,7 +14,7 @@ static __global__ __launch_bounds__(256) void convert_kernel(TO *out, int64_t ou
                                                              bool accumulate) {
     const int64_t threads = (int64_t)gridDim.x * blockDim.x;
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += threads) {
-        const int64_t row = i / pieces, column = (i - row * pieces) * V;
+        const int64_t row = i < pieces ? 0 : i / pieces, column = (i - row * pieces) * V;
         float value[V], sum[V];
         load_floats<V>(value, in + row * in_stride + column);
         if (accumulate) {
