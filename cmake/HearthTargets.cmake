@@ -104,6 +104,25 @@ endfunction()
 set(HEARTH_MPI_ENVIRONMENT OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
                            OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_hwloc_base_binding_policy=none HEARTH_THREADS=1)
 
+# hearth_test_ranks(NAME ranks...): the program of hearth_test(NAME) under mpirun too, as NAME_<n>_ranks.
+function(hearth_test_ranks name)
+    foreach(ranks ${ARGN})
+        set(test ${name}_${ranks}_ranks)
+        if(HEARTH_HAVE_MPI)
+            add_test(NAME ${test} COMMAND ${MPIEXEC_EXECUTABLE} -n ${ranks} $<TARGET_FILE:${name}>
+                     WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+            set_tests_properties(${test} PROPERTIES TIMEOUT 120 PROCESSORS 2 LABELS ranks
+                                 ENVIRONMENT "${HEARTH_TEST_ENVIRONMENT};${HEARTH_MPI_ENVIRONMENT}")
+        else()
+            add_test(NAME ${test} COMMAND ${CMAKE_COMMAND} -E echo "SKIPPED ${test}: this build has no MPI")
+            set_tests_properties(${test} PROPERTIES SKIP_REGULAR_EXPRESSION "SKIPPED")
+        endif()
+    endforeach()
+    if(HEARTH_HAVE_MPI)
+        hearth_keep_libraries(${name})
+    endif()
+endfunction()
+
 # For programs that run under MPI: a leak checker knows what a plug-in has kept only while the plug-in is loaded.
 function(hearth_keep_libraries program)
     if(HEARTH_SANITIZE)

@@ -5,6 +5,7 @@
 
 #include <stdarg.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +14,7 @@
 static const char *const level_name[] = {"debug", "info", "warn", "error"};
 static atomic_int log_level = -1; // -1: not set yet, read HEARTH_LOG at the first line
 static int log_own_rank, log_world_size = 1;
+static FILE *log_own_file;
 
 void log_set_level(LogLevel level) {
     log_level = (int)level;
@@ -34,9 +36,17 @@ static int level_from_environment(void) {
     return LOG_INFO;
 }
 
-void log_write(LogLevel level, const char *format, ...) {
-    if (log_level < 0) log_level = level_from_environment();
-    if ((int)level < log_level || (log_own_rank != 0 && level < LOG_WARN)) return;
+Status log_set_file(const char *path) {
+    if (log_own_file) fclose(log_own_file);
+    log_own_file = path ? fopen(path, "ae") : NULL;
+    if (!path) return NULL;
+    if (!log_own_file) return status_errno("cannot write %s", path);
+    setvbuf(log_own_file, NULL, _IOLBF, 0);
+    return NULL;
+}
+
+// One call for each place, so that lines of several threads do not mix.
+static void put_line(LogLevel level, bool terminal, const char *format, va_list args) {
     char line[2048], rank[32] = "";
     if (log_world_size > 1) snprintf(rank, sizeof rank, " [rank %d]", log_own_rank);
     time_t now = time(NULL);
@@ -44,10 +54,26 @@ void log_write(LogLevel level, const char *format, ...) {
     localtime_r(&now, &local);
     int n = snprintf(line, sizeof line, "%02d:%02d:%02d %s%s ", local.tm_hour, local.tm_min, local.tm_sec,
                      level_name[level], rank);
+    vsnprintf(line + n, sizeof line - (size_t)n, format, args);
+    text_mask_controls(line);
+    if (terminal) fprintf(stderr, "%s\n", line);
+    if (log_own_file) fprintf(log_own_file, "%s\n", line);
+}
+
+void log_write(LogLevel level, const char *format, ...) {
+    if (log_level < 0) log_level = level_from_environment();
+    bool terminal = log_own_rank == 0 || level >= LOG_WARN;
+    if ((int)level < log_level || (!terminal && !log_own_file)) return;
     va_list args;
     va_start(args, format);
-    vsnprintf(line + n, sizeof line - (size_t)n, format, args);
+    put_line(level, terminal, format, args);
     va_end(args);
-    text_mask_controls(line);
-    fprintf(stderr, "%s\n", line); // one call, so that lines of several threads do not mix
+}
+
+void log_file(const char *format, ...) {
+    if (!log_own_file) return;
+    va_list args;
+    va_start(args, format);
+    put_line(LOG_INFO, false, format, args);
+    va_end(args);
 }

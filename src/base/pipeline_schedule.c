@@ -4,10 +4,12 @@
 
 static const char *const schedule_names[] = {
     [PIPELINE_GPIPE] = "gpipe", [PIPELINE_1F1B] = "1f1b", [PIPELINE_INTERLEAVED] = "interleaved"};
+static const char *const other_names[] = {
+    [PIPELINE_GPIPE] = "GPipe", [PIPELINE_1F1B] = "1F1B", [PIPELINE_INTERLEAVED] = "Interleaved1F1B"};
 
 Status pipeline_schedule_parse(PipelineSchedule *schedule, const char *name) {
     for (int i = 0; i < PIPELINE_SCHEDULE_COUNT; i++) {
-        if (strcmp(name, schedule_names[i]) != 0) continue;
+        if (strcmp(name, schedule_names[i]) != 0 && strcmp(name, other_names[i]) != 0) continue;
         *schedule = (PipelineSchedule)i;
         return NULL;
     }

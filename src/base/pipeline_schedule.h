@@ -10,8 +10,8 @@
 #include <stdint.h>
 
 typedef enum PipelineSchedule {
-    PIPELINE_GPIPE,       // all forward passes, then all backward passes
     PIPELINE_1F1B,        // after a warm-up, one forward and one backward pass in turn
+    PIPELINE_GPIPE,       // all forward passes, then all backward passes
     PIPELINE_INTERLEAVED, // 1F1B over several chunks per rank, in rounds of as many micro-batches as there are stages
     PIPELINE_SCHEDULE_COUNT,
 } PipelineSchedule;
@@ -23,14 +23,11 @@ typedef struct PipelineTask {
     int micro_batch, chunk;
 } PipelineTask;
 
-Status pipeline_schedule_parse(PipelineSchedule *schedule, const char *name); // "gpipe", "1f1b", "interleaved"
+// "gpipe", "1f1b", "interleaved"; or as torchtitan has them: "GPipe", "1F1B", "Interleaved1F1B".
+Status pipeline_schedule_parse(PipelineSchedule *schedule, const char *name);
 const char *pipeline_schedule_name(PipelineSchedule schedule);
 // Whether the schedule can run: at least one of each, chunks only where they interleave, and whole rounds of those.
 Status pipeline_schedule_check(PipelineSchedule schedule, int stages, int virtual_stages, int micro_batches);
-// The schedule that a run of so many chunks per rank has.
-static inline PipelineSchedule pipeline_schedule_of(int virtual_stages) {
-    return virtual_stages > 1 ? PIPELINE_INTERLEAVED : PIPELINE_1F1B;
-}
 
 // Tasks of one rank in a step: two per micro-batch and chunk.
 int64_t pipeline_task_count(int virtual_stages, int micro_batches);

@@ -71,11 +71,18 @@ char *text_join(const char *const *texts, size_t count) {
     return list.data ? list.data : text_copy("none");
 }
 
+// The control characters of Unicode above ASCII, which terminals also obey.
+static bool c1_control(const unsigned char *at) {
+    return at[0] == 0xc2 && at[1] >= 0x80 && at[1] < 0xa0;
+}
+
 char *text_printable(const char *text) {
     TextBuffer shown = {0};
     for (const unsigned char *at = (const unsigned char *)text; *at; at++) {
-        bool c1 = *at == 0xc2 && at[1] >= 0x80 && at[1] < 0xa0; // the control characters of Unicode above ASCII
-        if (*at < 0x20 || *at == 0x7f || c1)
+        if (c1_control(at)) {
+            text_buffer_format(&shown, "\\x%02x\\x%02x", at[0], at[1]);
+            at++;
+        } else if (*at < 0x20 || *at == 0x7f)
             text_buffer_format(&shown, "\\x%02x", *at);
         else
             text_buffer_add(&shown, (const char *)at, 1);
@@ -85,7 +92,10 @@ char *text_printable(const char *text) {
 
 void text_mask_controls(char *text) {
     for (; *text; text++)
-        if (((unsigned char)*text < 0x20 && *text != '\n' && *text != '\t') || *text == 0x7f) *text = '?';
+        if (c1_control((const unsigned char *)text))
+            text[0] = text[1] = '?';
+        else if (((unsigned char)*text < 0x20 && *text != '\n' && *text != '\t') || *text == 0x7f)
+            *text = '?';
 }
 
 bool text_starts_with(const char *text, const char *prefix) {

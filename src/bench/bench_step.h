@@ -2,15 +2,31 @@
 #pragma once
 
 #include "base/status.h"
+#include "bench/bench_timeline.h"
 #include "model/model.h"
+#include "model/trace.h"
 
 typedef struct BenchStep {
-    LayoutRequest request; // of this rank
-    ModelRanks groups;     // that it is part of
-    int accum, steps;      // steps timed; warm-up steps come on top
-    MoeForce force;        // routing of MoE models
-    double embedding_std;  // > 0: deviation of the embedding's first values (the power a GPU draws depends on its data)
+    LayoutRequest request;   // of this rank
+    ModelRanks groups;       // that it is part of
+    World *world;            // of all ranks; NULL: one
+    int accum, steps;        // steps timed; warm-up steps come on top
+    MoeForce force;          // routing of MoE models
+    BenchTimeline *timeline; // of one more step of a pipeline; NULL: none
+    double embedding_std; // > 0: deviation of the embedding's first values (the power a GPU draws depends on its data)
 } BenchStep;
+
+// What ranks said to each other in one more step, run op by op, as this rank saw it.
+typedef struct BenchExchange {
+    double begin, end; // of the step, clock_seconds()
+    double running;    // seconds in which an operation ran,
+    double behind;     // of these, while the last micro-batch's backward pass computed,
+    double exposed;    // seconds for which the computation stood still
+    int64_t sent_bytes;
+    Trace trace;
+    CommEvent *events; // in order; their names live as long as the groups
+    int event_count;
+} BenchExchange;
 
 typedef struct BenchResult {
     double step_seconds;      // median
@@ -23,9 +39,12 @@ typedef struct BenchResult {
     double start_seconds;                // from nothing to the end of the first step
     int64_t predicted_bytes, used_bytes; // by the layout; taken from the device in all, libraries included
     double loss;
+    unsigned fp8;       // products that ran in FP8: bits of Fp8Use
+    BenchExchange comm; // of several ranks
 } BenchResult;
 
 Status bench_step(Ops *ops, const BenchStep *bench, BenchResult *result);
+void bench_result_free(BenchResult *result);
 
 // FLOPs per token by the three conventions of plan/flops.h: 12 L H hd S, 6 L H hd S, none.
 void bench_flops_per_token(const ModelConfig *config, int seq, double flops[3]);

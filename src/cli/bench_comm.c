@@ -171,7 +171,7 @@ Status bench_comm_command(int argc, char **argv) {
     TRY(launch_ranks(ranks, &launched, &code));
     if (launched) exit(code);
     World *world;
-    TRY(world_open(&world, NULL));
+    TRY(launch_open_world(&world));
     if (world->size == 1)
         status = status_hint(status_usage("hearth bench comm needs at least two ranks"), "hearth bench comm --ranks 2");
     else

@@ -1,6 +1,9 @@
 // The parts of `hearth bench` that have files of their own.
 #pragma once
 
+#include "base/json.h"
+#include "bench/bench_step.h"
+
 #include "base/status.h"
 #include "base/text.h"
 #include "model/config.h"
@@ -19,3 +22,7 @@ Status bench_check_shape(int64_t seq, int64_t micro_batch);
 // one with the driver's name of the device.
 Status bench_entry_name(char *out, size_t size, const Ops *ops, const char *asked);
 Status bench_write_profile(const TextBuffer *text, const char *path);
+
+// What ranks said to each other in a step: figures for the command's line, and everything, into a file.
+json_t *bench_comm_json(const BenchExchange *comm);
+Status bench_write_events(const BenchExchange *comm, const char *path);

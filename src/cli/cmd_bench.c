@@ -10,9 +10,11 @@
 #include "cli/launch.h"
 #include "cli/range.h"
 #include "dist/device.h"
+#include "model/fp8.h"
 #include "plan/flops.h"
 #include "train/prediction.h"
 #include "train/ranks.h"
+#include "watch/timeline_svg.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -75,6 +77,11 @@ static void print_json(const BenchStep *bench, const BenchResult *result, const 
                   request->micro_batch, "accum", bench->accum, "precision", precision_name(request->precision),
                   "recompute", recompute_name(request->recompute), "tok_s", result->tokens_per_second, "step_ms",
                   1e3 * result->step_seconds, "spread", result->spread);
+    if (request->precision == PRECISION_FP8) {
+        char text[FP8_TEXT];
+        fp8_describe(result->fp8, text);
+        json_object_set_new(json, "fp8", json_string(text));
+    }
     if (request->config.experts) json_object_set_new(json, "routing", json_string(routing));
     json_object_set_new(json, "tflops", json_real(flops[0] * result->tokens_per_second / 1e12));
     if (peak_tflops > 0) {
@@ -90,48 +97,79 @@ static void print_json(const BenchStep *bench, const BenchResult *result, const 
     json_object_set_new(json, "split_step_ms", json_real(result->split_step_ms));
     json_object_set_new(json, "split_ms", split);
     json_object_set_new(json, "loss", json_real(result->loss));
+    if (ranks > 1) json_object_set_new(json, "comm", bench_comm_json(&result->comm));
+    if (bench->timeline) {
+        const SimulateResult *measured = &bench->timeline->measured, *simulated = &bench->timeline->simulated;
+        json_object_set_new(json, "timeline",
+                            json_pack("{s:f,s:f,s:f,s:f}", "compute_ms", 1e3 * measured->compute_end, "idle",
+                                      measured->bubble, "simulated_compute_ms", 1e3 * simulated->compute_end,
+                                      "simulated_idle", simulated->bubble));
+    }
     char *text = json_dumps(json, JSON_REAL_PRECISION(6));
     printf("%s\n", text);
     free(text);
     json_decref(json);
 }
 
-static Status bench_on_ranks(BenchStep *bench, World *world, const char *device, int tensor, int zero,
-                             const char *model, const char *routing, double peak) {
-    if (world->size % tensor) return status_usage("%d ranks do not divide by --tp %d", world->size, tensor);
+static Status write_timeline(const BenchTimeline *timeline, const char *path) {
+    const SimulateResult *results[2] = {&timeline->measured, &timeline->simulated};
+    static const char *const names[2] = {"measured", "simulated, with the mean times of each stage's passes"};
+    TextBuffer svg = {0};
+    timeline_svg_pair(results, names, &svg);
+    Status status = file_write_atomic(path, svg.data, svg.length);
+    text_buffer_free(&svg);
+    return status;
+}
+
+// The request's mesh is as the options say, but for dp, which is what they leave.
+static Status bench_on_ranks(BenchStep *bench, World *world, const char *device, const char *model, const char *routing,
+                             double peak, const char *events, const char *timeline_path) {
+    Mesh *mesh = &bench->request.mesh;
+    int64_t others = mesh_ranks(mesh);
+    if (world->size % others)
+        return status_usage("%d ranks do not divide by --tp x --cp x --pp = %lld", world->size, (long long)others);
+    mesh->dp = (int)(world->size / others);
     Ops *ops;
     TRY(device_open(&ops, world, device));
     Status status = NULL;
     LayoutRequest *request = &bench->request;
     request->device = ops->kind;
-    request->mesh.dp = world->size / tensor;
-    request->mesh.tp = tensor;
-    request->mesh.zero = zero;
-    request->dp_rank = world->rank / tensor;
-    request->tp_rank = world->rank % tensor;
-    Ranks ranks = {.world = world, .mesh = request->mesh, .dp_rank = request->dp_rank, .tp_rank = request->tp_rank};
-    status = ranks_open(&ranks, ops, request);
+    request->rank = world->rank;
+    Ranks ranks = {.world = world, .mesh = request->mesh};
+    status = layout_check_experts(request);
+    if (!status) status = ranks_open(&ranks, ops, request);
     bench->groups = ranks.groups;
-    if (peak == 0) peak = device_peak(ops, bench);
-    BenchResult result;
+    bench->world = world;
+    if (!status && peak == 0) peak = device_peak(ops, bench);
+    BenchResult result = {0};
+    BenchTimeline timeline = {0};
+    if (timeline_path) bench->timeline = &timeline;
     if (!status) status = bench_step(ops, bench, &result);
-    if (!status && world->rank == 0) print_json(bench, &result, model, routing, ops, peak);
+    if (!status && world->rank == 0) {
+        print_json(bench, &result, model, routing, ops, peak);
+        if (events) status = bench_write_events(&result.comm, events);
+        if (!status && timeline_path) status = write_timeline(&timeline, timeline_path);
+    }
+    bench_result_free(&result);
+    bench_timeline_free(&timeline);
     ranks_close(&ranks);
     ops_destroy(ops);
     return status;
 }
 
 static Status bench_step_command(int argc, char **argv) {
-    const char *model = NULL, *precision = "bf16", *recompute = "none", *routing = "natural", *device = "auto";
+    const char *model = NULL, *precision = "bf16", *recompute = "none", *routing = "natural", *device = "auto",
+               *events = NULL, *reduce = "float32";
     int64_t seq = 512, micro_batch = 8, accum = 1, layers = 0, steps = 8, logits_rows = 0, count = 0, tensor = 1,
-            zero = 0;
-    double peak = 0, embedding_std = 0;
+            context = 1, zero = 0, expert = 1, expert_tensor = 1, stages = 1, chunks = 0;
+    const char *schedule = "1f1b", *timeline = NULL;
+    double peak = 0, embedding_std = 0, headroom = 0;
     const Arg options[] = {
         {"--model", ARG_TEXT, &model, "NAME", "preset, or a directory with a config.json"},
         {"--seq", ARG_INT, &seq, "S", "sequence length (512)"},
         {"--micro-batch", ARG_INT, &micro_batch, "B", "sequences in a micro-batch (8)"},
         {"--accum", ARG_INT, &accum, "A", "micro-batches in a step (1)"},
-        {"--precision", ARG_TEXT, &precision, "P", "fp32, bf16 or bf16-pure (bf16)"},
+        {"--precision", ARG_TEXT, &precision, "P", "fp32, bf16, bf16-pure or fp8 (bf16)"},
         {"--recompute", ARG_TEXT, &recompute, "R", "none, selective or full (none)"},
         {"--layers", ARG_INT, &layers, "N", "only the first N layers of the model"},
         {"--routing", ARG_TEXT, &routing, "HOW", "MoE: natural (the random router's), balanced or worst"},
@@ -142,7 +180,20 @@ static Status bench_step_command(int argc, char **argv) {
         {"--device", ARG_TEXT, &device, "D", "auto, cpu or cuda"},
         {"--ranks", ARG_INT, &count, "N", "start N ranks on this machine; micro-batch and accumulation are of each"},
         {"--tp", ARG_INT, &tensor, "N", "of which so many share every layer (1); the others have data of their own"},
+        {"--pp", ARG_INT, &stages, "N", "stages of a pipeline (1)"},
+        {"--schedule", ARG_TEXT, &schedule, "NAME", "of the pipeline: 1f1b, gpipe or interleaved (1f1b)"},
+        {"--virtual-stages", ARG_INT, &chunks, "N", "chunks of layers on each rank, interleaved (2)"},
+        {"--cp", ARG_INT, &context, "N", "of which so many share every sequence (1)"},
+        {"--ep", ARG_INT, &expert, "N", "ranks that share the experts (1)"},
+        {"--etp", ARG_INT, &expert_tensor, "N", "ranks that share every expert (1)"},
+        {"--expert-headroom", ARG_DOUBLE, &headroom, "X",
+         "with --ep: rows that a rank has room for at first, over its share (2)"},
         {"--zero", ARG_INT, &zero, "Z", "ZeRO stage 0 to 3 (0)"},
+        {"--reduce-dtype", ARG_TEXT, &reduce, "T", "gradients on the wire: float32 or bfloat16 (float32)"},
+        {"--events", ARG_TEXT, &events, "FILE",
+         "each operation between ranks beside the layers' backward passes, as rank 0 saw them: a table, or JSON "
+         "(*.json)"},
+        {"--timeline", ARG_TEXT, &timeline, "FILE", "one more step of the pipeline as an SVG, measured and simulated"},
     };
     const ArgCommand command = {
         "hearth bench step --model NAME [options]",
@@ -168,26 +219,52 @@ static Status bench_step_command(int argc, char **argv) {
     TRY(check_number("--logits-rows", (double)logits_rows, 0, INT32_MAX));
     TRY(check_number("--peak-tflops", peak, 0, 1e7));
     TRY(check_number("--embedding-std", embedding_std, 0, 1e3));
-    TRY(check_number("--tp", (double)tensor, 1, 1 << 16));
+    TRY(check_number("--tp", (double)tensor, 1, 1 << 14));
+    TRY(check_number("--cp", (double)context, 1, 1 << 14));
+    TRY(check_number("--ep", (double)expert, 1, 1 << 12));
+    TRY(check_number("--etp", (double)expert_tensor, 1, 1 << 12));
+    TRY(check_number("--expert-headroom", headroom, 0, 1 << 12));
     TRY(check_number("--zero", (double)zero, 0, 3));
+    TRY(check_number("--pp", (double)stages, 1, 1 << 16));
+    TRY(check_number("--virtual-stages", (double)chunks, 0, 256));
+    PipelineSchedule order;
+    TRY(pipeline_schedule_parse(&order, schedule));
+    if (order == PIPELINE_INTERLEAVED && !chunks) chunks = 2;
+    if (stages > 1) TRY(pipeline_schedule_check(order, (int)stages, chunks ? (int)chunks : 1, (int)accum));
+    if (timeline && stages == 1) return status_hint(status_usage("--timeline draws a pipeline"), "--pp 2 and more");
     bool launched;
     int code;
     TRY(launch_ranks(count, &launched, &code));
     if (launched) exit(code);
+    if (events && !world_launched()) return status_hint(status_usage("--events is of several ranks"), "add --ranks N");
     BenchStep bench = {.accum = (int)accum, .steps = (int)steps, .embedding_std = embedding_std};
     LayoutRequest *request = &bench.request;
     *request = (LayoutRequest){.mesh = MESH_SINGLE,
+                               .schedule = order,
+                               .virtual_stages = (int)chunks,
+                               .micro_batches = (int)accum,
+                               .expert_headroom = headroom,
                                .seq = (int)seq,
                                .micro_batch = (int)micro_batch,
                                .logits_rows = logits_rows,
                                .threads = threads_count()};
+    request->mesh.tp = (int)tensor;
+    request->mesh.cp = (int)context;
+    request->mesh.ep = (int)expert;
+    request->mesh.etp = (int)expert_tensor;
+    request->mesh.zero = (int)zero;
     TRY(bench_model_read(&request->config, model, layers));
     TRY(precision_parse(&request->precision, precision));
     TRY(recompute_parse(&request->recompute, recompute));
     TRY(routing_parse(&bench.force, routing));
+    if (strcmp(reduce, "bfloat16") == 0)
+        request->reduce = DTYPE_BF16;
+    else if (strcmp(reduce, "float32") != 0)
+        return status_usage("--reduce-dtype must be float32 or bfloat16, not \"%s\"", reduce);
+    request->mesh.pp = (int)stages;
     World *world;
-    TRY(world_open(&world, NULL));
-    Status status = bench_on_ranks(&bench, world, device, (int)tensor, (int)zero, model, routing, peak);
+    TRY(launch_open_world(&world));
+    Status status = bench_on_ranks(&bench, world, device, model, routing, peak, events, timeline);
     if (status && world->size > 1) world_abort(world, status);
     world_close(world);
     return status;

@@ -23,12 +23,6 @@
 
 enum { KEYS_MAX = 20 };
 
-#ifdef HEARTH_HAVE_NCCL
-#define BUILD_WITHOUT_NCCL ""
-#else
-#define BUILD_WITHOUT_NCCL "; without NCCL in it, GPUs exchange through the host"
-#endif
-
 #define NOT_GIVEN       (-DBL_MAX)
 #define COUNT_NOT_GIVEN INT64_MIN
 
@@ -42,7 +36,7 @@ typedef struct PlanArgs {
     KeyOption keys[KEYS_MAX];
     int key_count;
     ArgList sets;
-    const char *gpu, *node, *cluster, *software, *hardware, *html, *svg, *schedule, *comm_dtype, *seqs, *mfu_count;
+    const char *gpu, *node, *cluster, *software, *hardware, *html, *svg, *schedule, *seqs, *mfu_count;
     int64_t gpus, nodes, gpus_per_node, cores, virtual_stages, vocab;
     double hours, target_hours, price, mfu, rate, mtbf_hours, checkpoint, kwh, pue, memory_limit;
     bool json, search, eager, no_machine, no_calibration, ops;
@@ -54,7 +48,7 @@ static const KeyOption key_options[] = {
     {"--micro-batch", "train.micro_batch", "N", "sequences of a micro-step on one rank", NULL},
     {"--accum", "train.grad_accum", "N", "micro-steps of an optimizer step", NULL},
     {"--batch-tokens", "train.batch_tokens", "N", "tokens of an optimizer step, instead of --accum", NULL},
-    {"--precision", "train.precision", "P", "fp32, bf16 or bf16-pure", NULL},
+    {"--precision", "train.precision", "P", "fp32, bf16, bf16-pure or fp8", NULL},
     {"--recompute", "recompute.mode", "MODE", "none, selective or full", NULL},
     {"--dp", "parallelism.data", "N", "data-parallel ranks (default: what the others leave)", NULL},
     {"--tp", "parallelism.tensor", "N", "tensor-parallel ranks", NULL},
@@ -63,6 +57,7 @@ static const KeyOption key_options[] = {
     {"--ep", "parallelism.expert", "N", "expert-parallel ranks", NULL},
     {"--etp", "parallelism.expert_tensor", "N", "tensor-parallel ranks inside experts", NULL},
     {"--zero", "parallelism.zero", "N", "ZeRO stage 0 to 3", NULL},
+    {"--reduce-dtype", "parallelism.reduce_dtype", "T", "gradients on the wire: float32 or bfloat16", NULL},
 };
 _Static_assert(sizeof key_options / sizeof key_options[0] <= KEYS_MAX, "raise KEYS_MAX");
 
@@ -201,23 +196,21 @@ static Status make_run(PlanRun *run, const PlanMachine *machine, const PlanArgs 
     TRY(setup_layout(config, &model, machine->gpu.cpu ? DEVICE_CPU : DEVICE_CUDA, &layout));
     if (strcmp(machine->software.name, "hearth") == 0) TRY(layout_check_kernels(&layout));
     Mesh *mesh = &layout.mesh;
-    int64_t others = (int64_t)mesh->tp * mesh->pp * mesh->cp;
+    int islands = (int)config->diloco.islands;
+    int64_t others = (int64_t)mesh->tp * mesh->pp * mesh->cp * islands;
     if (config->parallelism.data <= 0) {
         if (machine->gpus % others)
-            return status_usage("%d GPUs do not divide by tp %d x pp %d x cp %d", machine->gpus, mesh->tp, mesh->pp,
-                                mesh->cp);
+            return status_usage("%d GPUs do not divide by tp %d x pp %d x cp %d%s", machine->gpus, mesh->tp, mesh->pp,
+                                mesh->cp, islands > 1 ? " x the islands" : "");
         mesh->dp = (int)(machine->gpus / others);
     }
     *run = (PlanRun){.layout = layout,
-                     .grad_accum = (int)batch_plan(config, mesh->dp).grad_accum,
-                     .virtual_stages = args->virtual_stages ? (int)args->virtual_stages : 1,
-                     .grad_bytes = 4,
+                     .grad_accum = (int)batch_plan(config, mesh->dp * islands).grad_accum,
+                     .virtual_stages = args->virtual_stages ? (int)args->virtual_stages : layout_chunks(&layout),
+                     .outer_every = (double)config->diloco.every,
+                     .outer_bytes = strcmp(config->diloco.exchange, "bfloat16") == 0 ? 2 : 4,
                      .eager = args->eager,
                      .calibration = 1};
-    if (strcmp(args->comm_dtype, "bf16") == 0)
-        run->grad_bytes = 2;
-    else if (strcmp(args->comm_dtype, "fp32") != 0)
-        return status_usage("--comm-dtype must be fp32 or bf16, not \"%s\"", args->comm_dtype);
     if (args->no_calibration || strcmp(machine->software.name, "hearth") != 0) return NULL;
     PlanCalibration calibration;
     TRY(prediction_calibration(&calibration, machine, run));
@@ -255,58 +248,55 @@ static Status show_plan(Document *document, json_t *json, const PlanArgs *args) 
     return status;
 }
 
-// ---- what this build can do
-// ------------------------------------------------------------------------------------------
+// ---- what this build can do -----------------------------------------------------------------------------------------
 
-// Whether hearth, as it is built, could train on this mesh; *why: what it lacks, owned by the caller.
-static bool build_trains(const Config *config, const Mesh *mesh, int gpus, Status *why) {
-    Config cut = *config;
+// Why hearth does not train on this mesh; NULL: it does.
+static Status mesh_refused(const Config *config, const Mesh *mesh) {
+    Config asked = *config; // shares the strings
     Mesh unused;
-    cut.parallelism.data = mesh->dp;
-    cut.parallelism.tensor = mesh->tp;
-    cut.parallelism.pipeline = mesh->pp;
-    cut.parallelism.expert = mesh->ep;
-    cut.parallelism.expert_tensor = mesh->etp;
-    cut.parallelism.context = mesh->cp;
-    cut.parallelism.zero = mesh->zero;
-    *why = NULL;
-#ifndef HEARTH_HAVE_MPI
-    if (gpus > 1) *why = status_usage("it is built without MPI, and trains on one device");
+    asked.parallelism.data = mesh->dp;
+    asked.parallelism.tensor = mesh->tp;
+    asked.parallelism.pipeline = mesh->pp;
+    asked.parallelism.context = mesh->cp;
+    asked.parallelism.expert = mesh->ep;
+    asked.parallelism.expert_tensor = mesh->etp;
+    asked.parallelism.zero = mesh->zero;
+    return ranks_mesh(&asked, (int)mesh_ranks(mesh), &unused);
+}
+
+static void mark_what_runs(SearchResult *result, const Config *config) {
+    for (int i = 0; i < result->found_count; i++) {
+        Status refused = mesh_refused(config, &result->found[i].mesh);
+        result->found[i].runs = !refused;
+        status_free(refused);
+    }
+}
+
+static const char *build_lacks(const PlanMachine *machine) {
+    bool cuda = machine->gpu.cpu, mpi = machine->gpus == 1;
+#ifdef HEARTH_HAVE_CUDA
+    cuda = true;
 #endif
-    if (!*why) *why = ranks_mesh(&cut, gpus, &unused);
-    return !*why;
+#ifdef HEARTH_HAVE_MPI
+    mpi = true;
+#endif
+    return cuda ? (mpi ? NULL : "MPI") : mpi ? "CUDA" : "CUDA and MPI";
 }
 
 static void build_section(Document *document, json_t *json, const Config *config, const PlanReport *report) {
-    Status why;
     int gpus = report->machine.gpus;
     if (gpus == 1 || strcmp(report->machine.software.name, "hearth") != 0) return;
-    bool trains = build_trains(config, &report->run.layout.mesh, gpus, &why);
+    Status refused = mesh_refused(config, &report->run.layout.mesh);
+    const char *lacks = build_lacks(&report->machine);
     document_section(document, "This build", "l", "");
-    if (trains)
-        document_note(document, "trains on this mesh: hearth train --ranks %d on one node, mpirun or srun on several%s",
-                      gpus, BUILD_WITHOUT_NCCL);
+    if (refused)
+        document_note(document, "hearth does not train on this mesh: %s", status_message(refused));
     else
-        document_note(document, "cannot train on this mesh: %s", status_message(why));
-    json_object_set_new(json, "trains_here", json_boolean(trains));
-    status_free(why);
-}
-
-static void build_note(Document *document, const Config *config, const SearchResult *result, int gpus) {
-    Status why;
-    for (int i = 0; i < result->found_count; i++) {
-        const SearchCandidate *c = &result->found[i];
-        bool trains = build_trains(config, &c->mesh, gpus, &why);
-        status_free(why);
-        if (!trains) continue;
         document_note(document,
-                      "the fastest that this build can train: dp %d, tp %d, ZeRO %d, recompute %s, %d x %d x %d: %.0f "
-                      "tokens/s",
-                      c->mesh.dp, c->mesh.tp, c->mesh.zero, recompute_name(c->recompute), c->micro_batch, c->seq,
-                      c->grad_accum, c->tokens_per_second);
-        return;
-    }
-    if (result->found_count) document_note(document, "this build can train none of them: they can only be planned");
+                      "hearth trains on this mesh: hearth train --ranks %d on one node, mpirun or srun on several%s%s",
+                      gpus, lacks ? "; for these devices this build lacks " : "", lacks ? lacks : "");
+    json_object_set_new(json, "trains_here", json_boolean(!refused && !lacks));
+    status_free(refused);
 }
 
 // ---- the three questions --------------------------------------------------------------------------------------------
@@ -326,6 +316,8 @@ static Status simulate_plan(Document *document, const PlanReport *report, const 
     }
     int layers = report->run.layout.config.layers / mesh->pp;
     const StepAxis *data = &step->axis[STEP_DATA_PARALLEL], *pipe = &step->axis[STEP_PIPELINE];
+    // From ZeRO 2 on there is as much behind every micro-batch; what is simulated is the last one's.
+    double behind = data->seconds / (mesh->zero >= 2 ? report->run.grad_accum : 1);
     SimulateRequest request = {.schedule = schedule,
                                .stages = mesh->pp,
                                .micro_batches = report->run.grad_accum,
@@ -334,7 +326,7 @@ static Status simulate_plan(Document *document, const PlanReport *report, const 
                                .backward = backward,
                                .send = pipe->seconds / (2.0 * report->run.grad_accum * report->run.virtual_stages),
                                .buckets = data->seconds > 0 ? layers : 0,
-                               .bucket_seconds = data->seconds / (layers > 0 ? layers : 1),
+                               .bucket_seconds = behind / (layers > 0 ? layers : 1),
                                .optimizer = step->part[STEP_OPTIMIZER]};
     SimulateResult result;
     Status status = simulate_run(&result, &request);
@@ -355,7 +347,7 @@ static Status simulate_plan(Document *document, const PlanReport *report, const 
 // As the trainer counts: the first of train.tokens and train.steps, with the warm-up of the batch.
 static void set_length(PlanQuestions *questions, const PlanRun *run, const Config *config) {
     int64_t parameters = model_parameters(&run->layout.config).total, tokens = run_tokens(config, parameters);
-    BatchPlan batch = batch_plan(config, run->layout.mesh.dp);
+    BatchPlan batch = batch_plan(config, run->layout.mesh.dp * plan_islands(run));
     int64_t steps = run_steps(config, &batch, parameters);
     double trained = batch_tokens(&batch, steps);
     questions->steps = (double)steps;
@@ -426,9 +418,9 @@ static Status plan_search(const char *name, const PlanMachine *machine, const Pl
     TRY(parse_seqs(&space, run, args->seqs));
     double start = clock_seconds();
     TRY(search_run(&result, machine, run, &space));
-    Document *document = search_document(&report, &result, space.memory_limit, clock_seconds() - start);
-    if (machine->gpus > 1 && strcmp(machine->software.name, "hearth") == 0)
-        build_note(document, config, &result, machine->gpus);
+    mark_what_runs(&result, config);
+    Document *document =
+        search_document(&report, &result, space.memory_limit, clock_seconds() - start, build_lacks(machine));
     bool none = !result.found_count;
     Status status = show_plan(document, search_json(&result), args);
     search_free(&result);
@@ -459,7 +451,6 @@ static Status run_plan(const char *name, PlanArgs *args) {
 
 Status cmd_plan(int argc, char **argv) {
     PlanArgs a = {.software = "hearth",
-                  .comm_dtype = "fp32",
                   .mfu_count = "torchtitan",
                   .gpus = COUNT_NOT_GIVEN,
                   .nodes = COUNT_NOT_GIVEN,
@@ -497,7 +488,6 @@ Status cmd_plan(int argc, char **argv) {
         {"--virtual-stages", ARG_INT, &a.virtual_stages, "N", "chunks of layers per pipeline stage"},
         {"--schedule", ARG_TEXT, &a.schedule, "S", "simulate the step: gpipe, 1f1b or interleaved"},
         {"--svg", ARG_TEXT, &a.svg, "FILE", "timeline of the simulated step"},
-        {"--comm-dtype", ARG_TEXT, &a.comm_dtype, "T", "gradients on the wire: fp32 (hearth's) or bf16"},
         {"--eager", ARG_FLAG, &a.eager, NULL, "without compilation or recorded graphs"},
         {"--price", ARG_DOUBLE, &a.price, "USD", "per GPU-hour"},
         {"--kwh", ARG_DOUBLE, &a.kwh, "USD", "price of electricity"},

@@ -3,6 +3,7 @@
 #include "cli/args.h"
 #include "cli/commands.h"
 #include "cli/data_commands.h"
+#include "cli/launch.h"
 #include "train/preflight.h"
 
 #include <math.h>
@@ -84,28 +85,42 @@ static Status read_and_run(const char *path, const ArgList *sets, PreflightOptio
     Config config;
     PreflightResult result = {0};
     TRY(config_read(&config, path, sets->items, sets->count));
-    run->listener = (PreflightListener){.search_starts = print_search_start,
-                                        .try_starts = print_try_start,
-                                        .try_ends = print_try_end,
-                                        .search_ends = print_search_end};
+    bool first = run->world->rank == 0;
+    if (first)
+        run->listener = (PreflightListener){.search_starts = print_search_start,
+                                            .try_starts = print_try_start,
+                                            .try_ends = print_try_end,
+                                            .search_ends = print_search_end};
     Status status = config_check(&config);
     if (!status) status = preflight_run(&config, run, &result);
-    if (result.step.measured > 0) print_result(&result); // also when the config cannot be written
-    if (!status && run->save) printf("\nwritten to %s\n", run->save);
+    if (first && result.step.measured > 0) print_result(&result); // also when the config cannot be written
+    if (first && !status && run->save) printf("\nwritten to %s\n", run->save);
     config_free(&config);
+    return status;
+}
+
+// A failure of one rank ends all, with its message.
+static Status run_on_ranks(const char *path, const ArgList *sets, PreflightOptions *run) {
+    TRY(launch_open_world(&run->world));
+    Status status = read_and_run(path, sets, run);
+    if (status && run->world->size > 1) world_abort(run->world, status);
+    world_close(run->world);
     return status;
 }
 
 Status cmd_preflight(int argc, char **argv) {
     PreflightOptions run = {.tokens = 10000000, .seconds = 60, .search = true};
     const char *tokens = NULL;
-    bool no_search = false;
+    bool no_search = false, launched = false;
+    int64_t ranks = 0;
+    int code = 0;
     ArgList sets = {0}, words;
     const Arg options[] = {
         {"--tokens", ARG_TEXT, &tokens, "N", "tokens of the short run (10M)"},
         {"--seconds", ARG_DOUBLE, &run.seconds, "S", "or this long, whichever comes first (60)"},
         {"--no-search", ARG_FLAG, &no_search, NULL, "keep the config's micro-batch"},
         {"--write", ARG_TEXT, &run.save, "FILE", "write the config with the winning lines to FILE"},
+        {"--ranks", ARG_INT, &ranks, "N", "start N ranks on this machine, which share the work as the config says"},
         {"--set", ARG_LIST, &sets, "KEY=VALUE", "override a key: section.key=value"},
     };
     const ArgCommand command = {"hearth preflight CONFIG [options]",
@@ -122,9 +137,11 @@ Status cmd_preflight(int argc, char **argv) {
     if (!helped) {
         run.search = !no_search;
         status = check_run_length(&run, tokens);
-        if (!status) status = read_and_run(words.items[0], &sets, &run);
+        if (!status) status = launch_ranks(ranks, &launched, &code);
+        if (!status && !launched) status = run_on_ranks(words.items[0], &sets, &run);
     }
     free(words.items);
     free(sets.items);
+    if (!status && launched) exit(code);
     return status;
 }

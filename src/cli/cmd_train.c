@@ -9,23 +9,10 @@
 #include <stdio_ext.h>
 #include <stdlib.h>
 
-// HEARTH_WATCH_SECONDS: how long a collective may take before the job ends and says who is missing.
-static Status world_limits(WorldOptions *limits) {
-    const char *text = getenv("HEARTH_WATCH_SECONDS");
-    int64_t seconds;
-    if (!text || !text[0]) return NULL;
-    if (!text_to_int64(text, &seconds) || seconds < 1)
-        return status_usage("HEARTH_WATCH_SECONDS is \"%s\", and must be a whole number of seconds, at least 1", text);
-    limits->watch_seconds = (double)seconds;
-    return NULL;
-}
-
 // Started by mpirun or srun, this process is one of several ranks. A failure of one ends all, with its message.
 static Status train_ranks(RunOptions *options, int *stopped_by) {
     World *world;
-    WorldOptions limits = {0};
-    TRY(world_limits(&limits));
-    TRY(world_open(&world, &limits));
+    TRY(launch_open_world(&world));
     options->world = world;
     Status status = run_train(options, stopped_by);
     if (status && world->size > 1) world_abort(world, status);

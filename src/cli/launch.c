@@ -4,7 +4,6 @@
 #include "base/text.h"
 #include "base/threads.h"
 #include "dist/arrival.h"
-#include "dist/world.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -190,4 +189,22 @@ Status launch_ranks(int64_t ranks, bool *launched, int *code) {
     return status_hint(status_usage("--ranks needs MPI, and this hearth is built without"),
                        "install libopenmpi-dev and openmpi-bin (scripts/install-deps does), and build again");
 #endif
+}
+
+// ---- the world of a command -----------------------------------------------------------------------------------------
+
+static Status world_limits(WorldOptions *limits) {
+    const char *text = getenv("HEARTH_WATCH_SECONDS");
+    int64_t seconds;
+    if (!text || !text[0]) return NULL;
+    if (!text_to_int64(text, &seconds) || seconds < 1)
+        return status_usage("HEARTH_WATCH_SECONDS is \"%s\", and must be a whole number of seconds, at least 1", text);
+    limits->watch_seconds = (double)seconds;
+    return NULL;
+}
+
+Status launch_open_world(World **world) {
+    WorldOptions limits = {0};
+    TRY(world_limits(&limits));
+    return world_open(world, &limits);
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "base/status.h"
+#include "dist/world.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -10,3 +11,7 @@
 // run, and *code is what the job ended with. ranks 0: as the launcher says, or one. A launcher that has started another
 // number of ranks is an error.
 Status launch_ranks(int64_t ranks, bool *launched, int *code);
+
+// The world that this process was started in. HEARTH_WATCH_SECONDS: how long a collective may take before the job ends
+// and says who is missing.
+Status launch_open_world(World **world);

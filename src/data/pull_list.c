@@ -36,9 +36,10 @@ static char *revision_escape(const char *revision) {
     return out.data;
 }
 
-char *remote_url(const char *endpoint, const char *repo, const char *revision, const char *path) {
+char *remote_url(const char *endpoint, const char *repo, bool model, const char *revision, const char *path) {
     char *escaped = url_escape(path), *escaped_revision = revision_escape(revision);
-    char *url = text_format("%s/datasets/%s/resolve/%s/%s", endpoint, repo, escaped_revision, escaped);
+    char *url =
+        text_format("%s/%s%s/resolve/%s/%s", endpoint, model ? "" : "datasets/", repo, escaped_revision, escaped);
     free(escaped);
     free(escaped_revision);
     return url;
@@ -127,12 +128,12 @@ static Status pages_read(RemoteList *list, Http *http, const char *base, const c
     return status;
 }
 
-Status remote_list(RemoteList *list, Http *http, const char *endpoint, const char *repo, const char *revision,
-                   const char *path, const char *include) {
+Status remote_list(RemoteList *list, Http *http, const char *endpoint, const char *repo, bool model,
+                   const char *revision, const char *path, const char *include) {
     *list = (RemoteList){0};
     char *escaped = url_escape(path ? path : ""), *escaped_revision = revision_escape(revision);
-    char *base =
-        text_format("%s/api/datasets/%s/tree/%s%s%s", endpoint, repo, escaped_revision, *escaped ? "/" : "", escaped);
+    char *base = text_format("%s/api/%s/%s/tree/%s%s%s", endpoint, model ? "models" : "datasets", repo,
+                             escaped_revision, *escaped ? "/" : "", escaped);
     Status status = pages_read(list, http, base, include);
     free(base);
     free(escaped);

@@ -16,7 +16,8 @@ typedef struct RemoteList {
 } RemoteList;
 
 // Files below `path` (NULL: all) whose whole path matches the glob `include`, sorted by path.
-Status remote_list(RemoteList *list, Http *http, const char *endpoint, const char *repo, const char *revision,
-                   const char *path, const char *include);
+Status remote_list(RemoteList *list, Http *http, const char *endpoint, const char *repo, bool model,
+                   const char *revision, const char *path, const char *include);
 void remote_list_free(RemoteList *list);
-char *remote_url(const char *endpoint, const char *repo, const char *revision, const char *path); // of the file itself
+// Of the file itself. model: the repository is a model's, not a dataset's.
+char *remote_url(const char *endpoint, const char *repo, bool model, const char *revision, const char *path);

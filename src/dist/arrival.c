@@ -58,7 +58,7 @@ static Status check_variable(const char *variable, int is) {
     int says = number_of(variable);
     if (says < 0 || says == is) return NULL;
     return status_hint(
-        status_usage("%s is %d in the environment, but this process is %d by its launcher", variable, says, is),
+        status_usage("%s is %d in the environment, but this process is %d as it was started", variable, says, is),
         "unset RANK, LOCAL_RANK and WORLD_SIZE, or set them as mpirun or srun count");
 }
 

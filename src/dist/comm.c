@@ -60,7 +60,8 @@ static Status backend_open(Comm *comm) { // a world without MPI has one rank
 }
 #endif
 
-Status comm_create(Comm **out, World *world, Ops *ops, const char *name, const int *ranks, int count) {
+static Status create_group(Comm **out, World *world, Ops *ops, const char *name, const int *ranks, int count,
+                           bool lane) {
     *out = NULL;
     int own = -1;
     for (int i = 0; i < count; i++) {
@@ -79,6 +80,7 @@ Status comm_create(Comm **out, World *world, Ops *ops, const char *name, const i
                    .ranks = copy,
                    .backend = "self",
                    .in_graph = true,
+                   .lane = lane,
                    .table = &self_table};
     Status status = count > 1 ? backend_open(comm) : NULL;
     if (status) {
@@ -88,6 +90,15 @@ Status comm_create(Comm **out, World *world, Ops *ops, const char *name, const i
     }
     *out = comm;
     return NULL;
+}
+
+Status comm_create(Comm **comm, World *world, Ops *ops, const char *name, const int *ranks, int count) {
+    return create_group(comm, world, ops, name, ranks, count, false);
+}
+
+Status comm_create_lane(Comm **comm, World *world, Ops *ops, const char *name, int from, int to) {
+    assert(from != to);
+    return create_group(comm, world, ops, name, (int[]){from, to}, 2, true);
 }
 
 Status comm_create_world(Comm **comm, World *world, Ops *ops, const char *name) {
@@ -241,7 +252,13 @@ size_t comm_staging_bytes(const World *world) {
 void comm_record_events(World *world, int capacity) {
     if (!world->state) return;
     queue_record_events(world->state->queue, capacity);
+    world->state->waited_before = comm_waited_seconds(world);
     comm_nccl_record_events(world->state, capacity > 0);
+}
+
+double comm_exposed_seconds(World *world) {
+    if (!world->state) return 0;
+    return comm_waited_seconds(world) - world->state->waited_before + comm_nccl_exposed_seconds(world->state);
 }
 
 static int by_begin(const void *a, const void *b) {

@@ -31,6 +31,7 @@ typedef struct Comm {
     const int *ranks;       // [size]: in the world
     const char *backend;    // "self", "mpi" or "nccl"
     bool in_graph;          // its operations may be recorded in a graph of ops
+    bool lane;              // comm_create_lane
     const CommTable *table; // the backend's functions
     CommState *state;       // and its own data
 } Comm;
@@ -38,6 +39,10 @@ typedef struct Comm {
 // Collective over the listed ranks, in their order; this rank is one of them. The world must outlive the group.
 Status comm_create(Comm **comm, World *world, Ops *ops, const char *name, const int *ranks, int count);
 Status comm_create_world(Comm **comm, World *world, Ops *ops, const char *name); // of all ranks
+// A lane from one rank to another: of these two, the first only sends (comm_send to 1), the second only receives
+// (comm_receive from 0). Over NCCL it has a stream of its own, so that a message which nobody takes yet is in nobody's
+// way; its operations stay outside of graphs.
+Status comm_create_lane(Comm **comm, World *world, Ops *ops, const char *name, int from, int to);
 void comm_destroy(Comm *comm); // waits for what was started; NULL is allowed
 
 // inout = sum over the ranks.
@@ -80,6 +85,10 @@ typedef struct CommEvent {
     int64_t bytes;                // of this rank's message
     double started, begun, ended; // by the caller; taken up; done
 } CommEvent;
+
+// Seconds for which the computation has stood still for them since comm_record_events: the caller in comm_wait, or the
+// GPU's stream, whose work must be done by now. What ran behind the computation is not in it.
+double comm_exposed_seconds(World *world);
 
 // Keeps the last `capacity` operations from now on (0: none, the default); of NCCL at most 512, and none of a graph's.
 // The names of events live as long as their groups.

@@ -1,6 +1,6 @@
 // Groups over NCCL: on a stream of their own, which starts behind the work that ops have enqueued and which ops wait
 // for by an event. One stream for all groups of a rank, so that all ranks run (and record) their operations in one
-// order.
+// order. A lane has its own: both its ends wait for each other, and nothing else may wait for that.
 #include "dist/internal.h"
 
 #ifdef HEARTH_HAVE_NCCL
@@ -44,12 +44,19 @@ struct NcclQueue {
     CommTicket recorded; // events are wanted from this ticket on; 0: not
     cudaEvent_t base;    // at base_seconds of the host's clock
     double base_seconds;
+    cudaEvent_t waits[NCCL_SLOTS][2]; // around the waits of the ops' stream since then
+    int wait_count;
 };
+
+enum { LANE_SLOTS = 16 }; // messages of a lane whose events are kept
 
 typedef struct NcclGroup { // the state of a Comm
     Comm mpi;              // the same ranks, over MPI on host memory
     ncclComm_t nccl;
     int64_t collectives;
+    cudaStream_t lane;                            // NULL: the queue's
+    cudaEvent_t lane_fork, lane_done[LANE_SLOTS]; // of message t at t % LANE_SLOTS
+    CommTicket lane_next;                         // from 1
 } NcclGroup;
 
 static NcclGroup *group_of(const Comm *comm) {
@@ -92,6 +99,50 @@ static ncclResult_t run_between_two(const Comm *comm, const CommRequest *request
     if (request->op != COMM_OP_SEND) ncclRecv(request->out, bytes, ncclInt8, request->from, nccl, stream);
     return ncclGroupEnd();
 }
+
+// ---- lanes ----------------------------------------------------------------------------------------------------------
+
+static void lane_create(World *world, NcclGroup *group) {
+    int least, greatest;
+    cuda_check(world, cudaDeviceGetStreamPriorityRange(&least, &greatest), "the creation");
+    cuda_check(world, cudaStreamCreateWithPriority(&group->lane, cudaStreamNonBlocking, greatest), "the creation");
+    cuda_check(world, cudaEventCreateWithFlags(&group->lane_fork, cudaEventDisableTiming), "the creation");
+    for (int i = 0; i < LANE_SLOTS; i++)
+        cuda_check(world, cudaEventCreateWithFlags(&group->lane_done[i], cudaEventDisableTiming), "the creation");
+    group->lane_next = 1;
+}
+
+static void lane_release(NcclGroup *group) {
+    cudaEventDestroy(group->lane_fork);
+    for (int i = 0; i < LANE_SLOTS; i++)
+        cudaEventDestroy(group->lane_done[i]);
+    cudaStreamDestroy(group->lane);
+}
+
+static CommTicket lane_start(Comm *comm, const CommRequest *request) {
+    World *world = comm->world;
+    NcclGroup *group = group_of(comm);
+    CudaState *cuda = cuda_state(comm->ops);
+    assert(!cuda->capturing && comm_op_between_two(request->op));
+    cuda_check(world, cudaEventRecord(group->lane_fork, cuda->stream), "the start");
+    cuda_check(world, cudaStreamWaitEvent(group->lane, group->lane_fork, 0), "the start");
+    nccl_check(comm, run_between_two(comm, request, group->lane), comm_op_name(request->op));
+    CommTicket ticket = group->lane_next++;
+    cuda_check(world, cudaEventRecord(group->lane_done[ticket % LANE_SLOTS], group->lane), "the end");
+    if (request->op == COMM_OP_SEND)
+        atomic_fetch_add(&world->state->sent_bytes, (int_fast64_t)comm_request_bytes(request));
+    return ticket;
+}
+
+static void lane_wait(Comm *comm, CommTicket ticket) {
+    NcclGroup *group = group_of(comm);
+    assert(group->lane_next - ticket <= LANE_SLOTS);
+    cuda_check(comm->world,
+               cudaStreamWaitEvent(cuda_state(comm->ops)->stream, group->lane_done[ticket % LANE_SLOTS], 0),
+               "the wait");
+}
+
+// ---- the queue ------------------------------------------------------------------------------------------------------
 
 static ncclResult_t run_request(const NcclQueue *queue, const Comm *comm, const CommRequest *request) {
     size_t count = (size_t)request->count, bytes = comm_request_bytes(request);
@@ -172,7 +223,12 @@ static void ops_wait_for(NcclQueue *queue, CommTicket ticket) {
     const NcclSlot *slot = &queue->slots[ticket % NCCL_SLOTS];
     // An operation and the wait for it belong into the same graph, or both outside.
     assert(slot->captured == cuda->capturing);
+    cudaEvent_t *around = queue->recorded && !cuda->capturing && queue->wait_count < NCCL_SLOTS
+                              ? queue->waits[queue->wait_count++]
+                              : NULL;
+    if (around) cuda_check(queue->world, cudaEventRecord(around[0], cuda->stream), "a mark");
     cuda_check(queue->world, cudaStreamWaitEvent(cuda->stream, slot->done, 0), "the wait");
+    if (around) cuda_check(queue->world, cudaEventRecord(around[1], cuda->stream), "a mark");
     if (ticket > queue->waited) queue->waited = ticket;
 }
 
@@ -242,7 +298,10 @@ void comm_nccl_record_events(WorldState *state, bool record) {
     NcclQueue *queue = state->nccl;
     if (!queue) return;
     queue->recorded = record ? queue->next : 0;
+    queue->wait_count = 0;
     if (!record) return;
+    for (int i = 0; i < 2 * NCCL_SLOTS && !queue->waits[NCCL_SLOTS - 1][1]; i++)
+        cuda_check(queue->world, cudaEventCreate(&queue->waits[i / 2][i % 2]), "the creation");
     cuda_check(queue->world, cudaEventRecord(queue->base, queue->stream), "a mark");
     cuda_check(queue->world, cudaEventSynchronize(queue->base), "a mark");
     queue->base_seconds = clock_seconds();
@@ -274,6 +333,17 @@ int comm_nccl_take_events(WorldState *state, CommEvent *events, int capacity) {
     }
     queue->recorded = first;
     return count;
+}
+
+double comm_nccl_exposed_seconds(WorldState *state) {
+    const NcclQueue *queue = state->nccl;
+    double seconds = 0;
+    for (int i = 0; queue && i < queue->wait_count; i++) {
+        float milliseconds = 0;
+        cudaEventElapsedTime(&milliseconds, queue->waits[i][0], queue->waits[i][1]);
+        seconds += 1e-3 * (double)milliseconds;
+    }
+    return seconds;
 }
 
 // ---- start and end --------------------------------------------------------------------------------------------------
@@ -318,6 +388,8 @@ void comm_nccl_release(WorldState *state) {
         cudaEventDestroy(queue->slots[i].fork);
         cudaEventDestroy(queue->slots[i].begun);
         cudaEventDestroy(queue->slots[i].done);
+        for (int k = 0; k < 2; k++)
+            if (queue->waits[i][k]) cudaEventDestroy(queue->waits[i][k]);
     }
     cudaEventDestroy(queue->base);
     cudaFree(queue->token);
@@ -364,20 +436,22 @@ static void nccl_destroy(Comm *comm) {
     NcclGroup *group = group_of(comm);
     NcclQueue *queue = comm->world->state->nccl;
     Comm *mpi = &group->mpi;
-    cuda_check(comm->world, cudaStreamSynchronize(queue->stream), "the end");
+    cuda_check(comm->world, cudaStreamSynchronize(group->lane ? group->lane : queue->stream), "the end");
     pthread_mutex_lock(&queue->lock);
-    queue->watched = queue->next; // all have ended
+    if (!group->lane) queue->watched = queue->next; // all have ended
     for (int i = 0; i < NCCL_SLOTS; i++)
         if (queue->slots[i].comm == comm) queue->slots[i].comm = NULL;
     pthread_mutex_unlock(&queue->lock);
     comm_wait(mpi, comm_barrier(mpi)); // nobody needs the group any more
     ncclCommAbort(group->nccl);        // ncclCommDestroy does not return where ranks share a GPU
     comm_mpi_close(mpi);
+    if (group->lane) lane_release(group);
     free(group);
     comm->state = NULL;
 }
 
 static const CommTable nccl_table = {nccl_start, nccl_wait, nccl_destroy};
+static const CommTable lane_table = {lane_start, lane_wait, nccl_destroy};
 
 static Status connect_ranks(Comm *mpi, ncclComm_t *nccl) {
     ncclUniqueId id = {0};
@@ -414,9 +488,10 @@ Status comm_nccl_open(Comm *comm, CommBackend wanted, bool *opened) {
         return status;
     }
     comm->state = (CommState *)group;
-    comm->table = &nccl_table;
+    if (comm->lane) lane_create(comm->world, group);
+    comm->table = comm->lane ? &lane_table : &nccl_table;
     comm->backend = "nccl";
-    comm->in_graph = true;
+    comm->in_graph = !comm->lane;
     *opened = true;
     return NULL;
 }
@@ -445,6 +520,11 @@ void comm_nccl_record_events(WorldState *state, bool record) {
 
 int comm_nccl_take_events(WorldState *state, CommEvent *events, int capacity) {
     (void)state, (void)events, (void)capacity;
+    return 0;
+}
+
+double comm_nccl_exposed_seconds(WorldState *state) {
+    (void)state;
     return 0;
 }
 #endif

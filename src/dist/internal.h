@@ -73,7 +73,8 @@ struct WorldState {
     char *pinned;             // host memory that a device copies from and to, of the caller's thread (comm_device.c)
     DeviceSend *device_sends; // whose data is on its way
     int device_send_count;
-    NcclQueue *nccl; // NULL until the first NCCL group
+    double waited_before; // seconds, when events were asked for
+    NcclQueue *nccl;      // NULL until the first NCCL group
 #ifdef HEARTH_HAVE_MPI
     MPI_Comm mpi;
     bool threads;        // MPI may be called from several threads at once
@@ -106,3 +107,4 @@ void comm_nccl_wait_all(WorldState *state);
 void comm_nccl_release(WorldState *state);
 void comm_nccl_record_events(WorldState *state, bool record);
 int comm_nccl_take_events(WorldState *state, CommEvent *events, int capacity);
+double comm_nccl_exposed_seconds(WorldState *state);

@@ -206,8 +206,13 @@ static void print_and_end(Watch *watch) {
 }
 
 // Without a hub all ranks are about to say the same: the first speaks, the others only if that has not ended them.
+// Where its host was lost with rank 0's, the first of another one: soon, since the launcher is about to end it.
 static double turn_seconds(const Watch *watch) {
-    return watch->options.rank == 1 ? 0 : watch->options.rank == 2 ? 2 : 3;
+    const WatchPeer *peers = watch->options.peers;
+    int rank = watch->options.rank, other = 1;
+    while (other < watch->options.size && strcmp(peers[other].host, peers[0].host) == 0)
+        other++;
+    return rank == 1 ? 0 : rank == other ? 0.5 : rank == 2 ? 2 : 3;
 }
 
 static void rank_died(Watch *watch, int rank, const WatchState *last) {

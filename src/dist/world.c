@@ -32,6 +32,7 @@ static Status self_open(World **out) {
     if (size > 1)
         return status_hint(status_usage("WORLD_SIZE is %d, but this process was started alone", size),
                            "start the ranks with `hearth train --ranks %d`, mpirun or srun --mpi=pmix", size);
+    TRY(launch_check(0, 1, 0));
     SelfWorld *self = xcalloc(1, sizeof *self);
     gethostname(self->host, sizeof self->host - 1);
     self->hosts[0] = self->host;
@@ -68,6 +69,7 @@ void world_close(World *world) {
 void world_abort(World *world, Status status) {
     assert(status);
     fflush(stdout);
+    log_file("failed: %s", status_text(status));
     if (world && world->state) watch_fail(world->state->watch, (int)status_code(status), status_text(status));
     status_print(status, stderr);
     exit((int)status_code(status));

@@ -132,8 +132,10 @@ static Status load_part(const Source *source, const LayoutSlice *part, float *ho
 
 // A file may repeat the tied head; anything else that no parameter asks for means that config and weights do not belong
 // together.
-static Status check_nothing_left(const Source *source, const Layout *layout, int used) {
-    int present = 0;
+static Status check_nothing_left(const Source *source, const Layout *layout) {
+    int present = 0, used = 0;
+    for (int i = 0; i < layout->param_count; i++)
+        used += layout_slice_count(layout, &layout->params[i]);
     for (int i = 0; i < source->count; i++)
         present += source->files[i].count;
     const char *path;
@@ -155,15 +157,26 @@ static Status check_nothing_left(const Source *source, const Layout *layout, int
     return NULL;
 }
 
+// Of the whole model: other ranks may hold what this one has no use for.
+static Status check_whole_model(const Source *source, const LayoutRequest *request) {
+    LayoutRequest one = *request;
+    one.mesh = MESH_SINGLE;
+    one.rank = 0;
+    Layout layout;
+    TRY(layout_build(&layout, &one));
+    Status status = check_nothing_left(source, &layout);
+    layout_free(&layout);
+    return status;
+}
+
 Status hf_load_weights(Model *model, const char *path) {
     const Layout *layout = &model->layout;
     Source source;
     Status status = source_open(&source, path);
-    int used = 0;
     for (int i = 0; i < layout->param_count && !status; i++) {
         const LayoutParam *param = &layout->params[i];
         float *host = xcalloc((size_t)param->count, sizeof(float)); // no slice may have what an uneven cut pads with
-        for (int k = 0; k < layout_slice_count(layout, param) && !status; k++, used++) {
+        for (int k = 0; k < layout_slice_count(layout, param) && !status; k++) {
             LayoutSlice part = layout_slice(layout, param, k);
             status = load_part(&source, &part, host);
         }
@@ -171,7 +184,7 @@ Status hf_load_weights(Model *model, const char *path) {
         free(host);
     }
     if (!status) model_share_weights(model);
-    if (!status) status = check_nothing_left(&source, layout, used);
+    if (!status) status = check_whole_model(&source, &layout->request);
     source_close(&source);
     return status;
 }

@@ -12,6 +12,7 @@
 
 #include "base/dtype.h"
 #include "base/mesh.h"
+#include "base/pipeline_schedule.h"
 #include "base/status.h"
 #include "model/config.h"
 #include "ops/ops.h"
@@ -23,7 +24,43 @@ typedef enum Precision {
     PRECISION_FP32, // everything float
     PRECISION_BF16, // bf16 weights and activations, float master weights (bf16 + 16 more bits), gradients and moments
     PRECISION_BF16_PURE, // bf16 weights without master: stochastic rounding
+    PRECISION_FP8,       // as bf16, and the linear layers of the blocks multiply in FP8
 } Precision;
+
+// Which products of a block run in FP8: bits of LayoutRequest.fp8_off and Layout.fp8. A dense MLP's are one choice,
+// since what is kept of its SwiGLU depends on it.
+typedef enum Fp8Use {
+    FP8_QKV_FORWARD = 1 << 0,
+    FP8_QKV_INPUT = 1 << 1, // gradients of the layer's input and weight
+    FP8_QKV_WEIGHT = 1 << 2,
+    FP8_O_FORWARD = 1 << 3,
+    FP8_O_INPUT = 1 << 4,
+    FP8_O_WEIGHT = 1 << 5,
+    FP8_MLP = 1 << 6,
+    FP8_ALL = (1 << 7) - 1,
+} Fp8Use;
+
+// What has a scale of its own in each layer: rows of CONST_FP8_SCALE and CONST_FP8_AMAX.
+typedef enum Fp8Slot {
+    FP8_ATTN_IN, // activations, e4m3
+    FP8_ATTN_OUT,
+    FP8_MLP_IN,
+    FP8_GATE_UP,
+    FP8_HIDDEN,
+    FP8_DATTN, // gradients, e5m2: of what attention, the QKV product, the MLP and the gate-up product hand on
+    FP8_DQKV,
+    FP8_DMLP,
+    FP8_DGATE_UP,
+    FP8_W_QKV, // weights, e4m3
+    FP8_W_O,
+    FP8_W_GATE_UP,
+    FP8_W_DOWN,
+    FP8_SLOTS,
+    FP8_FIRST_GRADIENT = FP8_DATTN,
+    FP8_FIRST_WEIGHT = FP8_W_QKV,
+} Fp8Slot;
+
+enum { FP8_SCALE_STEP = 4 }; // floats from a layer's scale to the next one's: libraries read them at 16 bytes
 
 typedef enum Recompute {
     RECOMPUTE_NONE,      // keeps what backward kernels cannot give again as a by-product
@@ -35,23 +72,29 @@ typedef enum Recompute {
 typedef struct LayoutRequest {
     ModelConfig config;
     Mesh mesh;
-    int stage;                               // pipeline stage of this rank
-    int dp_rank, tp_rank, ep_rank, etp_rank; // and its places along these axes (dp: of dp * cp)
-    int virtual_stages;                      // chunks of layers on a rank, of the interleaved schedule; 0: 1
-    int micro_batches; // of a step, which bound what a pipeline has in flight; 0: as many as it can
+    DType reduce;              // of gradients on the wire between data-parallel ranks: DTYPE_F32 or DTYPE_BF16
+    int rank;                  // of the mesh
+    PipelineSchedule schedule; // of a pipeline; several chunks are interleaved whatever it says
+    int virtual_stages;        // chunks of layers on a rank, of the interleaved schedule; 0: 1
+    int micro_batches;         // of a step, which bound what a pipeline has in flight; 0: as many as it can
+    int islands;               // that an outer optimizer brings together, each with a mesh of its own; 0: there is none
+    int island;                // of this rank
     Precision precision;
     Recompute recompute;
     int micro_batch, seq;
     int64_t logits_rows; // rows of one LM-head chunk; 0: a good default
     DeviceKind device;
-    int threads;    // of the CPU (its workspace has a part per thread)
-    bool documents; // attention and loss are masked across documents
-    bool inference; // weights and activations only: no gradients, moments or master weights
+    int threads;            // of the CPU (its workspace has a part per thread)
+    int row_align;          // of experts' rows (Ops.row_align); 0: the device's
+    double expert_headroom; // rows of experts that there is room for at first; 0: LAYOUT_EXPERT_HEADROOM
+    bool documents;         // attention and loss are masked across documents
+    bool inference;         // weights and activations only: no gradients, moments or master weights
+    unsigned fp8_off;       // of PRECISION_FP8: products that stay bf16, bits of Fp8Use
 } LayoutRequest;
 
 // Expert parallelism: rows that one rank has room for, as a multiple of what it gets when all experts are equally busy.
-// The worst case is the degree itself (all tokens of all ranks want this rank's experts); the capacity is the smaller
-// of the two.
+// No routing needs more than the degree (all tokens of all ranks want this rank's experts); the capacity is the smaller
+// of the two. A step that needs more is refused, and run again with more room (model_grow_experts).
 #define LAYOUT_EXPERT_HEADROOM 2
 
 // What attention's backward pass is lent at most: more helps no kernel.
@@ -62,11 +105,14 @@ typedef enum LayoutKind {
     LAYOUT_MASTER,
     LAYOUT_GRADIENTS,
     LAYOUT_MOMENTS, // first all m, then all v
+    LAYOUT_FP8,     // weights in FP8, as they are and transposed, made anew from the others after every step
     LAYOUT_ACTIVATIONS,
     LAYOUT_TEMPORARIES,
-    LAYOUT_GATHERED,  // ZeRO 2 and 3: what is whole only for a while, gradients first
+    LAYOUT_GATHERED,  // ZeRO 2 and 3: what is whole only for a while, gradients first; behind it, gradients as bf16
+                      // while they are reduced
     LAYOUT_CONSTANTS, // inputs, rotary tables, scalars
     LAYOUT_WORKSPACE, // scratch of ops and libraries
+    LAYOUT_OUTER,     // of an outer optimizer, in host memory: anchor, momentum (of this rank's pieces), and two slots
     LAYOUT_KIND_COUNT,
 } LayoutKind;
 const char *layout_kind_name(LayoutKind kind);
@@ -102,8 +148,9 @@ typedef struct LayoutParam {
     int64_t offset; // in elements, in the shared order of parameters
     bool decay;     // matrices decay, vectors do not
     bool expert;
-    int unit;      // that it belongs to
-    bool residual; // writes into the residual stream (o, down): may be initialised smaller
+    int unit;                   // that it belongs to
+    int64_t fp8_rows, fp8_cols; // in bytes, in LAYOUT_FP8: the weight and its transpose; -1: not there
+    bool residual;              // writes into the residual stream (o, down): may be initialised smaller
 } LayoutParam;
 
 // What is here of a tensor as HF stores it: qkv is three of them, gate_up two, each expert its own.
@@ -150,26 +197,33 @@ typedef enum ActId {
     ACT_EXPERT,      // [T, top_k] int32
     ACT_EXPERT_WEIGHT, // [T, top_k] float
     ACT_OFFSETS,       // [1, experts + 1] int32
-    ACT_ROW_OF_SLOT,   // [T, top_k] int32
+    ACT_ROW_COUNTS,    // [1, experts] int32, where experts are spread over ranks: slots of those that are here
+    ACT_ROW_OF_SLOT,   // [T, top_k] int32; of all ranks that share the experts
     ACT_SLOT_OF_ROW,   // [R] int32
     ACT_ROW_WEIGHT,    // [R] float
     ACT_GATHERED,      // [R, hidden]
+    ACT_GATE_UP8,      // [T, 2 ffn] e4m3: gate and up, where the MLP runs in FP8 (in place of ACT_GATE_UP)
     // of the whole model, kept
     ACT_FINAL_RSTD, // [T] float
     ACT_LOSSES,     // [T] float
     ACT_COUNTS,     // [sparse layers, experts] int32: of the tokens that this rank routed
-    ACT_ALL_COUNTS, // the same of all tokens, where tensor-parallel ranks share them out
+    ACT_ALL_COUNTS, // the same of the whole micro-batch, where ranks share its tokens out
     ACT_PROB_SUM,   // [sparse layers, experts] float
     ACT_DPROB,      // [sparse layers, experts] float
+    // what stages of a pipeline send each other, two of each: one may be on its way while the next is made
+    ACT_STAGE_OUT,    // [2 T, hidden] output of a chunk
+    ACT_STAGE_COUNTS, // [2, experts] int32: ACT_COUNTS of all layers so far
+    ACT_STAGE_PROBS,  // [2, experts] float: ACT_PROB_SUM of all layers so far
+    ACT_STAGE_DPROB,  // [2, experts] float: ACT_DPROB where all layers have the same
     // temporary
     ACT_RESIDUAL_MID,   // [T, hidden] after attention
-    ACT_RESIDUAL_FINAL, // [T, hidden] after the last layer
+    ACT_RESIDUAL_FINAL, // [T, hidden] after the last layer; kept by the last stage of a pipeline
     ACT_FINAL_NORMED,   // [T, hidden] input of the LM head
     ACT_HIDDEN,         // [R, moe_ffn] after SwiGLU
     ACT_ROUTER_LOGITS,  // [T, experts] float
     ACT_EXPERT_OUT,     // [R, hidden]
     ACT_LOGITS,         // [logits_rows, vocab]
-    ACT_DRESIDUAL,      // [T, hidden]
+    ACT_DRESIDUAL,      // [T, hidden]; in a pipeline kept, two of them as above
     ACT_DNORMED,        // [T, hidden]
     ACT_DATTN,          // [T, heads * head_dim]
     ACT_DQKV,           // [T, qkv]
@@ -177,10 +231,29 @@ typedef enum ActId {
     ACT_DROWS,          // [R, hidden]
     ACT_DROW_WEIGHT,    // [R] float
     ACT_DLOGITS,        // [T, experts] float: gradient of the router logits
+    ACT_DISPATCHED,     // [T, hidden] of all ranks that share the experts: tokens, or parts of the sums over experts
+    ACT_ALL_EXPERT,     // [T, top_k] int32, likewise
+    ACT_ALL_WEIGHT,     // [T, top_k] float; in the backward pass the gradients
+    ACT_DWEIGHT,        // [T, top_k] float: of the combine weights of this rank's tokens
     ACT_WIDE,           // [T, hidden] tensor parallelism: a norm's result of all tokens, or a product's part of the sum
     ACT_DWIDE,          // [T, hidden] the same of gradients
+    ACT_RING_KV,        // [2 T, 2 kv_heads * head_dim] context parallelism: keys and values here, and on their way here
+    ACT_RING_SUM,       // [T, heads * head_dim] float: attention so far; backward: the gradient of queries so far
+    ACT_RING_LSE,       // [batch * heads, chunk] float: of one part
+    ACT_RING_DKV,       // [2 T, 2 kv_heads * head_dim] float: gradients of keys and values so far, as ACT_RING_KV
     ACT_SPLIT_STATS,    // [tp * logits_rows, SPLIT_STATS] float: of a loss over a split vocabulary
-    ACT_SCRATCH,        // bytes that are free while attention runs backward: a larger workspace at no cost; GPU only
+    ACT_FP8_IN,         // rows in FP8: input of the product that is next
+    ACT_FP8_DOUT,       // [T, hidden] gradient of what a sub-layer adds to the residual stream, and its transpose
+    ACT_FP8_DOUT_COLS,
+    ACT_FP8_DGATE_UP, // [T, 2 ffn]
+    ACT_FP8_DGATE_UP_COLS,
+    ACT_FP8_MLP_COLS, // inputs of the MLP's products, transposed
+    ACT_FP8_DQKV,     // [T, qkv]
+    ACT_FP8_DQKV_COLS,
+    ACT_FP8_ATTN_COLS, // [heads * head_dim, T] input of the O product, transposed
+    ACT_FP8_QKV_COLS,  // [hidden, T] and of QKV's
+    ACT_FP8_GATE_UP,   // [T, 2 ffn] bf16: results of the gate-up product on their way to SwiGLU
+    ACT_SCRATCH,       // bytes that are free while attention runs backward: a larger workspace at no cost; GPU only
     ACT_ID_COUNT,
 } ActId;
 
@@ -190,7 +263,9 @@ typedef enum Phase {
     PHASE_MLP,
     PHASE_HEAD,
     PHASE_MLP_BACKWARD,
-    PHASE_ATTENTION_BACKWARD,
+    PHASE_O_BACKWARD,
+    PHASE_ATTENTION_BACKWARD, // the op alone
+    PHASE_QKV_BACKWARD,
     PHASE_EMBEDDING_BACKWARD,
 } Phase;
 
@@ -203,6 +278,7 @@ typedef struct LayoutActivation {
     int layer;         // -1: one for all layers
     Phase first, last; // of a temporary
     bool kept;         // in LAYOUT_ACTIVATIONS, else in LAYOUT_TEMPORARIES
+    bool in_flight;    // of those, once in every slot; the offset is the one in a slot
     bool per_token;    // a row for each token: fewer tokens use the first rows
     DType dtype;
     int64_t rows, cols;
@@ -212,16 +288,19 @@ typedef struct LayoutActivation {
 // ---- inputs and constants -------------------------------------------------------------------------------------------
 
 typedef enum ConstId {
-    CONST_IDS,       // [T] int32
-    CONST_TARGETS,   // [T] int32
-    CONST_DOC_START, // [T] int32, only with documents
-    CONST_COS,       // [seq, head_dim / 2] float
+    CONST_IDS,       // [slots * T] int32, as are the next two; where there is no pipeline, one slot
+    CONST_TARGETS,   // of a pipeline only its last stage has them, and only the first has ids
+    CONST_DOC_START, // only with documents
+    CONST_COS,       // [seq, head_dim / 2] float: of the positions that this rank has
     CONST_SIN,
     CONST_SCALARS,      // [MODEL_SCALARS] float
     CONST_ROUTER_BIAS,  // [sparse layers, experts] float
     CONST_EXPERT_TOTAL, // [sparse layers, experts] int32: tokens of each expert in the step so far
-    CONST_EXPERT_LOAD,  // [sparse layers, MOE_LOAD_STATS] float
-    CONST_NORMS,        // [data-parallel ranks, units] float: norms of the pieces of gradients; only under ZeRO
+    CONST_EXPERT_LOAD,  // [sparse layers, MOE_LOAD_STATS] float; these three are of the whole model on every rank
+    CONST_FP8_SCALE,    // [FP8_SLOTS, layers * FP8_SCALE_STEP] float: of this step
+    CONST_FP8_AMAX,     // the same: largest magnitudes so far, for the next step's
+    CONST_NORMS,        // [1, parts] float: norms of the gradients that this rank counts; only where ranks share them
+    CONST_RANK_NORMS,   // [1, ranks] float: the norm of those, of every rank
     CONST_ID_COUNT,
 } ConstId;
 
@@ -231,14 +310,30 @@ typedef struct LayoutConst {
     int64_t offset, bytes;
 } LayoutConst;
 
+// A pipeline stage has one run of layers, or several where the schedule interleaves.
+typedef struct LayoutChunk {
+    int first, count; // layers
+    int sparse;       // of them
+    bool embeds;      // the model begins here: with the embedding
+    bool predicts;    // and ends: with the LM head
+} LayoutChunk;
+
 typedef struct Layout {
     LayoutRequest request;
+    MeshPlace place; // of this rank
     // local sizes
     int64_t tokens, rows, logits_rows; // of a micro-batch; expert rows; rows of an LM-head chunk
     int64_t local_tokens; // this rank's share of the tokens where tensor-parallel ranks split them: norms, residual,
                           // experts
-    int first_layer, layer_count; // of this pipeline stage
+    int first_layer, layer_count; // of this pipeline stage: of its first chunk, and of all
+    LayoutChunk *chunks;
+    int chunk_count;
+    int micro_batches;   // of a step, as many as there is room for in a pipeline
+    int slots;           // passes that a pipeline has in flight on this rank at one time; 1 without one
+    int64_t slot_offset; // of the first one in LAYOUT_ACTIVATIONS
+    int64_t slot_bytes;
     DType dtype;
+    unsigned fp8; // products that run in FP8: bits of Fp8Use
     LayoutParam *params;
     int param_count;
     int64_t element_count, decay_count; // in the shared order, alignment included; the first decay_count decay
@@ -246,21 +341,36 @@ typedef struct Layout {
     int unit_count;
     int zero;            // the request's stage, 0 where there is nobody to share with
     int64_t shard_count; // elements of all pieces of this rank
+    int64_t wire_offset; // bytes: where LAYOUT_GATHERED has gradients that travel as bf16; -1: none do
     int64_t layer_elements, edge_elements,
-        vector_elements; // of the largest layer's units, of embedding or head, of vectors
+        vector_elements;    // of the largest layer's units, of embedding or head, of vectors
+    int64_t piece_elements; // of the largest piece
     LayoutActivation *activations;
     int activation_count;
     LayoutConst constants[CONST_ID_COUNT];
     int64_t bytes[LAYOUT_KIND_COUNT];
-    int64_t total_bytes;
+    int64_t total_bytes; // of the device: with LAYOUT_OUTER where that is the host
     // lookup: index + 1 into params / activations, 0 = absent; activations: [pass][layer + 1][id], pass 0 forward
     int *param_index;
     int *act_index;
 } Layout;
 
 Status layout_build(Layout *layout, const LayoutRequest *request);
+// The products that a request runs in FP8: all that it does not exclude and whose sizes the tensor cores can take.
+unsigned layout_fp8(const LayoutRequest *request);
+// The index-th layer that is here.
+int layout_layer(const Layout *layout, int index);
+const LayoutChunk *layout_chunk(const Layout *layout, int layer); // that it is in
+// The schedule that a request's pipeline has, and its chunks per rank.
+static inline int layout_chunks(const LayoutRequest *request) {
+    return request->mesh.pp > 1 && request->virtual_stages > 1 ? request->virtual_stages : 1;
+}
+static inline PipelineSchedule layout_schedule(const LayoutRequest *request) {
+    return layout_chunks(request) > 1 ? PIPELINE_INTERLEAVED : request->schedule;
+}
 // Whether hearth's kernels for the device have room for the model.
 Status layout_check_kernels(const LayoutRequest *request);
+Status layout_check_experts(const LayoutRequest *request); // what ep and etp can cut
 void layout_free(Layout *layout);
 
 const LayoutParam *layout_param(const Layout *layout, ParamId id, int layer); // NULL: not in this model
@@ -279,8 +389,8 @@ bool layout_slice_owner(const Layout *layout, const LayoutParam *param, int inde
 void layout_owned(const Layout *layout, const LayoutParam *param, int64_t *first, int64_t *count);
 
 // The gradient norm of several ranks is put together from norms of parts, each of which one rank counts: so many ranks
-// (0: there is nothing to put together), and so many parts on each. Without tensor parallelism a part is a unit, with
-// it there are two to a parameter, because of KV heads that several ranks hold.
+// (0: there is nothing to put together, each has all gradients), and so many parts on this one. Where ZeRO alone cuts
+// the model a part is a unit, else there are two to a parameter, because of KV heads that several ranks hold.
 int layout_norm_ranks(const Layout *layout);
 int layout_norm_parts(const Layout *layout);
 
@@ -289,6 +399,11 @@ int layout_norm_parts(const Layout *layout);
 int64_t layout_qkv_dim(const LayoutRequest *request);
 int64_t layout_vocab_rows(const LayoutRequest *request);
 int64_t layout_expert_rows(const LayoutRequest *request);
+// Of these rows: how many there are slots for when all experts are equally busy, and at most.
+int64_t layout_expert_slots(const LayoutRequest *request);
+int64_t layout_expert_slots_most(const LayoutRequest *request);
+bool layout_rows_bounded(const LayoutRequest *request); // there are routings that need more rows than there is room for
+int64_t layout_dispatched_tokens(const LayoutRequest *request); // of all ranks that share the experts
 
 const char *layout_param_name(ParamId id); // "qkv"
 const char *layout_act_name(ActId id);
@@ -302,7 +417,7 @@ size_t layout_workspace_bytes(const LayoutRequest *request);
 double layout_adamw_traffic(Precision precision);
 double layout_gradient_traffic(double added);
 
-Status precision_parse(Precision *precision, const char *name); // "fp32", "bf16", "bf16-pure"
+Status precision_parse(Precision *precision, const char *name); // "fp32", "bf16", "bf16-pure", "fp8"
 const char *precision_name(Precision precision);
 Status recompute_parse(Recompute *recompute, const char *name); // "none", "selective", "full"
 const char *recompute_name(Recompute recompute);

@@ -1,7 +1,6 @@
 // Activations: what a micro-batch leaves for its backward pass, and temporaries, which share one block of memory.
 #include "model/layout_build.h"
 
-#include "base/pipeline_schedule.h"
 #include "base/text.h"
 
 #include <stdlib.h>
@@ -17,11 +16,20 @@ static bool rows_are_tokens(ActId id) {
     case ACT_ATTN_OUT:
     case ACT_MLP_NORMED:
     case ACT_MLP_RSTD:
+    case ACT_GATE_UP8:
+    case ACT_FP8_GATE_UP:
+    case ACT_FP8_DOUT:
+    case ACT_FP8_DGATE_UP:
+    case ACT_FP8_DQKV:
     case ACT_PROBS:
     case ACT_ROUTER_LSE:
     case ACT_EXPERT:
     case ACT_EXPERT_WEIGHT:
     case ACT_ROW_OF_SLOT:
+    case ACT_DISPATCHED:
+    case ACT_ALL_EXPERT:
+    case ACT_ALL_WEIGHT:
+    case ACT_DWEIGHT:
     case ACT_FINAL_RSTD:
     case ACT_LOSSES:
     case ACT_RESIDUAL_MID:
@@ -34,7 +42,8 @@ static bool rows_are_tokens(ActId id) {
     case ACT_DQKV:
     case ACT_WIDE:
     case ACT_DWIDE:
-    case ACT_DLOGITS: return true;
+    case ACT_DLOGITS:
+    case ACT_STAGE_OUT: return true;
     default: return false;
     }
 }
@@ -85,21 +94,26 @@ static void add_layer_tensor(Layout *layout, ActId id, int layer, DType dtype, i
         int index = layout->act_index[(pass * (layers + 1)) * ACT_ID_COUNT + id];
         if (!index) {
             // Large, and needed in the MLP's phases only.
-            bool mlp = id == ACT_GATHERED || id == ACT_GATE_UP || id == ACT_MLP_NORMED;
+            bool mlp = id == ACT_GATHERED || id == ACT_GATE_UP || id == ACT_GATE_UP8 || id == ACT_MLP_NORMED;
             Phase first = pass ? PHASE_MLP_BACKWARD : mlp ? PHASE_MLP : PHASE_ATTENTION;
-            Phase last = !pass ? PHASE_MLP : mlp ? PHASE_MLP_BACKWARD : PHASE_ATTENTION_BACKWARD;
+            Phase last = !pass ? PHASE_MLP : mlp ? PHASE_MLP_BACKWARD : PHASE_QKV_BACKWARD;
             add_temporary(layout, id, dtype, rows, cols, first, last);
             continue;
         }
         LayoutActivation *act = &layout->activations[index - 1];
         int64_t bytes = align_up(rows * cols * (int64_t)dtype_size(dtype), LAYOUT_ALIGN);
-        if (bytes > act->bytes) act->rows = rows, act->cols = cols, act->bytes = bytes;
+        // By elements: two sizes may round to the same bytes.
+        if (rows * cols > act->rows * act->cols) act->rows = rows, act->cols = cols, act->bytes = bytes;
     }
 }
 
 // Whether a layer's forward pass also runs in the backward pass, from its input on.
 static bool runs_again(const LayoutRequest *request) {
     return request->recompute == RECOMPUTE_FULL && !request->inference;
+}
+
+static bool spreads_experts(const Layout *layout) { // over ranks, which exchange tokens
+    return layout->request.config.experts && layout->request.mesh.ep * layout->request.mesh.etp > 1;
 }
 
 static void build_layer(Layout *layout, int i) {
@@ -122,6 +136,10 @@ static void build_layer(Layout *layout, int i) {
                      T / layout->request.micro_batch, false);
     add_layer_tensor(layout, ACT_MLP_NORMED, i, dtype, L, c->hidden, false);
     add_layer_tensor(layout, ACT_MLP_RSTD, i, DTYPE_F32, L, 1, false);
+    if (!c->sparse[i] && (layout->fp8 & FP8_MLP)) {
+        add_layer_tensor(layout, ACT_GATE_UP8, i, DTYPE_E4M3, T, 2 * (int64_t)c->ffn / tp, false);
+        return;
+    }
     if (!c->sparse[i]) {
         add_layer_tensor(layout, ACT_GATE_UP, i, dtype, T, 2 * (int64_t)c->ffn / tp, false);
         return;
@@ -132,10 +150,82 @@ static void build_layer(Layout *layout, int i) {
     add_layer_tensor(layout, ACT_EXPERT, i, DTYPE_I32, L, c->top_k, false);
     add_layer_tensor(layout, ACT_EXPERT_WEIGHT, i, DTYPE_F32, L, c->top_k, false);
     add_layer_tensor(layout, ACT_OFFSETS, i, DTYPE_I32, 1, c->experts / layout->request.mesh.ep + 1, false);
-    add_layer_tensor(layout, ACT_ROW_OF_SLOT, i, DTYPE_I32, L, c->top_k, false);
+    if (spreads_experts(layout))
+        add_layer_tensor(layout, ACT_ROW_COUNTS, i, DTYPE_I32, 1, c->experts / layout->request.mesh.ep, false);
+    int64_t slots_of = spreads_experts(layout) ? layout_dispatched_tokens(&layout->request) : L;
+    add_layer_tensor(layout, ACT_ROW_OF_SLOT, i, DTYPE_I32, slots_of, c->top_k, false);
     add_layer_tensor(layout, ACT_SLOT_OF_ROW, i, DTYPE_I32, R, 1, false);
     add_layer_tensor(layout, ACT_ROW_WEIGHT, i, DTYPE_F32, R, 1, false);
     add_layer_tensor(layout, ACT_GATHERED, i, dtype, R, c->hidden, true);
+}
+
+static int64_t larger(int64_t a, int64_t b) {
+    return a > b ? a : b;
+}
+
+// Copies in FP8. They live from the kernel that makes them to the product that reads them; several share a place.
+static void build_fp8(Layout *layout, bool dense) {
+    const ModelConfig *c = &layout->request.config;
+    unsigned on = layout->fp8;
+    int64_t T = layout->tokens, d = c->hidden, tp = layout->request.mesh.tp, qkv = layout_qkv_dim(&layout->request);
+    int64_t attention = model_attention_dim(c) / tp, ffn = dense && on & FP8_MLP ? c->ffn / tp : 0, in = larger(d, ffn);
+    if (on & FP8_O_FORWARD) in = larger(in, attention);
+    bool again = runs_again(&layout->request), rows = on & FP8_O_INPUT || ffn, cols = on & FP8_O_WEIGHT || ffn;
+    if (on & (FP8_QKV_FORWARD | FP8_O_FORWARD) || ffn) {
+        add_temporary(layout, ACT_FP8_IN, DTYPE_E4M3, T * in, 1, PHASE_ATTENTION, PHASE_MLP);
+        if (again) add_temporary(layout, ACT_FP8_IN, DTYPE_E4M3, T * in, 1, PHASE_MLP_BACKWARD, PHASE_MLP_BACKWARD);
+    }
+    if (ffn) {
+        add_temporary(layout, ACT_FP8_GATE_UP, DTYPE_BF16, T, 2 * ffn, PHASE_MLP, PHASE_MLP);
+        if (again)
+            add_temporary(layout, ACT_FP8_GATE_UP, DTYPE_BF16, T, 2 * ffn, PHASE_MLP_BACKWARD, PHASE_MLP_BACKWARD);
+        add_temporary(layout, ACT_FP8_DGATE_UP, DTYPE_E5M2, T, 2 * ffn, PHASE_MLP_BACKWARD, PHASE_MLP_BACKWARD);
+        add_temporary(layout, ACT_FP8_DGATE_UP_COLS, DTYPE_E5M2, 2 * ffn, T, PHASE_MLP_BACKWARD, PHASE_MLP_BACKWARD);
+        add_temporary(layout, ACT_FP8_MLP_COLS, DTYPE_E4M3, larger(ffn, d), T, PHASE_MLP_BACKWARD, PHASE_MLP_BACKWARD);
+    }
+    // None lives while attention itself runs backward: what they take is lent to it.
+    Phase first = ffn ? PHASE_MLP_BACKWARD : PHASE_O_BACKWARD, qkv_phase = PHASE_QKV_BACKWARD;
+    if (rows) add_temporary(layout, ACT_FP8_DOUT, DTYPE_E5M2, T, d, first, PHASE_O_BACKWARD);
+    if (cols) add_temporary(layout, ACT_FP8_DOUT_COLS, DTYPE_E5M2, d, T, first, PHASE_O_BACKWARD);
+    if (on & FP8_O_WEIGHT)
+        add_temporary(layout, ACT_FP8_ATTN_COLS, DTYPE_E4M3, attention, T, PHASE_O_BACKWARD, PHASE_O_BACKWARD);
+    if (on & FP8_QKV_INPUT) add_temporary(layout, ACT_FP8_DQKV, DTYPE_E5M2, T, qkv, qkv_phase, qkv_phase);
+    if (on & FP8_QKV_WEIGHT) {
+        add_temporary(layout, ACT_FP8_DQKV_COLS, DTYPE_E5M2, qkv, T, qkv_phase, qkv_phase);
+        add_temporary(layout, ACT_FP8_QKV_COLS, DTYPE_E4M3, d, T, qkv_phase, qkv_phase);
+    }
+}
+
+// Once for the forward pass, once for the backward pass and the forward run again there.
+static void add_ring(Layout *layout, int64_t queries, int64_t keys, bool again) {
+    const LayoutRequest *request = &layout->request;
+    int64_t T = layout->tokens, heads = request->config.heads / request->mesh.tp;
+    int64_t chunk = mesh_chunk_tokens(&request->mesh, request->seq);
+    Phase backward = again ? PHASE_MLP_BACKWARD : PHASE_ATTENTION_BACKWARD;
+    for (int pass = 0; pass < 2; pass++) {
+        Phase first = pass ? backward : PHASE_ATTENTION, last = pass ? PHASE_ATTENTION_BACKWARD : PHASE_ATTENTION;
+        add_temporary(layout, ACT_RING_KV, layout->dtype, 2 * T, keys, first, last);
+        add_temporary(layout, ACT_RING_SUM, DTYPE_F32, T, queries, first, last);
+        if (!pass || again)
+            add_temporary(layout, ACT_RING_LSE, DTYPE_F32, request->micro_batch * heads, chunk, first,
+                          pass ? PHASE_MLP_BACKWARD : last);
+    }
+    add_temporary(layout, ACT_RING_DKV, DTYPE_F32, 2 * T, keys, PHASE_ATTENTION_BACKWARD, PHASE_ATTENTION_BACKWARD);
+}
+
+// What ranks that share experts exchange, in the forward pass and in the backward pass, where it may run again.
+static void build_exchange(Layout *layout) {
+    const ModelConfig *c = &layout->request.config;
+    int64_t all = layout_dispatched_tokens(&layout->request);
+    for (int pass = 0; pass < 2; pass++) {
+        Phase phase = pass ? PHASE_MLP_BACKWARD : PHASE_MLP;
+        add_temporary(layout, ACT_DISPATCHED, layout->dtype, all, c->hidden, phase, phase);
+        if (!pass || runs_again(&layout->request))
+            add_temporary(layout, ACT_ALL_EXPERT, DTYPE_I32, all, c->top_k, phase, phase);
+        add_temporary(layout, ACT_ALL_WEIGHT, DTYPE_F32, all, c->top_k, phase, phase);
+    }
+    add_temporary(layout, ACT_DWEIGHT, DTYPE_F32, layout->local_tokens, c->top_k, PHASE_MLP_BACKWARD,
+                  PHASE_MLP_BACKWARD);
 }
 
 static void build_temporaries(Layout *layout, bool dense, bool sparse) {
@@ -154,22 +244,27 @@ static void build_temporaries(Layout *layout, bool dense, bool sparse) {
     add_temporary(layout, ACT_RESIDUAL_MID, dtype, L, d, PHASE_ATTENTION, PHASE_MLP);
     if (again) add_temporary(layout, ACT_RESIDUAL_MID, dtype, L, d, PHASE_MLP_BACKWARD, PHASE_MLP_BACKWARD);
     // The final norm, which reads one and writes the other, counts as the end of the last MLP: before the logits.
-    add_temporary(layout, ACT_RESIDUAL_FINAL, dtype, L, d, PHASE_MLP, PHASE_MLP);
+    bool pipeline = layout->request.mesh.pp > 1, last_stage = layout->chunks[layout->chunk_count - 1].predicts;
+    if (!pipeline) add_temporary(layout, ACT_RESIDUAL_FINAL, dtype, L, d, PHASE_MLP, PHASE_MLP);
+    if (pipeline && last_stage) keep_tensor(layout, ACT_RESIDUAL_FINAL, c->layers - 1, dtype, L, d);
     add_temporary(layout, ACT_FINAL_NORMED, dtype, L, d, PHASE_MLP, PHASE_HEAD);
     add_temporary(layout, ACT_LOGITS, dtype, layout->logits_rows, layout_vocab_rows(&layout->request), PHASE_HEAD,
                   PHASE_HEAD);
-    add_temporary(layout, ACT_DRESIDUAL, dtype, L, d, PHASE_HEAD, PHASE_EMBEDDING_BACKWARD);
-    add_temporary(layout, ACT_DNORMED, dtype, L, d, PHASE_HEAD, PHASE_ATTENTION_BACKWARD);
+    if (!pipeline) add_temporary(layout, ACT_DRESIDUAL, dtype, L, d, PHASE_HEAD, PHASE_EMBEDDING_BACKWARD);
+    add_temporary(layout, ACT_DNORMED, dtype, L, d, PHASE_HEAD, PHASE_QKV_BACKWARD);
     add_temporary(layout, ACT_DHIDDEN, dtype, hidden, 1, PHASE_MLP_BACKWARD, PHASE_MLP_BACKWARD);
-    add_temporary(layout, ACT_DATTN, dtype, T, attention, PHASE_ATTENTION_BACKWARD, PHASE_ATTENTION_BACKWARD);
-    add_temporary(layout, ACT_DQKV, dtype, T, qkv, PHASE_ATTENTION_BACKWARD, PHASE_ATTENTION_BACKWARD);
+    add_temporary(layout, ACT_DATTN, dtype, T, attention, PHASE_O_BACKWARD, PHASE_ATTENTION_BACKWARD);
+    add_temporary(layout, ACT_DQKV, dtype, T, qkv, PHASE_ATTENTION_BACKWARD, PHASE_QKV_BACKWARD);
+    if (layout->request.mesh.cp > 1) add_ring(layout, attention, qkv - attention, again);
     if (tp > 1) {
         add_temporary(layout, ACT_WIDE, dtype, T, d, PHASE_ATTENTION, PHASE_EMBEDDING_BACKWARD);
         add_temporary(layout, ACT_DWIDE, dtype, T, d, PHASE_HEAD, PHASE_EMBEDDING_BACKWARD);
         add_temporary(layout, ACT_SPLIT_STATS, DTYPE_F32, tp * layout->logits_rows, SPLIT_STATS, PHASE_HEAD,
                       PHASE_HEAD);
     }
+    build_fp8(layout, dense);
     if (!sparse) return;
+    if (spreads_experts(layout)) build_exchange(layout);
     add_temporary(layout, ACT_ROUTER_LOGITS, DTYPE_F32, L, c->experts, PHASE_MLP, PHASE_MLP);
     add_temporary(layout, ACT_HIDDEN, dtype, R, c->moe_ffn / etp, PHASE_MLP, PHASE_MLP);
     add_temporary(layout, ACT_EXPERT_OUT, dtype, R, d, PHASE_MLP, PHASE_MLP);
@@ -236,57 +331,77 @@ static int64_t place_with_scratch(Layout *layout) {
     return end;
 }
 
-// Bytes that the layers of a rank's largest chunk keep of one micro-batch.
-static int64_t chunk_bytes(const Layout *layout, int chunks) {
-    int64_t most = 0;
-    for (int chunk = 0; chunk < chunks; chunk++) {
-        int first = layout->first_layer + layout->layer_count * chunk / chunks;
-        int end = layout->first_layer + layout->layer_count * (chunk + 1) / chunks;
-        int64_t bytes = 0;
-        for (int i = 0; i < layout->activation_count; i++) {
-            const LayoutActivation *act = &layout->activations[i];
-            if (act->kept && act->layer >= first && act->layer < end) bytes += act->bytes;
-        }
-        if (bytes > most) most = bytes;
-    }
-    return most;
+// Between two chunks of layers. A pass of a pipeline finds its input in the places of a layer's own, and leaves its
+// output where it can stay until it is sent.
+static void build_messages(Layout *layout) {
+    const ModelConfig *c = &layout->request.config;
+    if (layout->request.mesh.pp == 1) return;
+    keep_tensor(layout, ACT_STAGE_OUT, -1, layout->dtype, 2 * layout->local_tokens, c->hidden);
+    keep_tensor(layout, ACT_DRESIDUAL, -1, layout->dtype, 2 * layout->local_tokens, c->hidden);
+    if (!model_sparse_layers(c)) return;
+    keep_tensor(layout, ACT_STAGE_COUNTS, -1, DTYPE_I32, 2, c->experts);
+    keep_tensor(layout, ACT_STAGE_PROBS, -1, DTYPE_F32, 2, c->experts);
+    keep_tensor(layout, ACT_STAGE_DPROB, -1, DTYPE_F32, 2, c->experts);
 }
 
-// What layers keep is there once for every micro-batch (and chunk) that the pipeline has between its forward and
-// backward pass on this rank; offsets are those of the first.
+static bool of_layers(const LayoutActivation *act) { // of each, or with a row for each
+    return act->layer >= 0 || act->id == ACT_COUNTS || act->id == ACT_ALL_COUNTS || act->id == ACT_PROB_SUM ||
+           act->id == ACT_DPROB;
+}
+
+static bool in_chunk(const LayoutActivation *act, const LayoutChunk *chunk) {
+    return act->layer >= chunk->first && act->layer < chunk->first + chunk->count;
+}
+
+// What layers keep is there once for every pass through a chunk that the pipeline has between its forward and backward
+// half on this rank: a slot, which has room for any of the chunks.
 static int64_t place_kept(Layout *layout) {
-    const LayoutRequest *request = &layout->request;
-    int pp = request->mesh.pp, chunks = request->virtual_stages > 1 ? request->virtual_stages : 1;
-    int micro_batches = request->micro_batches > 0 ? request->micro_batches : pp * chunks;
-    int64_t in_flight = pipeline_in_flight(pipeline_schedule_of(chunks), pp, chunks, request->stage, micro_batches);
-    int64_t end = 0, layers = 0;
+    int64_t once = 0, shared = 0;
     for (int i = 0; i < layout->activation_count; i++) {
         LayoutActivation *act = &layout->activations[i];
-        if (!act->kept) continue;
-        act->offset = end;
-        end += act->bytes;
-        if (act->layer >= 0) layers += act->bytes;
+        if (!act->kept || act->layer >= 0) continue;
+        act->in_flight = of_layers(act);
+        int64_t *end = act->in_flight ? &shared : &once;
+        act->offset = *end;
+        *end += act->bytes;
     }
-    return end - layers + in_flight * chunk_bytes(layout, chunks);
+    layout->slot_bytes = shared;
+    for (int chunk = 0; chunk < layout->chunk_count; chunk++) {
+        int64_t end = shared;
+        for (int i = 0; i < layout->activation_count; i++) {
+            LayoutActivation *act = &layout->activations[i];
+            if (!act->kept || !in_chunk(act, &layout->chunks[chunk])) continue;
+            act->in_flight = true;
+            act->offset = end;
+            end += act->bytes;
+        }
+        if (end > layout->slot_bytes) layout->slot_bytes = end;
+    }
+    layout->slot_offset = once;
+    return once + layout->slots * layout->slot_bytes;
 }
 
 void layout_build_activations(Layout *layout) {
     const ModelConfig *c = &layout->request.config;
-    int end = layout->first_layer + layout->layer_count;
-    int sparse = 0;
-    for (int i = layout->first_layer; i < end; i++)
-        sparse += c->sparse[i];
+    int sparse = 0, most = 0; // layers of this rank, and of one chunk
+    for (int i = 0; i < layout->chunk_count; i++) {
+        sparse += layout->chunks[i].sparse;
+        if (layout->chunks[i].sparse > most) most = layout->chunks[i].sparse;
+    }
     layout->act_index = xcalloc((size_t)(2 * (c->layers + 1)) * ACT_ID_COUNT, sizeof(int));
-    for (int i = layout->first_layer; i < end; i++)
-        build_layer(layout, i);
+    for (int i = 0; i < layout->layer_count; i++)
+        build_layer(layout, layout_layer(layout, i));
     keep_tensor(layout, ACT_FINAL_RSTD, -1, DTYPE_F32, layout->local_tokens, 1);
     keep_tensor(layout, ACT_LOSSES, -1, DTYPE_F32, layout->tokens, 1);
-    if (sparse) {
-        keep_tensor(layout, ACT_COUNTS, -1, DTYPE_I32, sparse, c->experts);
-        if (layout->request.mesh.tp > 1) keep_tensor(layout, ACT_ALL_COUNTS, -1, DTYPE_I32, sparse, c->experts);
-        keep_tensor(layout, ACT_PROB_SUM, -1, DTYPE_F32, sparse, c->experts);
-        keep_tensor(layout, ACT_DPROB, -1, DTYPE_F32, sparse, c->experts);
+    if (layout->request.mesh.pp > 1 && model_sparse_layers(c) && !most) most = 1; // sums over all layers
+    if (most) {
+        keep_tensor(layout, ACT_COUNTS, -1, DTYPE_I32, most, c->experts);
+        if (layout->request.mesh.tp * layout->request.mesh.cp > 1)
+            keep_tensor(layout, ACT_ALL_COUNTS, -1, DTYPE_I32, most, c->experts);
+        keep_tensor(layout, ACT_PROB_SUM, -1, DTYPE_F32, most, c->experts);
+        keep_tensor(layout, ACT_DPROB, -1, DTYPE_F32, most, c->experts);
     }
+    build_messages(layout);
     build_temporaries(layout, sparse<layout->layer_count, sparse> 0);
     layout->bytes[LAYOUT_ACTIVATIONS] = place_kept(layout);
     layout->bytes[LAYOUT_TEMPORARIES] += place_with_scratch(layout);

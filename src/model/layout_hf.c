@@ -58,9 +58,9 @@ static LayoutSlice qkv_slice(const Layout *layout, const LayoutParam *param, int
     const LayoutRequest *r = &layout->request;
     const ModelConfig *c = &r->config;
     int64_t hd = c->head_dim, q_rows = c->heads / r->mesh.tp * hd, kv_rows = mesh_kv_heads(&r->mesh, c->kv_heads) * hd;
-    if (index == 0) return row_slice(param, "self_attn.q_proj", c->heads * hd, r->tp_rank, q_rows, 0);
+    if (index == 0) return row_slice(param, "self_attn.q_proj", c->heads * hd, layout->place.tp, q_rows, 0);
     // With fewer KV heads than ranks, tp / kv_heads neighbours hold the same one.
-    int64_t share = c->kv_heads >= r->mesh.tp ? r->tp_rank : (int64_t)r->tp_rank * c->kv_heads / r->mesh.tp;
+    int64_t share = c->kv_heads >= r->mesh.tp ? layout->place.tp : (int64_t)layout->place.tp * c->kv_heads / r->mesh.tp;
     return row_slice(param, index == 1 ? "self_attn.k_proj" : "self_attn.v_proj", c->kv_heads * hd, share, kv_rows,
                      (q_rows + (index - 1) * kv_rows) * c->hidden);
 }
@@ -71,13 +71,13 @@ static LayoutSlice expert_slice(const Layout *layout, const LayoutParam *param, 
     char name[64];
     int64_t rows = param->shape[1], cols = param->shape[2];
     if (param->id == PARAM_EXPERT_DOWN) {
-        int64_t expert = r->ep_rank * param->shape[0] + index;
+        int64_t expert = layout->place.ep * param->shape[0] + index;
         snprintf(name, sizeof name, "mlp.experts.%lld.down_proj", (long long)expert);
-        return column_slice(param, name, c->hidden, c->moe_ffn, r->etp_rank, index * rows * cols);
+        return column_slice(param, name, c->hidden, c->moe_ffn, layout->place.etp, index * rows * cols);
     }
-    int64_t expert = r->ep_rank * param->shape[0] + index / 2, half = rows / 2; // gate rows, then up rows
+    int64_t expert = layout->place.ep * param->shape[0] + index / 2, half = rows / 2; // gate rows, then up rows
     snprintf(name, sizeof name, "mlp.experts.%lld.%s", (long long)expert, index % 2 ? "up_proj" : "gate_proj");
-    return row_slice(param, name, c->moe_ffn, r->etp_rank, half, index * half * cols);
+    return row_slice(param, name, c->moe_ffn, layout->place.etp, half, index * half * cols);
 }
 
 // Elements of the parameter that stand before the HF tensor where one rank holds all of it.
@@ -88,8 +88,8 @@ static int64_t elements_before(const Layout *layout, const LayoutParam *param, i
     switch (param->id) {
     case PARAM_QKV: return (index ? q + (index - 1) * kv : 0) * d;
     case PARAM_GATE_UP: return index * (int64_t)c->ffn * d;
-    case PARAM_EXPERT_GATE_UP: return (2 * r->ep_rank * param->shape[0] + index) * f * d;
-    case PARAM_EXPERT_DOWN: return (r->ep_rank * param->shape[0] + index) * d * f;
+    case PARAM_EXPERT_GATE_UP: return (2 * layout->place.ep * param->shape[0] + index) * f * d;
+    case PARAM_EXPERT_DOWN: return (layout->place.ep * param->shape[0] + index) * d * f;
     default: return 0;
     }
 }
@@ -99,19 +99,20 @@ static LayoutSlice slice_of(const Layout *layout, const LayoutParam *param, int 
     const ModelConfig *c = &r->config;
     int64_t rows = param->shape[0];
     switch (param->id) {
-    case PARAM_EMBEDDING: return row_slice(param, "model.embed_tokens", c->vocab, r->tp_rank, rows, 0);
-    case PARAM_HEAD: return row_slice(param, "lm_head", c->vocab, r->tp_rank, rows, 0);
+    case PARAM_EMBEDDING: return row_slice(param, "model.embed_tokens", c->vocab, layout->place.tp, rows, 0);
+    case PARAM_HEAD: return row_slice(param, "lm_head", c->vocab, layout->place.tp, rows, 0);
     case PARAM_FINAL_NORM: return vector_slice(param, "model.norm");
     case PARAM_ATTN_NORM: return vector_slice(param, "input_layernorm");
     case PARAM_MLP_NORM: return vector_slice(param, "post_attention_layernorm");
     case PARAM_Q_NORM: return vector_slice(param, "self_attn.q_norm");
     case PARAM_K_NORM: return vector_slice(param, "self_attn.k_norm");
     case PARAM_QKV: return qkv_slice(layout, param, index);
-    case PARAM_O: return column_slice(param, "self_attn.o_proj", c->hidden, model_attention_dim(c), r->tp_rank, 0);
+    case PARAM_O:
+        return column_slice(param, "self_attn.o_proj", c->hidden, model_attention_dim(c), layout->place.tp, 0);
     case PARAM_GATE_UP:
-        return row_slice(param, index ? "mlp.up_proj" : "mlp.gate_proj", c->ffn, r->tp_rank, rows / 2,
+        return row_slice(param, index ? "mlp.up_proj" : "mlp.gate_proj", c->ffn, layout->place.tp, rows / 2,
                          index * (rows / 2) * c->hidden);
-    case PARAM_DOWN: return column_slice(param, "mlp.down_proj", c->hidden, c->ffn, r->tp_rank, 0);
+    case PARAM_DOWN: return column_slice(param, "mlp.down_proj", c->hidden, c->ffn, layout->place.tp, 0);
     case PARAM_ROUTER: return row_slice(param, "mlp.gate", c->experts, 0, rows, 0);
     case PARAM_EXPERT_GATE_UP:
     case PARAM_EXPERT_DOWN: return expert_slice(layout, param, index);
@@ -131,14 +132,15 @@ bool layout_slice_owner(const Layout *layout, const LayoutParam *param, int inde
     const LayoutRequest *r = &layout->request;
     int tp = r->mesh.tp, kv_heads = r->config.kv_heads;
     switch (param->id) {
-    case PARAM_EMBEDDING: return r->stage == 0;
-    case PARAM_QKV: return index == 0 || kv_heads >= tp || r->tp_rank % (tp / kv_heads) == 0; // the first neighbour
+    case PARAM_EMBEDDING: return layout->place.pp == 0;
+    case PARAM_QKV:
+        return index == 0 || kv_heads >= tp || layout->place.tp % (tp / kv_heads) == 0; // the first neighbour
     case PARAM_ROUTER:
     case PARAM_FINAL_NORM:
     case PARAM_ATTN_NORM:
     case PARAM_MLP_NORM:
     case PARAM_Q_NORM:
-    case PARAM_K_NORM: return r->tp_rank == 0;
+    case PARAM_K_NORM: return layout->place.tp == 0;
     default: return true; // cut by tp, or experts, whose copies are all in their unit
     }
 }

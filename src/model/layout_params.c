@@ -75,10 +75,7 @@ static LayoutUnit *add_unit(Layout *layout, const LayoutParam *param) {
                          .vectors = !param->decay,
                          .offset = layout->element_count,
                          .ranks = (int)(param->expert ? mesh_expert_data_ranks(mesh) : mesh_data_ranks(mesh)),
-                         .rank = layout->request.dp_rank};
-    int ep_rank, etp_rank;
-    if (param->expert)
-        mesh_expert_place(mesh, layout->request.dp_rank, layout->request.tp_rank, &ep_rank, &etp_rank, &unit->rank);
+                         .rank = param->expert ? layout->place.copy : layout->place.data};
     return unit;
 }
 
@@ -87,11 +84,13 @@ static void close_unit(Layout *layout) {
     if (!layout->unit_count) return;
     LayoutUnit *unit = &layout->units[layout->unit_count - 1];
     unit->count = layout->element_count - unit->offset;
-    if (layout->zero) unit->count = align_up(unit->count, (int64_t)unit->ranks * PARAM_ALIGN);
+    if (layout->zero || layout->request.islands)
+        unit->count = align_up(unit->count, (int64_t)unit->ranks * PARAM_ALIGN);
     layout->element_count = unit->offset + unit->count;
     unit->piece = (unit->count + unit->ranks - 1) / unit->ranks;
     unit->shard_offset = layout->shard_count;
     layout->shard_count += unit->piece;
+    if (unit->piece > layout->piece_elements) layout->piece_elements = unit->piece;
     if (unit->vectors)
         layout->vector_elements = unit->count;
     else
@@ -101,6 +100,25 @@ static void close_unit(Layout *layout) {
 static bool same_unit(const LayoutParam *a, const LayoutParam *b) {
     if (!a->decay || !b->decay) return a->decay == b->decay;
     return a->layer == b->layer && a->expert == b->expert && a->layer >= 0; // embedding and head are units of their own
+}
+
+// Whether a weight has a copy in FP8, as it is or transposed, for a forward product and for its input's gradient.
+static bool has_fp8(const Layout *layout, const LayoutParam *param, bool cols) {
+    switch (param->id) {
+    case PARAM_QKV: return layout->fp8 & (cols ? FP8_QKV_INPUT : FP8_QKV_FORWARD);
+    case PARAM_O: return layout->fp8 & (cols ? FP8_O_INPUT : FP8_O_FORWARD);
+    case PARAM_GATE_UP:
+    case PARAM_DOWN: return layout->fp8 & FP8_MLP;
+    default: return false;
+    }
+}
+
+static void place_fp8(Layout *layout, LayoutParam *param) {
+    for (int cols = 0; cols < 2; cols++) {
+        bool there = has_fp8(layout, param, cols);
+        *(cols ? &param->fp8_cols : &param->fp8_rows) = there ? layout->bytes[LAYOUT_FP8] : -1;
+        if (there) layout->bytes[LAYOUT_FP8] += align_up(param->count, LAYOUT_ALIGN);
+    }
 }
 
 static void place_params(Layout *layout) {
@@ -114,6 +132,7 @@ static void place_params(Layout *layout) {
         param->unit = layout->unit_count - 1;
         param->offset = layout->element_count;
         layout->element_count += align_up(param->count, PARAM_ALIGN);
+        place_fp8(layout, param);
         layout->param_index[(param->layer + 1) * PARAM_ID_COUNT + param->id] = i + 1;
     }
     close_unit(layout);
@@ -141,23 +160,45 @@ void layout_owned(const Layout *layout, const LayoutParam *param, int64_t *first
 void layout_build_params(Layout *layout) {
     const LayoutRequest *request = &layout->request;
     const ModelConfig *c = &request->config;
-    bool first_stage = request->stage == 0, last_stage = request->stage == request->mesh.pp - 1;
+    bool first_stage = layout->place.pp == 0, last_stage = layout->place.pp == request->mesh.pp - 1;
     int64_t vocab = layout_vocab_rows(request);
-    int end = layout->first_layer + layout->layer_count;
     if (first_stage || (c->tied && last_stage))
         add_matrix(layout, PARAM_EMBEDDING, -1, vocab, c->hidden, c->vocab, c->hidden);
     if (last_stage && !c->tied) add_matrix(layout, PARAM_HEAD, -1, vocab, c->hidden, c->vocab, c->hidden);
-    for (int i = layout->first_layer; i < end; i++)
-        add_layer_matrices(layout, i);
+    for (int i = 0; i < layout->layer_count; i++)
+        add_layer_matrices(layout, layout_layer(layout, i));
     if (last_stage) add_vector(layout, PARAM_FINAL_NORM, -1, c->hidden);
-    for (int i = layout->first_layer; i < end; i++) {
-        add_vector(layout, PARAM_ATTN_NORM, i, c->hidden);
-        add_vector(layout, PARAM_MLP_NORM, i, c->hidden);
+    for (int i = 0; i < layout->layer_count; i++) {
+        int layer = layout_layer(layout, i);
+        add_vector(layout, PARAM_ATTN_NORM, layer, c->hidden);
+        add_vector(layout, PARAM_MLP_NORM, layer, c->hidden);
         if (!model_qk_norm(c)) continue;
-        add_vector(layout, PARAM_Q_NORM, i, c->head_dim);
-        add_vector(layout, PARAM_K_NORM, i, c->head_dim);
+        add_vector(layout, PARAM_Q_NORM, layer, c->head_dim);
+        add_vector(layout, PARAM_K_NORM, layer, c->head_dim);
     }
     place_params(layout);
+}
+
+// Tensor cores take FP8 in pieces of 16 numbers along the reduction, which is any of a product's sizes in one of its
+// directions. Of expert layers the attention alone.
+unsigned layout_fp8(const LayoutRequest *request) {
+    enum { PIECE = 16 };
+    const ModelConfig *c = &request->config;
+    int tp = request->mesh.tp;
+    int64_t tokens = (int64_t)request->micro_batch * request->seq / request->mesh.cp;
+    int64_t attention = model_attention_dim(c) / tp, ffn = c->ffn / tp;
+    unsigned on = request->precision == PRECISION_FP8 && !request->inference ? FP8_ALL & ~request->fp8_off : 0;
+    if (c->hidden % PIECE || tokens % PIECE) on = 0;
+    if (layout_qkv_dim(request) % PIECE) on &= ~(unsigned)(FP8_QKV_FORWARD | FP8_QKV_INPUT | FP8_QKV_WEIGHT);
+    if (attention % PIECE) on &= ~(unsigned)(FP8_O_FORWARD | FP8_O_INPUT | FP8_O_WEIGHT);
+    if (ffn % PIECE || model_sparse_layers(c) == c->layers) on &= ~(unsigned)FP8_MLP;
+    return on;
+}
+
+static bool has_shared_unit(const Layout *layout) {
+    for (int i = 0; i < layout->unit_count; i++)
+        if (layout->units[i].ranks > 1) return true;
+    return false;
 }
 
 void layout_build_states(Layout *layout) {
@@ -165,6 +206,7 @@ void layout_build_states(Layout *layout) {
     int zero = layout->zero;
     int64_t whole = layout->element_count, shard = layout->shard_count, size = (int64_t)dtype_size(layout->dtype);
     int64_t vectors = layout->vector_elements, edge = layout->edge_elements, layer = layout->layer_elements;
+    layout->wire_offset = -1;
     if (request->inference) {
         layout->bytes[LAYOUT_WEIGHTS] = whole * size;
         return;
@@ -172,10 +214,17 @@ void layout_build_states(Layout *layout) {
     layout->bytes[LAYOUT_WEIGHTS] = (zero >= 3 ? shard : whole) * size;
     layout->bytes[LAYOUT_GRADIENTS] = (zero >= 2 ? shard : whole) * 4;
     layout->bytes[LAYOUT_MOMENTS] = (zero >= 1 ? shard : whole) * 8;
-    layout->bytes[LAYOUT_MASTER] = request->precision == PRECISION_BF16 ? (zero >= 1 ? shard : whole) * 2 : 0;
+    bool master = request->precision == PRECISION_BF16 || request->precision == PRECISION_FP8;
+    layout->bytes[LAYOUT_MASTER] = master ? (zero >= 1 ? shard : whole) * 2 : 0;
+    // Every rank has the outer optimizer of its pieces, whatever the ZeRO stage: what islands exchange goes over the
+    // links between them once. A slot has a piece's weights and its change.
+    if (request->islands) layout->bytes[LAYOUT_OUTER] = shard * 8 + 2 * layout->piece_elements * 8;
     // Sharded gradients are reduced, and sharded weights gathered, one layer at a time with the next one in flight;
     // embedding or head, and the vectors, have places of their own.
     int64_t gathered = 2 * layer + edge + vectors;
     if (zero >= 2) layout->bytes[LAYOUT_GATHERED] += align_up(gathered * 4, LAYOUT_ALIGN);
     if (zero >= 3) layout->bytes[LAYOUT_GATHERED] += align_up(gathered * size, LAYOUT_ALIGN);
+    if (request->reduce != DTYPE_BF16 || !has_shared_unit(layout)) return;
+    layout->wire_offset = layout->bytes[LAYOUT_GATHERED];
+    layout->bytes[LAYOUT_GATHERED] += align_up(gathered * 2, LAYOUT_ALIGN);
 }

@@ -3,6 +3,8 @@
 #include "base/rng.h"
 #include "base/text.h"
 #include "base/threads.h"
+#include "model/fp8.h"
+#include "model/pipeline.h"
 #include "model/seam.h"
 #include "model/transformer.h"
 
@@ -18,11 +20,18 @@ enum { ZERO_MOMENTS = 1, ZERO_GRADIENTS = 2, ZERO_WEIGHTS = 3 };
 
 static void upload_rope(Model *model) {
     const LayoutRequest *request = &model->layout.request;
-    size_t count = (size_t)request->seq * (size_t)(request->config.head_dim / 2);
+    size_t half = (size_t)(request->config.head_dim / 2), count = (size_t)request->seq * half;
     float *cos_table = xmalloc(2 * count * sizeof(float)), *sin_table = cos_table + count;
     model_rope_table(&request->config, request->seq, cos_table, sin_table);
-    model->ops->upload(model->ops, model_const(model, CONST_COS).data, cos_table, count * sizeof(float));
-    model->ops->upload(model->ops, model_const(model, CONST_SIN).data, sin_table, count * sizeof(float));
+    Tensor cos = model_const(model, CONST_COS), sin = model_const(model, CONST_SIN);
+    int parts = request->mesh.cp > 1 ? 2 : 1; // of the sequence on this rank
+    for (int i = 0; i < parts; i++) {
+        int64_t rows = cos.rows / parts,
+                first = parts > 1 ? mesh_chunk(&request->mesh, model->layout.place.cp, i) * rows : 0;
+        size_t from = (size_t)first * half, bytes = (size_t)rows * half * sizeof(float);
+        model->ops->upload(model->ops, tensor_at(cos, i * rows, 0), cos_table + from, bytes);
+        model->ops->upload(model->ops, tensor_at(sin, i * rows, 0), sin_table + from, bytes);
+    }
     free(cos_table);
 }
 
@@ -39,25 +48,27 @@ Status model_create_ranks(Model **out, Ops *ops, const LayoutRequest *request, c
     *out = NULL;
     const Mesh *mesh = &request->mesh;
     int dp = ranks->dp ? ranks->dp->size : 1;
-    if (mesh->pp * mesh->ep * mesh->cp * mesh->etp != 1)
-        return status_usage("training runs with data and tensor parallelism so far; the other degrees must be 1 "
-                            "(hearth plan accepts any)");
-    int tp = ranks->tp ? ranks->tp->size : 1;
-    if (mesh->dp != dp || mesh->tp != tp)
-        return status_usage("the mesh has %d x %d data- and tensor-parallel ranks, and this run has %d x %d", mesh->dp,
-                            mesh->tp, dp, tp);
+    int tp = ranks->tp ? ranks->tp->size : 1, cp = ranks->cp ? ranks->cp->size : 1;
+    int pp = ranks->pp ? ranks->pp->size : 1;
+    assert((ranks->dispatch ? ranks->dispatch->size : 1) == (request->config.experts ? mesh->ep * mesh->etp : 1));
+    if (mesh_data_ranks(mesh) != dp || mesh->tp != tp || mesh->cp != cp || mesh->pp != pp)
+        return status_usage("the mesh has %d x %d x %d x %d data-, context-, tensor- and pipeline-parallel ranks, and "
+                            "this run has %d x %d x %d x %d",
+                            mesh->dp, mesh->cp, mesh->tp, mesh->pp, dp / cp, cp, tp, pp);
     TRY(layout_check_kernels(request));
     Model *model = xcalloc(1, sizeof *model);
     model->ops = ops;
     model->ranks = *ranks;
     seam_micro_step_begin(model);
-    Status status = layout_build(&model->layout, request);
+    LayoutRequest own = *request;
+    own.row_align = ops->row_align;
+    Status status = layout_build(&model->layout, &own);
     if (status) {
         free(model);
         return status;
     }
     for (int kind = 0; kind < LAYOUT_KIND_COUNT && !status; kind++)
-        if (model->layout.bytes[kind])
+        if (model->layout.bytes[kind] && kind != LAYOUT_OUTER)
             status = ops->alloc(ops, &model->memory[kind], (size_t)model->layout.bytes[kind], layout_kind_name(kind));
     if (status) {
         model_destroy(model);
@@ -73,15 +84,22 @@ Status model_create_ranks(Model **out, Ops *ops, const LayoutRequest *request, c
     if (model->memory[LAYOUT_GATHERED]) ops->zero(ops, model_block(model, LAYOUT_GATHERED));
     model_zero_optimizer(model);
     upload_rope(model);
+    if (pp > 1) model->pipeline = pipeline_create(model);
     *out = model;
     return NULL;
 }
 
-void model_destroy(Model *model) {
-    if (!model) return;
+static void forget_graphs(Model *model) {
     for (int i = 0; i < 4; i++)
         if (model->recorded[i / 2][i % 2].graph)
             model->ops->graph_free(model->ops, model->recorded[i / 2][i % 2].graph);
+    memset(model->recorded, 0, sizeof model->recorded);
+}
+
+void model_destroy(Model *model) {
+    if (!model) return;
+    pipeline_free(model);
+    forget_graphs(model);
     for (int kind = 0; kind < LAYOUT_KIND_COUNT; kind++)
         if (model->memory[kind]) model->ops->free(model->ops, model->memory[kind], (size_t)model->layout.bytes[kind]);
     layout_free(&model->layout);
@@ -164,7 +182,7 @@ static void widen(const Layout *layout, const void *weights, const int16_t *mast
 }
 
 // The part of a parameter that a sharded block has here: elements [first, first + count) of it, from element `at` of
-// the block on. Of one that is not sharded: all of it.
+// the block on. Of one that is not sharded: all of it. (Stage 0: of what is sharded always.)
 typedef struct ParamPart {
     int64_t first, count, at;
 } ParamPart;
@@ -178,8 +196,16 @@ static ParamPart param_part(const Layout *layout, const LayoutParam *param, int 
     return part;
 }
 
+static bool state_outer(ModelState state) {
+    return state == MODEL_ANCHOR || state == MODEL_MOMENTUM;
+}
+
+static float *outer_pointer(float *outer, const Layout *layout, const LayoutParam *param, ModelState state) {
+    return outer + (state == MODEL_MOMENTUM ? layout->shard_count : 0) + param_part(layout, param, 0).at;
+}
+
 static float *state_pointer(const Model *model, int64_t at, ModelState state) {
-    assert(state != MODEL_WEIGHTS);
+    assert(state != MODEL_WEIGHTS && !state_outer(state));
     if (state == MODEL_GRADIENTS) return (float *)model->memory[LAYOUT_GRADIENTS] + at;
     int64_t all = model->layout.zero >= ZERO_MOMENTS ? model->layout.shard_count : model->layout.element_count;
     return (float *)model->memory[LAYOUT_MOMENTS] + (state == MODEL_V ? all : 0) + at;
@@ -244,6 +270,13 @@ static void write_weights(Model *model, const LayoutParam *param, const float *h
 void model_write_param(Model *model, const LayoutParam *param, ModelState state, const float *host) {
     if (state == MODEL_WEIGHTS) {
         write_weights(model, param, host);
+        model->fp8_fresh = false;
+        return;
+    }
+    if (state_outer(state)) {
+        ParamPart own = param_part(&model->layout, param, 0);
+        memcpy(outer_pointer(model->outer, &model->layout, param, state), host + own.first,
+               (size_t)own.count * sizeof(float));
         return;
     }
     ParamPart part = param_part(&model->layout, param, state == MODEL_GRADIENTS ? ZERO_GRADIENTS : ZERO_MOMENTS);
@@ -266,6 +299,11 @@ Status model_snapshot(Model *model, ModelSnapshot *snapshot, bool with_moments) 
         if (!*block[i].host) return status_runtime("no host memory for a checkpoint snapshot (%zu bytes)", bytes);
         ops->download(ops, *block[i].host, model->memory[block[i].kind], bytes);
     }
+    if (!model->outer || !with_moments) return NULL;
+    size_t bytes = 2 * (size_t)model->layout.shard_count * sizeof(float);
+    if (!snapshot->outer) snapshot->outer = malloc(bytes);
+    if (!snapshot->outer) return status_runtime("no host memory for a checkpoint snapshot (%zu bytes)", bytes);
+    memcpy(snapshot->outer, model->outer, bytes);
     return NULL;
 }
 
@@ -273,6 +311,7 @@ void model_snapshot_free(ModelSnapshot *snapshot) {
     free(snapshot->weights);
     free(snapshot->master);
     free(snapshot->moments);
+    free(snapshot->outer);
     *snapshot = (ModelSnapshot){0};
 }
 
@@ -282,7 +321,10 @@ void model_snapshot_read(const ModelSnapshot *snapshot, const Layout *layout, co
     ParamPart part = param_part(layout, param, ZERO_WEIGHTS), own = param_part(layout, param, ZERO_MOMENTS);
     assert(first >= own.first && first + count <= own.first + own.count);
     int64_t at = own.at + first - own.first;
-    if (state == MODEL_WEIGHTS) {
+    if (state_outer(state)) {
+        const float *from = outer_pointer(snapshot->outer, layout, param, state);
+        memcpy(out, from + first - param_part(layout, param, 0).first, (size_t)count * sizeof(float));
+    } else if (state == MODEL_WEIGHTS) {
         const char *weights =
             (const char *)snapshot->weights + (size_t)(part.at + first - part.first) * dtype_size(layout->dtype);
         widen(layout, weights, snapshot->master ? (const int16_t *)snapshot->master + at : NULL, count, out);
@@ -298,27 +340,28 @@ void model_step_begin(Model *model, int64_t valid, int micro_batches) {
     const ModelConfig *config = &model->layout.request.config;
     float scalars[MODEL_SCALARS] = {0};
     int sparse = model_sparse_layers(config);
-    int all = micro_batches * (model->ranks.dp ? model->ranks.dp->size : 1); // micro-batches of all ranks
+    const Mesh *mesh = &model->layout.request.mesh;
+    int all = micro_batches * mesh->dp; // of all ranks
+    double micro_batch_tokens = (double)model->layout.tokens * mesh->cp;
     scalars[SCALAR_CE_SCALE] = valid > 0 ? (float)(1.0 / (double)valid) : 0.0f;
     scalars[SCALAR_AUX_SCALE] = config->aux_coef / (float)all;
-    if (sparse)
-        scalars[SCALAR_Z_COEF] = (float)((double)model->z_loss_coef / ((double)model->layout.tokens * sparse * all));
+    if (sparse) scalars[SCALAR_Z_COEF] = (float)((double)model->z_loss_coef / (micro_batch_tokens * sparse * all));
     model->step_valid = valid;
     model->step_micro_batches = micro_batches;
-    model->aux_micro_batches = all;
+    model->aux_micro_batches = all * mesh->cp; // each of cp ranks has all of it
+    if (mesh->pp > 1 && model->balance == BALANCE_LAYERS)
+        model->aux_micro_batches *= sparse; // stages add up single layers
     model->accumulate = false;
     model->micro_batches_run = 0;
     model->ops->upload(model->ops, model_const(model, CONST_SCALARS).data, scalars, sizeof scalars);
 }
 
 static void upload_inputs(Model *model, const int32_t *ids, const int32_t *targets, const int32_t *doc_start) {
-    Ops *ops = model->ops;
-    size_t bytes = (size_t)model->layout.tokens * sizeof(int32_t);
-    ops->upload(ops, model_const(model, CONST_IDS).data, ids, bytes);
-    ops->upload(ops, model_const(model, CONST_TARGETS).data, targets, bytes);
+    seam_upload_tokens(model, CONST_IDS, ids);
+    seam_upload_tokens(model, CONST_TARGETS, targets);
     if (model->layout.request.documents) {
         assert(doc_start);
-        ops->upload(ops, model_const(model, CONST_DOC_START).data, doc_start, bytes);
+        seam_upload_tokens(model, CONST_DOC_START, doc_start);
     }
 }
 
@@ -334,6 +377,11 @@ static void run_micro_step(Model *model) {
 
 void model_micro_step(Model *model, const int32_t *ids, const int32_t *targets, const int32_t *doc_start) {
     Ops *ops = model->ops;
+    fp8_step(model);
+    if (model->pipeline) {
+        pipeline_micro_step(model, ids, targets, doc_start);
+        return;
+    }
     upload_inputs(model, ids, targets, doc_start);
     model->last = ++model->micro_batches_run == model->step_micro_batches;
     // A group whose operations cannot be recorded leaves the micro-steps that use it unrecorded.
@@ -357,11 +405,18 @@ void model_micro_step(Model *model, const int32_t *ids, const int32_t *targets, 
 }
 
 void model_eval_step(Model *model, const int32_t *ids, const int32_t *targets, const int32_t *doc_start) {
+    model->evaluating = true;
+    if (model->pipeline) {
+        pipeline_eval_step(model, ids, targets, doc_start);
+        model->evaluating = false;
+        return;
+    }
     upload_inputs(model, ids, targets, doc_start);
     seam_micro_step_begin(model);
     transformer_forward(model);
     transformer_head(model, false);
     transformer_balance(model);
+    model->evaluating = false;
     model->accumulate = true; // the counts of the next one add up
 }
 
@@ -431,7 +486,9 @@ void model_optimizer_step(Model *model, const OptimizerStep *step) {
     seam_step_sums(model);
     seam_gradient_norm(model);
     float sum_limit = (float)((double)step->loss_limit * (double)model->step_valid);
-    ops->guard(ops, skip, model_scalar(model, SCALAR_LOSS_SUM), norm, sum_limit, step->norm_limit);
+    Tensor refuse =
+        layout_rows_bounded(&model->layout.request) ? model_scalar(model, SCALAR_ROWS) : TENSOR_NONE; // not enough room
+    ops->guard(ops, skip, model_scalar(model, SCALAR_LOSS_SUM), norm, refuse, sum_limit, step->norm_limit);
     AdamwArgs args = {.lr = step->lr,
                       .beta1 = step->beta1,
                       .beta2 = step->beta2,
@@ -449,6 +506,7 @@ void model_optimizer_step(Model *model, const OptimizerStep *step) {
     else
         adamw_by_decay(model, args, step->weight_decay);
     seam_new_weights(model);
+    fp8_scales(model);
 }
 
 enum { RESULT_SLOT = 0, LOAD_SLOT = 1 };
@@ -464,14 +522,16 @@ void model_result_start(Model *model) {
 
 void model_result_wait(Model *model, StepResult *result) {
     float scalars[MODEL_SCALARS];
-    int32_t skip;
+    int32_t skip, rows;
     model->ops->fetch_wait(model->ops, RESULT_SLOT, scalars, sizeof scalars);
     memcpy(&skip, &scalars[SCALAR_SKIP], sizeof skip);
+    memcpy(&rows, &scalars[SCALAR_ROWS], sizeof rows);
     *result = (StepResult){
         .loss = model->step_valid ? (double)scalars[SCALAR_LOSS_SUM] / (double)model->step_valid : 0,
         .loss_aux = model->aux_micro_batches ? (double)scalars[SCALAR_AUX_SUM] / model->aux_micro_batches : 0,
         .grad_norm = scalars[SCALAR_NORM],
         .skipped = skip != 0,
+        .rows_needed = rows,
     };
 }
 
@@ -480,7 +540,48 @@ void model_step_result(Model *model, StepResult *result) {
     model_result_wait(model, result);
 }
 
-// ---- expert load ----------------------------------------------------------------------------------------------------
+// ---- experts ----------------------------------------------------------------------------------------------------
+
+// Parameters, and what they are sharded into, stay as they are: writers of checkpoints hold on to them.
+static void take_activations(Layout *layout, Layout *from) {
+    free(layout->activations);
+    free(layout->act_index);
+    layout->request = from->request;
+    layout->rows = from->rows;
+    layout->activations = from->activations;
+    layout->activation_count = from->activation_count;
+    layout->act_index = from->act_index;
+    layout->slot_offset = from->slot_offset;
+    layout->slot_bytes = from->slot_bytes;
+    memcpy(layout->bytes, from->bytes, sizeof layout->bytes);
+    layout->total_bytes = from->total_bytes;
+    from->activations = NULL;
+    from->act_index = NULL;
+    layout_free(from);
+}
+
+Status model_grow_experts(Model *model, int64_t rows_needed) {
+    Ops *ops = model->ops;
+    Layout *layout = &model->layout, grown;
+    LayoutRequest request = layout->request;
+    double now = request.expert_headroom > 0 ? request.expert_headroom : LAYOUT_EXPERT_HEADROOM;
+    // What one step needed, the next may exceed a little.
+    request.expert_headroom = fmax(2 * now, 1.25 * (double)rows_needed / (double)layout_expert_slots(&request));
+    assert(layout_rows_bounded(&layout->request));
+    TRY(layout_build(&grown, &request));
+    forget_graphs(model);
+    pipeline_forget(model);
+    static const LayoutKind kinds[] = {LAYOUT_ACTIVATIONS, LAYOUT_TEMPORARIES};
+    for (int i = 0; i < 2; i++) { // all are given back first: there may not be room for both
+        ops->free(ops, model->memory[kinds[i]], (size_t)layout->bytes[kinds[i]]);
+        model->memory[kinds[i]] = NULL;
+    }
+    take_activations(layout, &grown);
+    Status status = NULL;
+    for (int i = 0; i < 2 && !status; i++)
+        status = ops->alloc(ops, &model->memory[kinds[i]], (size_t)layout->bytes[kinds[i]], layout_kind_name(kinds[i]));
+    return status;
+}
 
 void model_expert_load(Model *model, float *stats) {
     model->ops->fetch_wait(model->ops, LOAD_SLOT, stats, (size_t)model->layout.constants[CONST_EXPERT_LOAD].bytes);
@@ -512,10 +613,18 @@ Tensor model_unit(const Model *model, LayoutKind kind, const LayoutUnit *unit) {
     DType dtype = weights ? layout->dtype : DTYPE_F32;
     if (layout->zero < (weights ? ZERO_WEIGHTS : ZERO_GRADIENTS))
         return parameter_range(model, kind, dtype, unit->offset, unit->count);
+    if (weights && unit->ranks == 1) return parameter_range(model, kind, dtype, unit->shard_offset, unit->count);
     int64_t elements = 2 * layout->layer_elements + layout->edge_elements + layout->vector_elements;
     char *region = (char *)model->memory[LAYOUT_GATHERED] + (weights ? (elements * 4 + 255) / 256 * 256 : 0);
     return tensor_make(region + (size_t)gathered_at(layout, unit) * dtype_size(dtype), dtype, 1, unit->count,
                        layout_kind_name(kind));
+}
+
+Tensor model_wire(const Model *model, const LayoutUnit *unit) {
+    const Layout *layout = &model->layout;
+    if (layout->wire_offset < 0 || unit->ranks == 1) return TENSOR_NONE;
+    bf16 *region = (bf16 *)((char *)model->memory[LAYOUT_GATHERED] + layout->wire_offset);
+    return tensor_make(region + gathered_at(layout, unit), DTYPE_BF16, 1, unit->count, "wire");
 }
 
 Tensor model_piece(const Model *model, LayoutKind kind, const LayoutUnit *unit, bool second) {
@@ -549,26 +658,41 @@ Tensor model_gradients(const Model *model) {
     return parameter_range(model, LAYOUT_GRADIENTS, DTYPE_F32, 0, model->layout.element_count);
 }
 
+// Which of the two places of a message between stages the pass under way has; -1: it is none.
+static int message_half(const Model *model, const LayoutActivation *act) {
+    switch (act->id) {
+    case ACT_STAGE_OUT:
+    case ACT_STAGE_COUNTS:
+    case ACT_STAGE_PROBS: return model->half[PIPELINE_FORWARD];
+    case ACT_DRESIDUAL: return act->kept ? model->half[PIPELINE_BACKWARD] : -1;
+    case ACT_STAGE_DPROB: return model->half[PIPELINE_BACKWARD];
+    default: return -1;
+    }
+}
+
 Tensor model_act(const Model *model, ActId id, int layer) {
     const LayoutActivation *act = layout_activation(&model->layout, id, layer, model->pass);
     if (!act || act->rows * act->cols == 0) return TENSOR_NONE;
-    char *memory = model->memory[act->kept ? LAYOUT_ACTIVATIONS : LAYOUT_TEMPORARIES];
-    return tensor_make(memory + act->offset, act->dtype,
-                       act->per_token ? act->rows * model->tokens / model->layout.tokens : act->rows, act->cols,
-                       layout_act_name(id));
+    char *memory = (char *)model->memory[act->kept ? LAYOUT_ACTIVATIONS : LAYOUT_TEMPORARIES] + act->offset;
+    if (act->in_flight) memory += model->layout.slot_offset + model->flight * model->layout.slot_bytes;
+    int64_t rows = act->per_token ? act->rows * model->tokens / model->layout.tokens : act->rows;
+    Tensor all = tensor_make(memory, act->dtype, rows, act->cols, layout_act_name(id));
+    int half = message_half(model, act);
+    return half < 0 ? all : tensor_rows(all, half * rows / 2, rows / 2);
 }
 
 Tensor model_const(const Model *model, ConstId id) {
     const LayoutConst *constant = &model->layout.constants[id];
     if (!constant->bytes) return TENSOR_NONE;
     bool per_token = id == CONST_IDS || id == CONST_TARGETS || id == CONST_DOC_START;
-    return tensor_make((char *)model->memory[LAYOUT_CONSTANTS] + constant->offset, constant->dtype,
+    int64_t slot = per_token ? model->flight * constant->bytes / model->layout.slots : 0;
+    return tensor_make((char *)model->memory[LAYOUT_CONSTANTS] + constant->offset + slot, constant->dtype,
                        per_token ? model->tokens : constant->rows, constant->cols, layout_const_name(id));
 }
 
 Tensor model_scalar(const Model *model, int index) {
     Tensor scalar = tensor_cols(model_const(model, CONST_SCALARS), index, 1);
-    if (index == SCALAR_SKIP) scalar.dtype = DTYPE_I32;
+    if (index == SCALAR_SKIP || index == SCALAR_ROWS) scalar.dtype = DTYPE_I32;
     return scalar;
 }
 

@@ -10,5 +10,6 @@ enum {
     SCALAR_AUX_SUM,   // sum over micro-batches of the load-balancing loss
     SCALAR_NORM,      // gradient norm
     SCALAR_SKIP,      // int32: the guard refused the step
+    SCALAR_ROWS,      // int32: rows that experts needed beyond the room for them; 0: there was room
     MODEL_SCALARS = 16,
 };

@@ -1,4 +1,7 @@
 #include "model/seam.h"
+#include "model/fp8.h"
+
+#include "model/trace.h"
 
 #include <assert.h>
 
@@ -30,7 +33,9 @@ static const LayoutUnit *layer_units(const Model *model, int layer, int *count) 
 
 // ---- weights (ZeRO 3) -----------------------------------------------------------------------------------------------
 
+// One that nobody shares is whole where it is (model_unit).
 static CommTicket gather_unit(Model *model, const LayoutUnit *unit) {
+    if (!unit_group(model, unit)) return 0;
     return comm_all_gather(unit_group(model, unit), model_unit(model, LAYOUT_WEIGHTS, unit),
                            model_piece(model, LAYOUT_WEIGHTS, unit, false));
 }
@@ -46,15 +51,14 @@ static void start_layer_gather(Model *model, int layer) {
 
 void seam_layer_weights(Model *model, int layer) {
     if (alone(model) || model->layout.zero < 3) return;
-    const Layout *layout = &model->layout;
     int count;
     const LayoutUnit *units = layer_units(model, layer, &count);
     start_layer_gather(model, layer);
     for (int i = 0; i < count; i++)
         comm_wait(unit_group(model, &units[i]), model->slot[layer % 2].gathering[i]);
+    const LayoutChunk *chunk = layout_chunk(&model->layout, layer);
     int next = model->pass == STEP_FORWARD ? layer + 1 : layer - 1;
-    if (next >= layout->first_layer && next < layout->first_layer + layout->layer_count)
-        start_layer_gather(model, next);
+    if (next >= chunk->first && next < chunk->first + chunk->count) start_layer_gather(model, next);
 }
 
 void seam_edge_weights(Model *model, ParamId id) {
@@ -68,10 +72,30 @@ void seam_edge_weights(Model *model, ParamId id) {
 
 // ---- gradients ------------------------------------------------------------------------------------------------------
 
+// What travels of a unit's gradients: the floats themselves, or a copy in bf16.
+static Tensor narrow_unit(Model *model, const LayoutUnit *unit, Tensor whole) {
+    Tensor wire = model_wire(model, unit);
+    if (!tensor_present(wire)) return whole;
+    model->ops->convert(model->ops, wire, whole, false);
+    return wire;
+}
+
+// Back from there: under ZeRO, this rank's piece.
+static void widen_unit(Model *model, const LayoutUnit *unit) {
+    Tensor wire = model_wire(model, unit), whole = model_unit(model, LAYOUT_GRADIENTS, unit);
+    if (!tensor_present(wire)) return;
+    if (model->layout.zero) {
+        wire = tensor_cols(wire, unit->rank * unit->piece, unit->piece);
+        whole = tensor_cols(whole, unit->rank * unit->piece, unit->piece);
+    }
+    model->ops->convert(model->ops, whole, wire, false);
+}
+
 static CommTicket reduce_unit(Model *model, const LayoutUnit *unit) {
     Comm *group = unit_group(model, unit);
     Tensor whole = model_unit(model, LAYOUT_GRADIENTS, unit);
     if (!group) return 0;
+    whole = narrow_unit(model, unit, whole);
     if (model->layout.zero == 0) return comm_all_reduce(group, whole);
     return comm_reduce_scatter(group, tensor_cols(whole, unit->rank * unit->piece, unit->piece), whole);
 }
@@ -87,13 +111,6 @@ static void take_piece(Model *model, const LayoutUnit *unit) {
         ops->copy(ops, own.data, reduced.data, (size_t)unit->piece * sizeof(float));
 }
 
-static void start_reduce(Model *model, const LayoutUnit *units, int count) {
-    int slot = model_slot(units);
-    for (int i = 0; i < count; i++)
-        model->slot[slot].reducing[i] = reduce_unit(model, &units[i]);
-    model->slot[slot].gradients = (int)(units - model->layout.units);
-}
-
 static void finish_reduce(Model *model, int slot) {
     if (model->slot[slot].gradients < 0) return;
     const LayoutUnit *units = &model->layout.units[model->slot[slot].gradients];
@@ -101,9 +118,18 @@ static void finish_reduce(Model *model, int slot) {
     if (units->layer >= 0) layer_units(model, units->layer, &count);
     for (int i = 0; i < count; i++) {
         if (model->slot[slot].reducing[i]) comm_wait(unit_group(model, &units[i]), model->slot[slot].reducing[i]);
+        widen_unit(model, &units[i]);
         if (model->layout.zero >= 2) take_piece(model, &units[i]);
     }
     model->slot[slot].gradients = -1;
+}
+
+static void start_reduce(Model *model, const LayoutUnit *units, int count) {
+    int slot = model_slot(units);
+    if (model->layout.wire_offset >= 0) finish_reduce(model, slot); // its place for bf16 is needed again
+    for (int i = 0; i < count; i++)
+        model->slot[slot].reducing[i] = reduce_unit(model, &units[i]);
+    model->slot[slot].gradients = (int)(units - model->layout.units);
 }
 
 bool seam_ends_gradients(const Model *model) {
@@ -111,31 +137,34 @@ bool seam_ends_gradients(const Model *model) {
 }
 
 bool seam_in_micro_step(const Model *model) {
-    return model->ranks.tp || (!alone(model) && seam_ends_gradients(model));
+    return model->ranks.tp || model->ranks.cp || model->ranks.dispatch || (!alone(model) && seam_ends_gradients(model));
 }
 
 bool seam_in_graph(const Model *model) {
     const ModelRanks *ranks = &model->ranks;
-    return (!ranks->dp || ranks->dp->in_graph) && (!ranks->tp || ranks->tp->in_graph);
+    return (!ranks->dp || ranks->dp->in_graph) && (!ranks->tp || ranks->tp->in_graph) &&
+           (!ranks->cp || ranks->cp->in_graph) && (!ranks->dispatch || ranks->dispatch->in_graph);
 }
 
 // ---- gradients that tensor-parallel ranks have parts of -------------------------------------------------------------
 
-static void sum_over(Comm *comm, Tensor gradient) {
-    comm_all_reduce(comm, tensor_reshape(gradient, 1, tensor_count(gradient)));
+static CommTicket sum_over(Comm *comm, Tensor gradient) {
+    return comm_all_reduce(comm, tensor_reshape(gradient, 1, tensor_count(gradient)));
 }
 
 // Of what every rank holds: the router, which saw this rank's tokens, and KV heads, which saw its queries.
-// The operations of a rank run in their order: nothing need wait for these.
+// The operations of a rank run in their order: nothing need wait for these, but a copy in bf16, which is made at once.
 static void sum_layer_copies(Model *model, int layer) {
     const ModelRanks *ranks = &model->ranks;
     if (!ranks->tp || !seam_ends_gradients(model)) return;
     if (model->layout.request.config.sparse[layer]) // experts have a group of their own
-        sum_over(ranks->tp, model_grad(model, PARAM_ROUTER, layer));
-    if (!ranks->kv) return;
-    Tensor qkv = model_grad(model, PARAM_QKV, layer);
-    int64_t kv_rows = 2 * (int64_t)model->layout.request.config.head_dim;
-    sum_over(ranks->kv, tensor_rows(qkv, qkv.rows - kv_rows, kv_rows));
+        model->copies = sum_over(ranks->tp, model_grad(model, PARAM_ROUTER, layer));
+    if (ranks->kv) {
+        Tensor qkv = model_grad(model, PARAM_QKV, layer);
+        int64_t kv_rows = 2 * (int64_t)model->layout.request.config.head_dim;
+        model->copies = sum_over(ranks->kv, tensor_rows(qkv, qkv.rows - kv_rows, kv_rows));
+    }
+    if (model->layout.wire_offset >= 0) comm_wait(ranks->tp, model->copies);
 }
 
 static bool mixed_layers(const Model *model) {
@@ -144,6 +173,7 @@ static bool mixed_layers(const Model *model) {
 }
 
 void seam_layer_gradients(Model *model, int layer) {
+    trace_backward(model);
     if (alone(model) || model->layout.zero < 2) return;
     finish_reduce(model, layer % 2);
     // Gaps between parameters count in the norm: another kind of layer may have left something there.
@@ -154,6 +184,7 @@ void seam_layer_gradients(Model *model, int layer) {
 }
 
 void seam_layer_done(Model *model, int layer) {
+    trace_layer(model, layer);
     sum_layer_copies(model, layer);
     if (alone(model) || !seam_ends_gradients(model)) return;
     int count;
@@ -177,9 +208,19 @@ void seam_edge_done(Model *model, ParamId id) {
 void seam_micro_step_begin(Model *model) {
     for (int i = 0; i < SEAM_SLOTS; i++)
         model->slot[i].gradients = model->slot[i].weights = -1;
+    model->copies = 0;
+}
+
+void seam_pass_end(Model *model) {
+    if (model->copies) comm_wait(model->ranks.tp, model->copies); // in a graph nothing is left behind
+    model->copies = 0;
+    if (alone(model) || !seam_ends_gradients(model)) return;
+    for (int i = 0; i < SEAM_SLOTS - 1; i++)
+        finish_reduce(model, i);
 }
 
 void seam_micro_step_end(Model *model) {
+    trace_mark(model, "the backward pass ends", -1);
     if (!seam_ends_gradients(model)) return;
     const LayoutUnit *vectors = &model->layout.units[model->layout.unit_count - 1];
     assert(vectors->vectors);
@@ -194,12 +235,13 @@ void seam_micro_step_end(Model *model) {
 // ---- the optimizer step ---------------------------------------------------------------------------------------------
 
 void seam_step_sums(Model *model) {
-    Comm *dp = model->ranks.dp;
-    if (!dp) return;
-    Tensor sums = tensor_cols(model_const(model, CONST_SCALARS), SCALAR_LOSS_SUM, 2); // and SCALAR_AUX_SUM
-    comm_wait(dp, comm_all_reduce(dp, sums));
+    Comm *dp = model->ranks.dp, *stage = model->ranks.stage;
     Tensor counts = model_const(model, CONST_EXPERT_TOTAL);
-    if (tensor_present(counts)) comm_wait(dp, comm_all_reduce(dp, tensor_reshape(counts, 1, tensor_count(counts))));
+    seam_rows_needed(model);
+    if (stage && tensor_present(counts)) sum_over(stage, counts);
+    Tensor sums = tensor_cols(model_const(model, CONST_SCALARS), SCALAR_LOSS_SUM, 2); // and SCALAR_AUX_SUM
+    if (dp) comm_wait(dp, comm_all_reduce(dp, sums));
+    seam_stage_sums(model, sums, counts);
 }
 
 // Part of a parameter's gradient, elements [first, first + count), as far as it is in this rank's piece.
@@ -218,20 +260,21 @@ static Tensor gradient_part(const Model *model, const LayoutParam *param, int64_
     return tensor_cols(from, begin - piece, end - begin);
 }
 
-// Every parameter counts once: what tensor-parallel ranks hold copies of, on the first of those that do.
+// Every parameter counts once: on the rank that writes it into checkpoints, which is the first of those that hold it,
+// and under ZeRO each its own piece.
 static void norms_of_parameters(Model *model, Tensor own) {
     const Layout *layout = &model->layout;
-    const LayoutRequest *r = &layout->request;
-    int copies = r->mesh.tp > r->config.kv_heads ? r->mesh.tp / r->config.kv_heads : 1;
+    const ModelConfig *c = &layout->request.config;
+    bool shares_kv = layout->request.mesh.tp > c->kv_heads; // with other ranks: the last rows of QKV
     for (int i = 0; i < layout->param_count; i++) {
         const LayoutParam *param = &layout->params[i];
-        bool cut = param->decay && param->id != PARAM_ROUTER && (!param->expert || layout->zero); // ZeRO cuts experts
-        int64_t shared = param->id == PARAM_QKV && copies > 1 ? 2 * (int64_t)r->config.head_dim * r->config.hidden : 0;
-        Tensor first = cut || r->tp_rank == 0 ? gradient_part(model, param, 0, param->count - shared) : TENSOR_NONE;
-        Tensor second = shared && r->tp_rank % copies == 0 ? gradient_part(model, param, param->count - shared, shared)
-                                                           : TENSOR_NONE;
-        if (tensor_present(first)) model->ops->norm_f32(model->ops, tensor_cols(own, 2 * i, 1), first);
-        if (tensor_present(second)) model->ops->norm_f32(model->ops, tensor_cols(own, 2 * i + 1, 1), second);
+        if (!layout->zero && layout->units[param->unit].rank) continue;
+        int64_t kv = param->id == PARAM_QKV && shares_kv ? 2 * (int64_t)c->head_dim * c->hidden : 0;
+        Tensor part[2] = {gradient_part(model, param, 0, param->count - kv),
+                          gradient_part(model, param, param->count - kv, kv)};
+        for (int k = 0; k < 2; k++)
+            if (tensor_present(part[k]) && layout_slice_owner(layout, param, k))
+                model->ops->norm_f32(model->ops, tensor_cols(own, 2 * i + k, 1), part[k]);
     }
 }
 
@@ -243,41 +286,56 @@ static void norms_of_units(Model *model, Tensor own) {
 
 void seam_gradient_norm(Model *model) {
     Ops *ops = model->ops;
-    Tensor norm = model_scalar(model, SCALAR_NORM), all = model_const(model, CONST_NORMS);
+    Tensor norm = model_scalar(model, SCALAR_NORM), parts = model_const(model, CONST_NORMS);
+    Tensor all = model_const(model, CONST_RANK_NORMS);
     if (!tensor_present(all)) {
         ops->norm_f32(ops, norm, model_gradients(model));
         return;
     }
-    // Every rank's norms of its parts, in the order of the ranks; their norm is the norm of all.
-    Comm *norms = model->ranks.norms;
-    Tensor own = tensor_rows(all, norms ? norms->rank : 0, 1), flat = tensor_reshape(all, 1, tensor_count(all));
-    ops->zero(ops, flat);
-    if (tensor_ranks(model) > 1)
-        norms_of_parameters(model, own);
+    ops->zero(ops, parts);
+    if (parts.cols == model->layout.unit_count)
+        norms_of_units(model, parts);
     else
-        norms_of_units(model, own);
-    if (norms) comm_wait(norms, comm_all_gather(norms, flat, own));
-    ops->norm_f32(ops, norm, flat);
+        norms_of_parameters(model, parts);
+    // The norms of all ranks in their order; their norm is that of all gradients.
+    Comm *everyone = model->ranks.all;
+    Tensor own = tensor_cols(all, everyone ? everyone->rank : 0, 1);
+    ops->norm_f32(ops, own, parts);
+    if (everyone) comm_wait(everyone, comm_all_gather(everyone, all, own));
+    ops->norm_f32(ops, norm, all);
 }
 
-void seam_new_weights(Model *model) {
-    if (alone(model) || model->layout.zero == 0) return;
+static void gather_weights(Model *model) {
     CommTicket dense = 0, experts = 0; // operations of a group run in order: its last ticket stands for all
     for (int i = 0; i < model->layout.unit_count; i++) {
         const LayoutUnit *unit = &model->layout.units[i];
+        if (!unit_group(model, unit)) continue;
         if (model->layout.zero < 3 || unit->vectors) *(unit->expert ? &experts : &dense) = gather_unit(model, unit);
     }
-    comm_wait(model->ranks.dp, dense);
+    if (dense) comm_wait(model->ranks.dp, dense);
     if (experts) comm_wait(model->ranks.expert_dp, experts);
     for (int i = 0; i < SEAM_SLOTS; i++)
         model->slot[i].weights = -1; // what was gathered before is of the step before
 }
 
-// ---- tensor parallelism ---------------------------------------------------------------------------------------------
-
-static Tensor flat_view(Tensor tensor) {
-    return tensor_reshape(tensor, 1, tensor_count(tensor));
+void seam_new_weights(Model *model) {
+    if (!alone(model) && model->layout.zero > 0) gather_weights(model);
 }
+
+void seam_outer_weights(Model *model) {
+    if (alone(model)) return;
+    gather_weights(model);
+    for (int i = 0; i < model->layout.unit_count && model->layout.zero == 0; i++) { // else each rank has its own alone
+        const LayoutUnit *unit = &model->layout.units[i];
+        Comm *group = unit_group(model, unit);
+        Tensor piece = model_piece(model, LAYOUT_MASTER, unit, false);
+        if (!group || !tensor_present(piece)) continue;
+        char *start = (char *)piece.data - (size_t)(unit->rank * unit->piece) * dtype_size(piece.dtype);
+        comm_wait(group, comm_all_gather(group, tensor_make(start, piece.dtype, 1, unit->count, piece.name), piece));
+    }
+}
+
+// ---- tensor parallelism ---------------------------------------------------------------------------------------------
 
 static Tensor gather_tokens(Model *model, ActId place, Tensor local) {
     if (tensor_ranks(model) == 1) return local;
@@ -304,27 +362,20 @@ void seam_sum_tokens(Model *model, Tensor local, Tensor all) {
     if (tp) comm_wait(tp, comm_reduce_scatter(tp, flat_view(local), flat_view(all)));
 }
 
-void seam_project(Model *model, Tensor out, Tensor in, Tensor weight, Tensor residual) {
-    Ops *ops = model->ops;
+void seam_project(Model *model, ParamId id, int layer, Tensor out, Tensor in, Tensor residual) {
     if (tensor_ranks(model) == 1) {
-        ops->linear_forward(ops, out, in, weight, residual);
+        fp8_linear_forward(model, id, layer, out, in, residual);
         return;
     }
     Tensor part = model_act(model, ACT_WIDE, -1);
-    ops->linear_forward(ops, part, in, weight, TENSOR_NONE);
+    fp8_linear_forward(model, id, layer, part, in, TENSOR_NONE);
     seam_sum_tokens(model, out, part);
-    ops->add(ops, out, residual); // once, by the rank whose tokens these are
-}
-
-void seam_project_backward(Model *model, Tensor din, Tensor dout, Tensor weight) {
-    Tensor all = seam_gradient_of_all_tokens(model, din);
-    model->ops->linear_backward_input(model->ops, all, dout, weight);
-    seam_sum_tokens(model, din, all);
+    model->ops->add(model->ops, out, residual); // once, by the rank whose tokens these are
 }
 
 // First row of the vocabulary on this rank.
 static int64_t first_word(const Model *model) {
-    return model->layout.request.tp_rank * layout_vocab_rows(&model->layout.request);
+    return model->layout.place.tp * layout_vocab_rows(&model->layout.request);
 }
 
 void seam_embed(Model *model, Tensor out, Tensor ids, Tensor weight) {
@@ -345,7 +396,7 @@ void seam_cross_entropy(Model *model, Tensor losses, Tensor logits, Tensor targe
     }
     int64_t first = first_word(model), vocab = model->layout.request.config.vocab, rows = logits.rows;
     Tensor stats = tensor_rows(model_act(model, ACT_SPLIT_STATS, -1), 0, tensor_ranks(model) * rows);
-    Tensor own = tensor_rows(stats, model->layout.request.tp_rank * rows, rows);
+    Tensor own = tensor_rows(stats, model->layout.place.tp * rows, rows);
     ops->cross_entropy_stats(ops, own, logits, targets, first, vocab);
     Comm *tp = model->ranks.tp;
     if (tp) comm_wait(tp, comm_all_gather(tp, flat_view(stats), flat_view(own)));
@@ -353,12 +404,13 @@ void seam_cross_entropy(Model *model, Tensor losses, Tensor logits, Tensor targe
 }
 
 Tensor seam_balance_sums(Model *model, Tensor counts, Tensor prob_sum) {
-    if (tensor_ranks(model) == 1) return counts;
     Tensor all = model_act(model, ACT_ALL_COUNTS, -1);
-    Comm *tp = model->ranks.tp;
-    if (!tp) return all; // a model that is only recorded
+    if (!tensor_present(all)) return counts;
+    all = tensor_rows(all, 0, counts.rows);
+    Comm *sharing = model->ranks.micro_batch;
+    if (!sharing) return all; // a model that is only recorded
     model->ops->copy(model->ops, all.data, counts.data, (size_t)tensor_count(counts) * sizeof(int32_t));
-    comm_all_reduce(tp, flat_view(all));
-    comm_wait(tp, comm_all_reduce(tp, flat_view(prob_sum)));
+    comm_all_reduce(sharing, flat_view(all));
+    comm_wait(sharing, comm_all_reduce(sharing, flat_view(prob_sum)));
     return all;
 }

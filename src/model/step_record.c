@@ -1,6 +1,7 @@
 #include "model/step_record.h"
 
 #include "base/text.h"
+#include "model/fp8.h"
 #include "model/transformer.h"
 
 #include <math.h>
@@ -25,6 +26,8 @@ static bool same_shape(Tensor a, Tensor b) {
 
 static bool same_call(const StepCall *a, const OpRecord *call, StepPass pass) {
     if (a->call.op != call->op || a->pass != pass || a->call.flag != call->flag) return false;
+    bool attention = call->op == OP_ATTENTION_FORWARD || call->op == OP_ATTENTION_BACKWARD;
+    if (attention && a->call.attention.full != call->attention.full) return false;
     for (int i = 0; i < OP_RECORD_TENSORS; i++)
         if (!same_shape(a->call.tensor[i], call->tensor[i])) return false;
     return call->op != OP_ADAMW;
@@ -57,9 +60,10 @@ static void begin_group(Recorder *recorder, double times) {
 static int first_of_kind(const Layout *layout, bool sparse, double *count) {
     int first = -1;
     *count = 0;
-    for (int i = layout->first_layer; i < layout->first_layer + layout->layer_count; i++) {
-        if (layout->request.config.sparse[i] != sparse) continue;
-        if (first < 0) first = i;
+    for (int i = 0; i < layout->layer_count; i++) {
+        int layer = layout_layer(layout, i);
+        if (layout->request.config.sparse[layer] != sparse) continue;
+        if (first < 0) first = layer;
         ++*count;
     }
     return first;
@@ -77,15 +81,17 @@ static void record_layers(Recorder *recorder, void (*layer_pass)(Model *, int)) 
 
 static void record_step(Recorder *recorder) {
     Model *model = &recorder->model;
-    const LayoutRequest *request = &model->layout.request;
-    bool first_stage = request->stage == 0, last_stage = request->stage == request->mesh.pp - 1;
+    int stage = model->layout.place.pp;
+    bool first_stage = stage == 0, last_stage = stage == model->layout.request.mesh.pp - 1;
     begin_group(recorder, 1);
     transformer_zero_added_gradients(model);
     if (first_stage) transformer_embed(model);
     record_layers(recorder, transformer_layer_forward);
     begin_group(recorder, 1);
     if (last_stage) transformer_head(model, true);
-    transformer_balance(model);
+    for (model->chunk = 0; model->chunk < model->layout.chunk_count; model->chunk++)
+        transformer_balance(model);
+    model->chunk = 0;
     if (last_stage) transformer_head_backward(model);
     record_layers(recorder, transformer_layer_backward);
     begin_group(recorder, 1);
@@ -99,6 +105,7 @@ static void record_step(Recorder *recorder) {
                                                  .max_norm = 1,
                                                  .loss_limit = INFINITY,
                                                  .norm_limit = INFINITY});
+    fp8_step(model); // the new weights in FP8
 }
 
 void step_record_of_model(StepRecord *record, const Model *model) {
@@ -106,6 +113,7 @@ void step_record_of_model(StepRecord *record, const Model *model) {
     Recorder recorder = {.record = record, .model = *model};
     recorder.model.ops = &recorder.ops;
     recorder.model.accumulate = false;
+    recorder.model.fp8_scaled = true;
     ops_recorder(&recorder.ops, note_call, &recorder);
     record_step(&recorder);
     ops_stop_observing(&recorder.ops);

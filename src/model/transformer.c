@@ -12,6 +12,7 @@
 // No size stands here: a tensor brings its own, as the layout cut it for this rank.
 #include "model/transformer.h"
 
+#include "model/fp8.h"
 #include "model/seam.h"
 
 // ---- a layer as its tensors -----------------------------------------------------------------------------------------
@@ -29,8 +30,9 @@ typedef struct LayerWeights {
 } LayerWeights;
 
 typedef struct Layer {
-    bool sparse;
-    LayerWeights w, dw; // weights and their gradients
+    int index;
+    bool sparse, fp8_mlp; // dense and in FP8
+    LayerWeights w, dw;   // weights and their gradients
 
     Tensor residual_in;            // [T, hidden]
     Tensor attn_normed, attn_rstd; // [T, hidden], [T, 1]
@@ -46,8 +48,9 @@ typedef struct Layer {
     Tensor residual_out;           // [T, hidden]
     Attention attention;
     Rope rope;
-    MoeRouting routing;
-    Tensor row_count; // [1, 1] rows in use
+    MoeRouting routing; // of this rank's tokens
+    MoeRouting rows;    // of its experts: the same, or of the tokens of all ranks that share experts
+    Tensor row_count;   // [1, 1] rows in use
 
     Tensor dresidual, dnormed; // [T, hidden]
     Tensor dattn;              // [T, heads * head_dim]
@@ -101,24 +104,26 @@ static void attention_tensors(const Model *model, Layer *l) {
 }
 
 // gate_up and the gradient of hidden are one buffer for all layers under full recompute: each gives it its own shape.
-static void dense_tensors(Layer *l) {
+static void dense_tensors(const Model *model, Layer *l) {
     int64_t ffn = l->w.down.cols;
-    l->gate_up = tensor_reshape(l->gate_up, l->qkv.rows, 2 * ffn);
-    l->hidden = tensor_cols(l->gate_up, ffn, ffn);
-    if (tensor_present(l->dhidden)) l->dhidden = tensor_reshape(l->dhidden, l->gate_up.rows, ffn);
+    if (l->fp8_mlp) l->gate_up = model_act(model, ACT_FP8_GATE_UP, -1);
+    if (tensor_present(l->gate_up)) l->gate_up = tensor_reshape(l->gate_up, l->qkv.rows, 2 * ffn);
+    if (tensor_present(l->gate_up)) l->hidden = tensor_cols(l->gate_up, ffn, ffn);
+    if (tensor_present(l->dhidden)) l->dhidden = tensor_reshape(l->dhidden, l->qkv.rows, ffn);
 }
 
-static int sparse_index(const Model *model, int layer) { // of the layer among this stage's sparse ones
-    int index = 0;
-    for (int i = model->layout.first_layer; i < layer; i++)
-        index += model->layout.request.config.sparse[i];
-    return index;
+static int sparse_between(const Model *model, int first, int end) { // layers of [first, end)
+    int count = 0;
+    for (int i = first; i < end; i++)
+        count += model->layout.request.config.sparse[i];
+    return count;
 }
 
 static void moe_tensors(const Model *model, int layer, Layer *l) {
-    int64_t index = sparse_index(model, layer), ffn = l->w.expert_down.cols;
+    int64_t index = sparse_between(model, layout_chunk(&model->layout, layer)->first, layer);
+    int64_t ffn = l->w.expert_down.cols, of_all = sparse_between(model, 0, layer);
     Tensor slot_of_row = model_act(model, ACT_SLOT_OF_ROW, layer), offsets = model_act(model, ACT_OFFSETS, layer);
-    Tensor bias = model->router_bias ? tensor_rows(model_const(model, CONST_ROUTER_BIAS), index, 1) : TENSOR_NONE;
+    Tensor bias = model->router_bias ? tensor_rows(model_const(model, CONST_ROUTER_BIAS), of_all, 1) : TENSOR_NONE;
     l->routing = (MoeRouting){.logits = model_act(model, ACT_ROUTER_LOGITS, layer),
                               .bias = bias,
                               .probs = model_act(model, ACT_PROBS, layer),
@@ -133,6 +138,7 @@ static void moe_tensors(const Model *model, int layer, Layer *l) {
                               .prob_sum = tensor_rows(model_act(model, ACT_PROB_SUM, -1), index, 1),
                               .norm_topk = model->layout.request.config.norm_topk,
                               .force = model->force};
+    l->rows = seam_expert_rows(model, layer, &l->routing);
     l->row_count = tensor_cols(offsets, offsets.cols - 1, 1);
     l->gate_up = tensor_reshape(l->gate_up, slot_of_row.rows, 2 * ffn);
     l->hidden = model_act(model, ACT_HIDDEN, layer);
@@ -141,17 +147,23 @@ static void moe_tensors(const Model *model, int layer, Layer *l) {
     l->drows = model_act(model, ACT_DROWS, layer);
     l->drow_weight = model_act(model, ACT_DROW_WEIGHT, layer);
     l->dlogits = model_act(model, ACT_DLOGITS, layer);
-    l->dprob = tensor_rows(model_act(model, ACT_DPROB, -1), index, 1);
+    l->dprob = seam_dprob(model, tensor_rows(model_act(model, ACT_DPROB, -1), index, 1));
     if (tensor_present(l->dhidden)) l->dhidden = tensor_reshape(l->dhidden, slot_of_row.rows, ffn);
 }
 
-static bool is_last(const Model *model, int layer) {
-    return layer == model->layout.first_layer + model->layout.layer_count - 1;
+// Where a layer leaves its result: for the next one, the head, or another stage.
+static Tensor layer_output(const Model *model, int layer) {
+    const LayoutChunk *chunk = layout_chunk(&model->layout, layer);
+    if (layer < chunk->first + chunk->count - 1) return model_act(model, ACT_RESIDUAL_IN, layer + 1);
+    return chunk->predicts ? model_act(model, ACT_RESIDUAL_FINAL, layer) : model_act(model, ACT_STAGE_OUT, -1);
 }
 
 static Layer layer_tensors(const Model *model, int layer) {
+    bool sparse = model->layout.request.config.sparse[layer];
     Layer l = {
-        .sparse = model->layout.request.config.sparse[layer],
+        .index = layer,
+        .sparse = sparse,
+        .fp8_mlp = !sparse && model->layout.fp8 & FP8_MLP,
         .w = layer_weights(model, layer, model_weight),
         .dw = layer_weights(model, layer, model_grad),
         .residual_in = model_act(model, ACT_RESIDUAL_IN, layer),
@@ -166,8 +178,7 @@ static Layer layer_tensors(const Model *model, int layer) {
         .mlp_normed = model_act(model, ACT_MLP_NORMED, layer),
         .mlp_rstd = model_act(model, ACT_MLP_RSTD, layer),
         .gate_up = model_act(model, ACT_GATE_UP, layer),
-        .residual_out = is_last(model, layer) ? model_act(model, ACT_RESIDUAL_FINAL, -1)
-                                              : model_act(model, ACT_RESIDUAL_IN, layer + 1),
+        .residual_out = layer_output(model, layer),
         .dresidual = model_act(model, ACT_DRESIDUAL, -1),
         .dnormed = model_act(model, ACT_DNORMED, -1),
         .dattn = model_act(model, ACT_DATTN, layer),
@@ -178,7 +189,7 @@ static Layer layer_tensors(const Model *model, int layer) {
     if (l.sparse)
         moe_tensors(model, layer, &l);
     else
-        dense_tensors(&l);
+        dense_tensors(model, &l);
     return l;
 }
 
@@ -197,43 +208,47 @@ static void norm_forward(Model *model, Tensor normed, Tensor rstd, Tensor residu
 
 // residual_mid = residual_in + O(attention(QKV(norm(residual_in))))
 static void attention_forward(Model *model, const Layer *l) {
-    Ops *ops = model->ops;
-    norm_forward(model, l->attn_normed, l->attn_rstd, l->residual_in, l->w.attn_norm);
+    fp8_norm_forward(model, PARAM_QKV, l->index, l->attn_normed, l->attn_rstd, l->residual_in, l->w.attn_norm);
     Tensor normed = seam_all_tokens(model, l->attn_normed);
-    if (tensor_present(l->w.q_norm)) {
-        ops->linear_forward(ops, l->qkv, normed, l->w.qkv, TENSOR_NONE);
-        ops->qk_rope_forward(ops, l->qk, l->qk_rstd, tensor_cols(l->qkv, 0, l->qk.cols), &l->rope);
+    if (tensor_present(l->w.q_norm) || fp8_uses(model, FP8_QKV_FORWARD)) {
+        fp8_linear_forward(model, PARAM_QKV, l->index, l->qkv, normed, TENSOR_NONE);
+        seam_rope_forward(model, l->qk, l->qk_rstd, tensor_cols(l->qkv, 0, l->qk.cols), &l->rope);
     } else {
-        ops->linear_rope_forward(ops, l->qkv, normed, l->w.qkv, &l->rope);
+        seam_linear_rope(model, l->qkv, normed, l->w.qkv, &l->rope);
     }
-    ops->attention_forward(ops, l->attn_out, l->lse, l->q, l->k, l->v, &l->attention);
-    seam_project(model, l->residual_mid, l->attn_out, l->w.o, l->residual_in);
+    seam_attention(model, l->attn_out, l->lse, l->q, l->k, l->v, &l->attention);
+    seam_project(model, PARAM_O, l->index, l->residual_mid, l->attn_out, l->residual_in);
 }
 
 // residual_out = residual_mid + down(SwiGLU(gate_up(norm(residual_mid))))
 static void dense_forward(Model *model, const Layer *l) {
-    Ops *ops = model->ops;
-    ops->linear_swiglu_forward(ops, l->gate_up, seam_all_tokens(model, l->mlp_normed), l->w.gate_up);
+    Tensor normed = seam_all_tokens(model, l->mlp_normed);
+    if (fp8_uses(model, FP8_MLP))
+        fp8_mlp_forward(model, l->index, normed);
+    else
+        model->ops->linear_swiglu_forward(model->ops, l->gate_up, normed, l->w.gate_up);
     if (model->pass == STEP_RECOMPUTE) return; // this is what the backward pass reads
-    seam_project(model, l->residual_out, l->hidden, l->w.down, l->residual_mid);
+    seam_project(model, PARAM_DOWN, l->index, l->residual_out, l->hidden, l->residual_mid);
 }
 
 // The same for each expert on the rows of its tokens. The combine weight goes into SwiGLU, so that the sum over a
 // token's experts is a plain one.
 static void moe_forward(Model *model, const Layer *l) {
     Ops *ops = model->ops;
+    CommTicket tokens = seam_dispatch_start(model, l->mlp_normed);
     ops->moe_router_forward(ops, l->routing.logits, l->mlp_normed, l->w.router);
     ops->moe_route_forward(ops, &l->routing);
-    ops->moe_gather(ops, l->gathered, l->mlp_normed, &l->routing);
-    ops->grouped_linear_forward(ops, l->gate_up, l->gathered, l->w.expert_gate_up, l->routing.offsets);
+    seam_place_rows(model, &l->routing, &l->rows);
+    ops->moe_gather(ops, l->gathered, seam_dispatched(model, l->mlp_normed, tokens), &l->rows);
+    ops->grouped_linear_forward(ops, l->gate_up, l->gathered, l->w.expert_gate_up, l->rows.offsets);
     if (model->pass == STEP_RECOMPUTE) return;
-    ops->swiglu_forward(ops, l->hidden, l->gate_up, l->routing.row_weight, l->row_count);
-    ops->grouped_linear_forward(ops, l->expert_out, l->hidden, l->w.expert_down, l->routing.offsets);
-    ops->moe_sum(ops, l->residual_out, l->expert_out, l->residual_mid, &l->routing);
+    ops->swiglu_forward(ops, l->hidden, l->gate_up, l->rows.row_weight, l->row_count);
+    ops->grouped_linear_forward(ops, l->expert_out, l->hidden, l->w.expert_down, l->rows.offsets);
+    seam_combine(model, l->residual_out, l->expert_out, l->residual_mid, &l->rows);
 }
 
 static void mlp_forward(Model *model, const Layer *l) {
-    norm_forward(model, l->mlp_normed, l->mlp_rstd, l->residual_mid, l->w.mlp_norm);
+    fp8_norm_forward(model, PARAM_GATE_UP, l->index, l->mlp_normed, l->mlp_rstd, l->residual_mid, l->w.mlp_norm);
     if (l->sparse)
         moe_forward(model, l);
     else
@@ -287,9 +302,15 @@ static ParamId head_param(const Model *model) { // the LM head, or the embedding
     return model->layout.request.config.tied ? PARAM_EMBEDDING : PARAM_HEAD;
 }
 
+// The embedding is tied to a head that is here: both add to one gradient.
+static bool shares_embedding(const Model *model) {
+    return head_param(model) == PARAM_EMBEDDING && model->layout.request.mesh.pp == 1;
+}
+
 static void final_norm(Model *model) {
     norm_forward(model, model_act(model, ACT_FINAL_NORMED, -1), model_act(model, ACT_FINAL_RSTD, -1),
-                 model_act(model, ACT_RESIDUAL_FINAL, -1), model_weight(model, PARAM_FINAL_NORM, -1));
+                 model_act(model, ACT_RESIDUAL_FINAL, model->layout.request.config.layers - 1),
+                 model_weight(model, PARAM_FINAL_NORM, -1));
 }
 
 void transformer_zero_added_gradients(Model *model) {
@@ -298,7 +319,8 @@ void transformer_zero_added_gradients(Model *model) {
     model->pass = STEP_ONCE;
     ops->zero(ops, model_unit(model, LAYOUT_GRADIENTS, &layout->units[layout->unit_count - 1])); // the vectors
     Tensor embedding = model_grad(model, PARAM_EMBEDDING, -1);
-    bool overwritten = head_param(model) == PARAM_EMBEDDING || layout->zero >= 2; // by the head, or cleared at its seam
+    bool head = head_param(model) == PARAM_EMBEDDING && layout->chunks[layout->chunk_count - 1].predicts;
+    bool overwritten = head || layout->zero >= 2; // by the head, or cleared at its seam
     if (tensor_present(embedding) && !overwritten) ops->zero(ops, embedding);
 }
 
@@ -331,7 +353,7 @@ void transformer_head(Model *model, bool backward) {
         ops->linear_backward_weight(ops, dhead, out, in, adds(model) || first > 0);
         model->pass = STEP_FORWARD;
     }
-    if (backward && head_param(model) == PARAM_HEAD) seam_edge_done(model, PARAM_HEAD);
+    if (backward && !shares_embedding(model)) seam_edge_done(model, head_param(model));
     if (backward) seam_sum_tokens(model, model_act(model, ACT_DNORMED, -1), dnormed);
     ops->sum_f32(ops, model_scalar(model, SCALAR_LOSS_SUM), losses, true);
 }
@@ -350,12 +372,13 @@ void transformer_head_backward(Model *model) {
 void transformer_balance(Model *model) {
     Ops *ops = model->ops;
     model->pass = STEP_FORWARD;
-    Tensor counts = model_act(model, ACT_COUNTS, -1);
-    if (!tensor_present(counts)) return;
-    counts = seam_balance_sums(model, counts, model_act(model, ACT_PROB_SUM, -1));
+    const LayoutChunk *chunk = &model->layout.chunks[model->chunk];
+    if (seam_stage_balance(model, chunk) || !chunk->sparse) return;
+    Tensor counts = tensor_rows(model_act(model, ACT_COUNTS, -1), 0, chunk->sparse);
+    Tensor all_counts = seam_balance_sums(model, counts, model_act(model, ACT_PROB_SUM, -1));
     ops->moe_balance(ops, model_scalar(model, SCALAR_AUX_SUM), model_act(model, ACT_DPROB, -1),
-                     model_scalar(model, SCALAR_AUX_SCALE), counts, model_act(model, ACT_PROB_SUM, -1), model->balance,
-                     model->tokens);
+                     model_scalar(model, SCALAR_AUX_SCALE), all_counts, model_act(model, ACT_PROB_SUM, -1),
+                     model->balance, model->tokens * model->layout.request.mesh.cp);
     ops->moe_add_counts(ops, model_const(model, CONST_EXPERT_TOTAL), counts, model->accumulate);
 }
 
@@ -394,12 +417,20 @@ static void norm_backward(Model *model, const Layer *l, Tensor dweight, Tensor n
 
 static void dense_backward(Model *model, const Layer *l) {
     Ops *ops = model->ops;
-    Tensor dout = seam_all_gradients(model, l->dresidual);
-    ops->linear_backward_weight(ops, l->dw.down, dout, l->hidden, adds(model));
-    ops->linear_swiglu_backward(ops, l->gate_up, l->dhidden, l->gate_up, dout, l->w.down);
-    Tensor dgate_up = l->gate_up; // by now
-    ops->linear_backward_weight(ops, l->dw.gate_up, dgate_up, seam_all_tokens(model, l->mlp_normed), adds(model));
-    seam_project_backward(model, l->dnormed, dgate_up, l->w.gate_up);
+    Tensor dout = seam_all_gradients(model, l->dresidual), normed = seam_all_tokens(model, l->mlp_normed);
+    Tensor dgate_up = l->gate_up; // after SwiGLU
+    if (l->fp8_mlp) {
+        Tensor din = seam_gradient_of_all_tokens(model, l->dnormed);
+        fp8_mlp_backward(model, l->index, din, l->dw.gate_up, l->dw.down, dout, normed, l->dhidden, adds(model));
+        seam_sum_tokens(model, l->dnormed, din);
+    } else {
+        ops->linear_backward_weight(ops, l->dw.down, dout, l->hidden, adds(model));
+        ops->linear_swiglu_backward(ops, l->gate_up, l->dhidden, l->gate_up, dout, l->w.down);
+        ops->linear_backward_weight(ops, l->dw.gate_up, dgate_up, normed, adds(model));
+        Tensor din = seam_gradient_of_all_tokens(model, l->dnormed);
+        ops->linear_backward_input(ops, din, dgate_up, l->w.gate_up);
+        seam_sum_tokens(model, l->dnormed, din);
+    }
     norm_backward(model, l, l->dw.mlp_norm, l->mlp_normed, l->mlp_rstd, l->w.mlp_norm);
 }
 
@@ -410,46 +441,51 @@ static bool recomputes(const Model *model, Recompute policy) {
 static void moe_backward(Model *model, const Layer *l) {
     Ops *ops = model->ops;
     Tensor z_coef = model->z_loss_coef != 0 ? model_scalar(model, SCALAR_Z_COEF) : TENSOR_NONE;
-    Tensor offsets = l->routing.offsets;
-    ops->moe_gather(ops, l->drows, l->dresidual, &l->routing);
+    Tensor offsets = l->rows.offsets;
+    bool again = recomputes(model, RECOMPUTE_SELECTIVE);
+    CommTicket tokens = seam_dispatch_start(model, l->dresidual);
+    ops->moe_gather(ops, l->drows, seam_dispatched(model, l->dresidual, tokens), &l->rows);
+    if (again) tokens = seam_dispatch_start(model, l->mlp_normed);
     ops->grouped_linear_backward_input(ops, l->dhidden, l->drows, l->w.expert_down, offsets);
-    ops->swiglu_backward(ops, l->gate_up, l->dhidden, l->drow_weight, l->gate_up, l->dhidden, l->routing.row_weight,
+    ops->swiglu_backward(ops, l->gate_up, l->dhidden, l->drow_weight, l->gate_up, l->dhidden, l->rows.row_weight,
                          l->row_count);
     Tensor dgate_up = l->gate_up, hidden = l->dhidden; // by now
+    SlotGradient dweight = seam_slot_gradient_start(model, l->drow_weight, &l->rows);
     ops->grouped_linear_backward_weight(ops, l->dw.expert_down, l->drows, hidden, offsets, adds(model));
     ops->grouped_linear_backward_input(ops, l->drows, dgate_up, l->w.expert_gate_up, offsets);
-    ops->moe_sum(ops, l->dnormed, l->drows, TENSOR_NONE, &l->routing);
-    ops->moe_route_backward(ops, l->dlogits, l->drow_weight, l->dprob, z_coef, &l->routing);
-    ops->moe_router_backward(ops, l->dnormed, l->dw.router, l->dlogits, l->mlp_normed, l->w.router, adds(model));
-    norm_backward(model, l, l->dw.mlp_norm, l->mlp_normed, l->mlp_rstd, l->w.mlp_norm);
-    if (recomputes(model, RECOMPUTE_SELECTIVE)) {
+    if (again) {
         model->pass = STEP_RECOMPUTE;
-        ops->moe_gather(ops, l->gathered, l->mlp_normed, &l->routing);
+        ops->moe_gather(ops, l->gathered, seam_dispatched(model, l->mlp_normed, tokens), &l->rows);
         model->pass = STEP_BACKWARD;
     }
+    CommTicket sums = seam_combine_start(model, l->dnormed, l->drows, &l->rows);
     ops->grouped_linear_backward_weight(ops, l->dw.expert_gate_up, dgate_up, l->gathered, offsets, adds(model));
+    ops->moe_route_backward(ops, l->dlogits, seam_slot_gradient(model, dweight), l->dprob, z_coef, &l->routing);
+    seam_combine_wait(model, sums);
+    ops->moe_router_backward(ops, l->dnormed, l->dw.router, l->dlogits, l->mlp_normed, l->w.router, adds(model));
+    norm_backward(model, l, l->dw.mlp_norm, l->mlp_normed, l->mlp_rstd, l->w.mlp_norm);
 }
 
 static void attention_backward(Model *model, const Layer *l) {
-    Ops *ops = model->ops;
     bool qk_norm = tensor_present(l->w.q_norm);
     Tensor qk_in = tensor_cols(l->qkv, 0, l->qk.cols), dqk = tensor_cols(l->dqkv, 0, l->qk.cols);
     Tensor dout = seam_all_gradients(model, l->dresidual);
-    ops->linear_backward_input(ops, l->dattn, dout, l->w.o);
-    ops->linear_backward_weight(ops, l->dw.o, dout, l->attn_out, adds(model));
+    fp8_linear_backward(model, PARAM_O, l->index, l->dattn, l->dw.o, dout, l->attn_out, adds(model));
     if (qk_norm && recomputes(model, RECOMPUTE_SELECTIVE)) {
         model->pass = STEP_RECOMPUTE;
-        ops->qk_rope_forward(ops, l->qk, l->qk_rstd, qk_in, &l->rope);
+        seam_rope_forward(model, l->qk, l->qk_rstd, qk_in, &l->rope);
         model->pass = STEP_BACKWARD;
     }
     model_lend_scratch(model, true);
-    ops->attention_backward(ops, l->dq, l->dk, l->dv, l->dattn, l->attn_out, l->lse, l->q, l->k, l->v, &l->attention,
+    seam_attention_backward(model, l->dq, l->dk, l->dv, l->dattn, l->attn_out, l->lse, l->q, l->k, l->v, &l->attention,
                             qk_norm ? NULL : &l->rope);
     model_lend_scratch(model, false);
     if (qk_norm) // without it attention has taken the rotation back
-        ops->qk_rope_backward(ops, dqk, l->dw.q_norm, l->dw.k_norm, qk_in, l->qk_rstd, &l->rope);
-    ops->linear_backward_weight(ops, l->dw.qkv, l->dqkv, seam_all_tokens(model, l->attn_normed), adds(model));
-    seam_project_backward(model, l->dnormed, l->dqkv, l->w.qkv);
+        seam_rope_backward(model, dqk, l->dw.q_norm, l->dw.k_norm, qk_in, l->qk_rstd, &l->rope);
+    Tensor din = seam_gradient_of_all_tokens(model, l->dnormed);
+    fp8_linear_backward(model, PARAM_QKV, l->index, din, l->dw.qkv, l->dqkv, seam_all_tokens(model, l->attn_normed),
+                        adds(model));
+    seam_sum_tokens(model, l->dnormed, din);
     norm_backward(model, l, l->dw.attn_norm, l->attn_normed, l->attn_rstd, l->w.attn_norm);
 }
 
@@ -474,7 +510,7 @@ void transformer_layer_backward(Model *model, int layer) {
 
 void transformer_embed_backward(Model *model) {
     model->pass = STEP_BACKWARD;
-    if (head_param(model) != PARAM_EMBEDDING) seam_edge_gradients(model, PARAM_EMBEDDING);
+    if (!shares_embedding(model)) seam_edge_gradients(model, PARAM_EMBEDDING);
     seam_embed_backward(model, model_grad(model, PARAM_EMBEDDING, -1), model_act(model, ACT_DRESIDUAL, -1),
                         model_const(model, CONST_IDS));
     seam_edge_done(model, PARAM_EMBEDDING);

@@ -150,7 +150,7 @@ static const char *check_attention(const Attention *how, Tensor out, Tensor lse,
     NEED(has_shape(k, q.dtype, q.rows, v.cols) && has_shape(v, q.dtype, q.rows, k.cols));
     NEED(packed(out, q.dtype, q.rows, q.cols));
     NEED(packed(lse, DTYPE_F32, q.rows / how->seq * heads, how->seq));
-    NEED(absent_or_packed(how->doc_start, DTYPE_I32, q.rows, 1));
+    NEED(absent_or_packed(how->doc_start, DTYPE_I32, q.rows, 1) && how->first_key >= 0);
     return NULL;
 }
 
@@ -169,6 +169,22 @@ static const char *check_attention_backward(const OpRecord *r) {
         if (broken) return broken;
     }
     return check_attention(&r->attention, out, lse, q, k, v);
+}
+
+static const char *check_attention_merge(const Tensor *t) {
+    Tensor out = t[0], lse = t[1], part = t[2], part_lse = t[3];
+    NEED(is_storage(part.dtype) && packed(part, part.dtype, out.rows, out.cols));
+    NEED(packed(out, DTYPE_F32, part.rows, part.cols));
+    NEED(packed(lse, DTYPE_F32, part_lse.rows, part_lse.cols) && packed(part_lse, DTYPE_F32, lse.rows, lse.cols));
+    NEED(lse.cols > 0 && out.rows % lse.cols == 0 && lse.rows % (out.rows / lse.cols) == 0);
+    NEED(out.cols % (lse.rows / (out.rows / lse.cols)) == 0);
+    return NULL;
+}
+
+static const char *check_convert(Tensor out, Tensor in) {
+    NEED(is_storage(out.dtype) && is_storage(in.dtype));
+    NEED(has_shape(out, out.dtype, in.rows, in.cols) && has_shape(in, in.dtype, out.rows, out.cols));
+    return NULL;
 }
 
 static const char *check_attention_cached(const OpRecord *r) {
@@ -256,6 +272,64 @@ static const char *check_linear_swiglu_backward(const Tensor *t) {
     return check_swiglu_packed_backward((Tensor[]){dgate_up, gate_hidden, scratch});
 }
 
+// ---- FP8 ------------------------------------------------------------------------------------------------------------
+
+static bool is_fp8(DType dtype) {
+    return dtype == DTYPE_E4M3 || dtype == DTYPE_E5M2;
+}
+
+static bool absent_or_one(Tensor t) {
+    return !tensor_present(t) || one(t, DTYPE_F32);
+}
+
+static const char *check_quantize(const Tensor *t) {
+    Tensor rows = t[0], cols = t[1], amax = t[2], in = t[3], scale = t[4];
+    NEED(has_shape(in, DTYPE_BF16, in.rows, in.cols));
+    NEED(!tensor_present(rows) || (is_fp8(rows.dtype) && packed(rows, rows.dtype, in.rows, in.cols)));
+    NEED(!tensor_present(cols) || (is_fp8(cols.dtype) && packed(cols, cols.dtype, in.cols, in.rows)));
+    NEED(!tensor_present(rows) || !tensor_present(cols) || rows.dtype == cols.dtype);
+    NEED(absent_or_one(amax) && one(scale, DTYPE_F32));
+    return NULL;
+}
+
+static const char *check_linear_fp8(const OpRecord *r) {
+    Tensor out = r->tensor[0], a = r->tensor[1], b = r->tensor[2], add = r->tensor[5];
+    NEED(is_fp8(a.dtype) && b.dtype == DTYPE_E4M3);
+    NEED(packed(a, a.dtype, out.rows, b.cols) && packed(b, b.dtype, out.cols, a.cols));
+    NEED(out.dtype == DTYPE_BF16 || (out.dtype == DTYPE_F32 && !tensor_present(add)));
+    NEED(packed(out, out.dtype, a.rows, b.rows) && absent_or_packed(add, out.dtype, out.rows, out.cols));
+    NEED(one(r->tensor[3], DTYPE_F32) && one(r->tensor[4], DTYPE_F32));
+    NEED(!r->flag || out.dtype == DTYPE_F32);
+    return NULL;
+}
+
+static const char *check_rmsnorm_fp8(const Tensor *t) {
+    Tensor out = t[0], rows = t[1], rstd = t[3], residual = t[4], weight = t[5];
+    NEED(out.dtype == DTYPE_BF16 && packed(rows, DTYPE_E4M3, out.rows, out.cols));
+    NEED(absent_or_one(t[2]) && one(t[6], DTYPE_F32));
+    return check_norm_forward((Tensor[]){out, TENSOR_NONE, rstd, residual, TENSOR_NONE, weight});
+}
+
+static const char *check_swiglu_fp8_forward(const Tensor *t) {
+    Tensor hidden = t[0], gate_up8 = t[2], gate_up = t[4];
+    NEED(packed(gate_up, DTYPE_BF16, hidden.rows, 2 * hidden.cols));
+    NEED(packed(hidden, DTYPE_E4M3, gate_up.rows, hidden.cols));
+    NEED(packed(gate_up8, DTYPE_E4M3, gate_up.rows, gate_up.cols));
+    NEED(absent_or_one(t[1]) && absent_or_one(t[3]) && one(t[5], DTYPE_F32) && one(t[6], DTYPE_F32));
+    return NULL;
+}
+
+static const char *check_swiglu_fp8_backward(const Tensor *t) {
+    Tensor drows = t[0], dcols = t[1], hidden_cols = t[3], gate_up8 = t[4], dhidden = t[5];
+    NEED(packed(dhidden, DTYPE_BF16, gate_up8.rows, dhidden.cols));
+    NEED(packed(gate_up8, DTYPE_E4M3, dhidden.rows, 2 * dhidden.cols));
+    NEED(packed(drows, DTYPE_E5M2, gate_up8.rows, gate_up8.cols));
+    NEED(packed(dcols, DTYPE_E5M2, gate_up8.cols, gate_up8.rows));
+    NEED(packed(hidden_cols, DTYPE_E4M3, dhidden.cols, dhidden.rows));
+    NEED(absent_or_one(t[2]) && one(t[6], DTYPE_F32) && one(t[7], DTYPE_F32) && one(t[8], DTYPE_F32));
+    return NULL;
+}
+
 static const char *check_cross_entropy(const Tensor *t) {
     Tensor losses = t[0], logits = t[1], targets = t[2], scale = t[3];
     NEED(is_storage(logits.dtype));
@@ -299,18 +373,41 @@ static const char *check_router(Tensor logits, Tensor in, Tensor weight, Tensor 
     return NULL;
 }
 
+static bool has_rows(const MoeRouting *r) {
+    return tensor_present(r->offsets) || tensor_present(r->row_of_slot) || tensor_present(r->slot_of_row) ||
+           tensor_present(r->row_weight);
+}
+
+// Of the experts that are here: all of them, or a rank's share.
+static const char *check_rows(const MoeRouting *r) {
+    int64_t tokens = r->expert.rows, top_k = r->expert.cols, rows = r->slot_of_row.rows;
+    NEED(tokens > 0 && top_k > 0 && r->counts.cols > 0 && r->first_expert >= 0);
+    NEED(packed(r->expert, DTYPE_I32, tokens, top_k) && packed(r->counts, DTYPE_I32, 1, r->counts.cols));
+    NEED(packed(r->offsets, DTYPE_I32, 1, r->counts.cols + 1) && packed(r->row_of_slot, DTYPE_I32, tokens, top_k));
+    NEED(packed(r->slot_of_row, DTYPE_I32, rows, 1) && packed(r->row_weight, DTYPE_F32, rows, 1));
+    return NULL;
+}
+
 static const char *check_routing(const MoeRouting *r) {
-    int64_t tokens = r->expert.rows, top_k = r->expert.cols, experts = r->probs.cols, rows = r->slot_of_row.rows;
-    NEED(tokens > 0 && top_k > 0 && top_k <= experts);
+    int64_t tokens = r->expert.rows, top_k = r->expert.cols, experts = r->probs.cols;
+    NEED(tokens > 0 && top_k > 0 && top_k <= experts && r->first_expert == 0);
     NEED(packed(r->probs, DTYPE_F32, tokens, experts) && packed(r->lse, DTYPE_F32, tokens, 1));
     NEED(packed(r->expert, DTYPE_I32, tokens, top_k) && packed(r->weight, DTYPE_F32, tokens, top_k));
     NEED(packed(r->counts, DTYPE_I32, 1, experts) && packed(r->prob_sum, DTYPE_F32, 1, experts));
-    // Of the experts that are here: all of them, or a rank's share.
-    NEED(packed(r->offsets, DTYPE_I32, 1, r->offsets.cols) && experts % (r->offsets.cols - 1) == 0);
-    NEED(packed(r->row_of_slot, DTYPE_I32, tokens, top_k));
-    NEED(packed(r->slot_of_row, DTYPE_I32, rows, 1) && packed(r->row_weight, DTYPE_F32, rows, 1));
     NEED(absent_or_packed(r->bias, DTYPE_F32, 1, experts));
-    return NULL;
+    return has_rows(r) ? check_rows(r) : NULL;
+}
+
+static const char *check_place_rows(Tensor needed, const MoeRouting *r) {
+    NEED(one(needed, DTYPE_I32));
+    NEED(packed(r->weight, DTYPE_F32, r->expert.rows, r->expert.cols));
+    return check_rows(r);
+}
+
+static const char *check_slot_gradient(Tensor dweight, Tensor drow_weight, const MoeRouting *r) {
+    NEED(packed(dweight, DTYPE_F32, r->expert.rows, r->expert.cols));
+    NEED(packed(drow_weight, DTYPE_F32, r->slot_of_row.rows, 1));
+    return check_rows(r);
 }
 
 static const char *check_route_forward(const MoeRouting *r) {
@@ -322,7 +419,8 @@ static const char *check_route_backward(const OpRecord *record) {
     const MoeRouting *r = &record->routing;
     Tensor dlogits = record->tensor[0], drow_weight = record->tensor[1], dprob = record->tensor[2];
     NEED(packed(dlogits, DTYPE_F32, r->probs.rows, r->probs.cols));
-    NEED(absent_or_packed(drow_weight, DTYPE_F32, r->slot_of_row.rows, 1));
+    NEED(has_rows(r) ? absent_or_packed(drow_weight, DTYPE_F32, r->slot_of_row.rows, 1)
+                     : absent_or_packed(drow_weight, DTYPE_F32, r->expert.rows, r->expert.cols));
     NEED(absent_or_packed(dprob, DTYPE_F32, 1, r->probs.cols));
     NEED(!tensor_present(record->tensor[3]) || one(record->tensor[3], DTYPE_F32));
     return check_routing(r);
@@ -334,7 +432,7 @@ static const char *check_permutation(const MoeRouting *r, Tensor rows_side, Tens
     NEED(packed(rows_side, token_side.dtype, r->slot_of_row.rows, token_side.cols));
     NEED(packed(token_side, rows_side.dtype, r->expert.rows, rows_side.cols));
     NEED(absent_or_packed(add, token_side.dtype, token_side.rows, token_side.cols));
-    return check_routing(r);
+    return check_rows(r);
 }
 
 static const char *check_balance(const Tensor *t) {
@@ -372,6 +470,7 @@ const char *op_check(const OpRecord *r) {
         return is_storage(t[0].dtype) && flat(t[0], t[0].dtype) && packed(t[1], t[0].dtype, t[0].rows, t[0].cols)
                    ? NULL
                    : "in like out";
+    case OP_CONVERT: return check_convert(t[0], t[1]);
     case OP_SUM_F32:
     case OP_NORM_F32: return one(t[0], DTYPE_F32) && flat(t[1], DTYPE_F32) ? NULL : "one(out) && flat(in)";
     case OP_LINEAR_FORWARD: return check_linear_forward(t);
@@ -386,6 +485,7 @@ const char *op_check(const OpRecord *r) {
     case OP_LINEAR_ROPE_FORWARD: return check_linear_rope(r);
     case OP_ATTENTION_FORWARD: return check_attention(&r->attention, t[0], t[1], t[2], t[3], t[4]);
     case OP_ATTENTION_BACKWARD: return check_attention_backward(r);
+    case OP_ATTENTION_MERGE: return check_attention_merge(t);
     case OP_ATTENTION_CACHED: return check_attention_cached(r);
     case OP_SWIGLU_FORWARD: return check_swiglu_forward(t);
     case OP_SWIGLU_BACKWARD: return check_swiglu_backward(t);
@@ -394,6 +494,13 @@ const char *op_check(const OpRecord *r) {
     case OP_SWIGLU_PACKED_BACKWARD: return check_swiglu_packed_backward(t);
     case OP_LINEAR_SWIGLU_FORWARD: return check_linear_swiglu_forward(t);
     case OP_LINEAR_SWIGLU_BACKWARD: return check_linear_swiglu_backward(t);
+    case OP_QUANTIZE: return check_quantize(t);
+    case OP_QUANTIZE_SCALES:
+        return flat(t[0], DTYPE_F32) && packed(t[1], DTYPE_F32, t[0].rows, t[0].cols) ? NULL : "amax like scale";
+    case OP_LINEAR_FP8: return check_linear_fp8(r);
+    case OP_RMSNORM_FP8_FORWARD: return check_rmsnorm_fp8(t);
+    case OP_SWIGLU_FP8_FORWARD: return check_swiglu_fp8_forward(t);
+    case OP_SWIGLU_FP8_BACKWARD: return check_swiglu_fp8_backward(t);
     case OP_CROSS_ENTROPY: return check_cross_entropy(t);
     case OP_CROSS_ENTROPY_STATS: return check_cross_entropy_stats(r);
     case OP_CROSS_ENTROPY_APPLY: return check_cross_entropy_apply(r);
@@ -402,6 +509,8 @@ const char *op_check(const OpRecord *r) {
         if (!packed(t[0], t[3].dtype, t[3].rows, t[3].cols)) return "din like in";
         return check_router(t[2], t[3], t[4], t[1], DTYPE_F32);
     case OP_MOE_ROUTE_FORWARD: return check_route_forward(&r->routing);
+    case OP_MOE_PLACE_ROWS: return check_place_rows(t[0], &r->routing);
+    case OP_MOE_SLOT_GRADIENT: return check_slot_gradient(t[0], t[1], &r->routing);
     case OP_MOE_ROUTE_BACKWARD: return check_route_backward(r);
     case OP_MOE_BALANCE: return check_balance(t);
     case OP_MOE_ADD_COUNTS: return check_counts(t, DTYPE_I32, t[1].cols);
@@ -413,6 +522,7 @@ const char *op_check(const OpRecord *r) {
     case OP_GROUPED_LINEAR_BACKWARD_INPUT: return check_grouped_backward_input(t);
     case OP_GROUPED_LINEAR_BACKWARD_WEIGHT: return check_grouped_backward_weight(t);
     case OP_GUARD:
+        if (tensor_present(t[3]) && !one(t[3], DTYPE_I32)) return "one(refuse)";
         return one(t[0], DTYPE_I32) && one(t[1], DTYPE_F32) && one(t[2], DTYPE_F32) ? NULL : "one(skip, loss, norm)";
     case OP_ADAMW: return check_adamw(&r->adamw);
     case OP_UPLOAD:

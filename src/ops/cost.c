@@ -21,12 +21,12 @@ static OpCost weight_gradient_cost(const OpRecord *r, double rows, double added)
     return (OpCost){.flops = 2 * rows * n * k, .bytes = rows * (n + k) * size_of(t[1]) + bytes_of(t[0]) * (1 + read)};
 }
 
-// Two products of the scores' lower triangle forward, five backward; keys and values are read once per query head
-// group.
+// Two products of the scores' lower triangle (or of all of them, which is twice as many) forward, five backward; keys
+// and values are read once per query head group.
 static OpCost attention_cost(const OpRecord *r, bool backward) {
     const Tensor *t = r->tensor;
     Tensor out = backward ? t[4] : t[0], k = backward ? t[7] : t[3];
-    double triangle = (double)out.rows * (double)out.cols * r->attention.seq;
+    double triangle = (double)out.rows * (double)out.cols * r->attention.seq * (r->attention.full ? 2 : 1);
     double moved = ((double)out.cols + (double)out.cols + 2 * (double)k.cols) * (double)out.rows * size_of(out);
     return (OpCost){.flops = triangle * (backward ? 5 : 2), .bytes = moved * (backward ? 3 : 1)};
 }
@@ -62,6 +62,7 @@ OpCost op_cost(const OpRecord *r, double expert_rows, double added) {
     case OP_GROUPED_LINEAR_BACKWARD_WEIGHT: return weight_gradient_cost(r, used, added);
     case OP_ATTENTION_FORWARD: return attention_cost(r, false);
     case OP_ATTENTION_BACKWARD: return attention_cost(r, true);
+    case OP_ATTENTION_MERGE: return (OpCost){.bytes = 2 * bytes_of(t[0]) + bytes_of(t[2]) + 3 * bytes_of(t[1])};
     case OP_ATTENTION_CACHED: return (OpCost){.bytes = bytes_of(t[2]) + bytes_of(t[3])};
     // Of a part of the vocabulary too: the record does not say how many of the ids are in it.
     case OP_EMBEDDING_FORWARD: return (OpCost){.bytes = 2 * bytes_of(t[0])};
@@ -74,6 +75,16 @@ OpCost op_cost(const OpRecord *r, double expert_rows, double added) {
     case OP_SWIGLU_BACKWARD: return (OpCost){.bytes = 6 * used * (double)t[1].cols * width};
     case OP_SWIGLU_PACKED_FORWARD: return (OpCost){.bytes = 1.5 * bytes_of(t[0])};
     case OP_SWIGLU_PACKED_BACKWARD: return (OpCost){.bytes = 5 * bytes_of(t[2])};
+    case OP_QUANTIZE: return (OpCost){.bytes = bytes_of(t[0]) + bytes_of(t[1]) + bytes_of(t[3])};
+    case OP_LINEAR_FP8: {
+        double read = t[0].dtype == DTYPE_F32 ? (r->flag ? 1 : added) : 0; // of a weight gradient
+        return (OpCost){.flops = 2 * rows * (double)t[0].cols * (double)t[1].cols,
+                        .bytes = bytes_of(t[0]) * (1 + read) + bytes_of(t[1]) + bytes_of(t[2]) + bytes_of(t[5])};
+    }
+    case OP_RMSNORM_FP8_FORWARD: return (OpCost){.bytes = 2 * bytes_of(t[0]) + bytes_of(t[1])};
+    case OP_SWIGLU_FP8_FORWARD: return (OpCost){.bytes = bytes_of(t[0]) + bytes_of(t[2]) + bytes_of(t[4])};
+    case OP_SWIGLU_FP8_BACKWARD:
+        return (OpCost){.bytes = bytes_of(t[0]) + bytes_of(t[1]) + bytes_of(t[3]) + bytes_of(t[4]) + bytes_of(t[5])};
     case OP_CROSS_ENTROPY: return (OpCost){.bytes = (tensor_present(t[3]) ? 2 : 1) * bytes_of(t[1])};
     case OP_CROSS_ENTROPY_STATS: return (OpCost){.bytes = bytes_of(t[1]) + bytes_of(t[0])};
     case OP_CROSS_ENTROPY_APPLY:
@@ -81,11 +92,15 @@ OpCost op_cost(const OpRecord *r, double expert_rows, double added) {
     case OP_MOE_ROUTER_FORWARD: return (OpCost){.bytes = bytes_of(t[1]) + bytes_of(t[0])};
     case OP_MOE_ROUTER_BACKWARD: return (OpCost){.bytes = 4 * bytes_of(t[0]) + 3 * bytes_of(t[2])};
     case OP_MOE_ROUTE_FORWARD: return (OpCost){.bytes = 4 * bytes_of(r->routing.probs)};
+    case OP_MOE_PLACE_ROWS: // expert and weight of every slot in, its row out, and what a row is of
+        return (OpCost){.bytes = 3 * bytes_of(r->routing.row_of_slot) + 2 * bytes_of(r->routing.slot_of_row)};
+    case OP_MOE_SLOT_GRADIENT: return (OpCost){.bytes = 2 * bytes_of(t[0]) + used * size_of(t[1])};
     case OP_MOE_ROUTE_BACKWARD: return (OpCost){.bytes = 3 * bytes_of(t[0])};
     case OP_MOE_GATHER:
         used = expert_rows >= 0 ? expert_rows : (double)t[0].rows;
         return (OpCost){.bytes = bytes_of(t[1]) + used * (double)t[0].cols * width}; // a token's row is read once
     case OP_MOE_SUM: return (OpCost){.bytes = used * (double)t[0].cols * width + bytes_of(t[0]) + bytes_of(t[2])};
+    case OP_CONVERT: return (OpCost){.bytes = (r->flag ? 2 : 1) * bytes_of(t[0]) + bytes_of(t[1])};
     case OP_ADD: return (OpCost){.bytes = 3 * bytes_of(t[0])};
     case OP_SUM_F32:
     case OP_NORM_F32: return (OpCost){.bytes = bytes_of(t[1])};
@@ -95,6 +110,7 @@ OpCost op_cost(const OpRecord *r, double expert_rows, double added) {
     case OP_MOE_ADD_COUNTS:
     case OP_MOE_LOAD_STATS:
     case OP_MOE_BIAS_UPDATE: return (OpCost){.bytes = bytes_of(t[0]) + bytes_of(t[1])};
+    case OP_QUANTIZE_SCALES:
     case OP_GUARD:
     case OP_UPLOAD:
     case OP_COPY:

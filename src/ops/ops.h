@@ -35,11 +35,19 @@ const char *device_kind_name(DeviceKind kind); // "cpu", "cuda"
 
 // Causal attention. Tokens are sequences of `seq`; heads of a token are adjacent; query head h reads KV head
 // h / (heads / kv_heads), where heads and kv_heads follow from the widths of q and k.
+//
+// Of a longer sequence that is cut into chunks of `seq`, it is the attention of one chunk's queries to the keys of the
+// same chunk, or (full) to those of an earlier one. What queries find in several chunks is put together by
+// attention_merge. In the backward pass lse and out are those of all chunks together; the gradients are this one's
+// part, and add up.
 typedef struct Attention {
     int seq, head_dim;
     float scale;      // of the scores, usually 1 / sqrt(head_dim)
     Tensor doc_start; // [tokens, 1] int32: first position of the token's document, or absent: position i attends to
                       // doc_start[i] <= j <= i
+    bool full;        // every query comes after every key: no j <= i. A query whose document begins behind the keys
+                      // sees none: its out is 0 and its lse -infinity
+    int first_key;    // position of key 0, as doc_start counts
 } Attention;
 
 // Rotary position embedding of query and key heads, after an RMSNorm of each head where there are weights for it.
@@ -62,6 +70,10 @@ typedef enum MoeBalance { BALANCE_TOGETHER, BALANCE_LAYERS } MoeBalance;
 // the slots of one expert stand together in slot order (stable); each expert's rows start at a multiple of row_align,
 // and the rows between its last slot and the next expert are padding. The number of rows is a capacity
 // (moe_rows_capacity); how many are in use is the last offset.
+//
+// Where experts are spread over ranks the two halves come apart: a rank chooses experts for its own tokens (a routing
+// without rows: offsets, row_of_slot, slot_of_row and row_weight are absent), and makes rows for its own experts out of
+// the choices of all ranks (one with expert, weight, counts and rows only). Slots of other experts have row -1 there.
 typedef struct MoeRouting {
     Tensor logits; // [tokens, experts] float, in
     Tensor bias;   // [1, experts] float, added to the probabilities for the choice only (aux-free balancing), or absent
@@ -71,12 +83,13 @@ typedef struct MoeRouting {
     Tensor weight; // [tokens, top_k] float: combine weights
     Tensor counts; // [1, experts] int32: slots of each expert
     Tensor offsets;     // [1, experts + 1] int32: first row of each expert; the last is the number of rows in use
-    Tensor row_of_slot; // [tokens, top_k] int32
+    Tensor row_of_slot; // [tokens, top_k] int32, -1 where the slot has no row here
     Tensor slot_of_row; // [rows, 1] int32, -1 for padding and for unused rows
     Tensor row_weight;  // [rows, 1] float: combine weight of the row, 0 for padding and for unused rows
     Tensor prob_sum;    // [1, experts] float: sum over tokens of probs
     bool norm_topk;     // weights of the chosen experts are rescaled to sum to 1
     MoeForce force;
+    int first_expert; // of counts and offsets: 0, or the first of a rank's own
 } MoeRouting;
 
 // Rows of an expert start at multiples of this: tiles of the grouped product on the GPU.
@@ -148,6 +161,7 @@ const char *op_category_name(OpCategory category); // "gemm", as bench and metri
 #define OPS_TENSOR_LIST(X)                                                              \
     X(ZERO, zero, CATEGORY_COPY)                                                        \
     X(ADD, add, CATEGORY_ELEMENTWISE)                                                   \
+    X(CONVERT, convert, CATEGORY_ELEMENTWISE)                                           \
     X(SUM_F32, sum_f32, CATEGORY_ELEMENTWISE)                                           \
     X(LINEAR_FORWARD, linear_forward, CATEGORY_GEMM)                                    \
     X(LINEAR_BACKWARD_INPUT, linear_backward_input, CATEGORY_GEMM)                      \
@@ -161,6 +175,7 @@ const char *op_category_name(OpCategory category); // "gemm", as bench and metri
     X(LINEAR_ROPE_FORWARD, linear_rope_forward, CATEGORY_GEMM)                          \
     X(ATTENTION_FORWARD, attention_forward, CATEGORY_ATTENTION)                         \
     X(ATTENTION_BACKWARD, attention_backward, CATEGORY_ATTENTION)                       \
+    X(ATTENTION_MERGE, attention_merge, CATEGORY_ELEMENTWISE)                           \
     X(ATTENTION_CACHED, attention_cached, CATEGORY_ATTENTION)                           \
     X(SWIGLU_FORWARD, swiglu_forward, CATEGORY_ELEMENTWISE)                             \
     X(SWIGLU_BACKWARD, swiglu_backward, CATEGORY_ELEMENTWISE)                           \
@@ -168,12 +183,20 @@ const char *op_category_name(OpCategory category); // "gemm", as bench and metri
     X(SWIGLU_PACKED_BACKWARD, swiglu_packed_backward, CATEGORY_ELEMENTWISE)             \
     X(LINEAR_SWIGLU_FORWARD, linear_swiglu_forward, CATEGORY_GEMM)                      \
     X(LINEAR_SWIGLU_BACKWARD, linear_swiglu_backward, CATEGORY_GEMM)                    \
+    X(QUANTIZE, quantize, CATEGORY_ELEMENTWISE)                                         \
+    X(QUANTIZE_SCALES, quantize_scales, CATEGORY_OPTIMIZER)                             \
+    X(LINEAR_FP8, linear_fp8, CATEGORY_GEMM)                                            \
+    X(RMSNORM_FP8_FORWARD, rmsnorm_fp8_forward, CATEGORY_ELEMENTWISE)                   \
+    X(SWIGLU_FP8_FORWARD, swiglu_fp8_forward, CATEGORY_ELEMENTWISE)                     \
+    X(SWIGLU_FP8_BACKWARD, swiglu_fp8_backward, CATEGORY_ELEMENTWISE)                   \
     X(CROSS_ENTROPY, cross_entropy, CATEGORY_ELEMENTWISE)                               \
     X(CROSS_ENTROPY_STATS, cross_entropy_stats, CATEGORY_ELEMENTWISE)                   \
     X(CROSS_ENTROPY_APPLY, cross_entropy_apply, CATEGORY_ELEMENTWISE)                   \
     X(MOE_ROUTER_FORWARD, moe_router_forward, CATEGORY_ROUTING)                         \
     X(MOE_ROUTER_BACKWARD, moe_router_backward, CATEGORY_ROUTING)                       \
     X(MOE_ROUTE_FORWARD, moe_route_forward, CATEGORY_ROUTING)                           \
+    X(MOE_PLACE_ROWS, moe_place_rows, CATEGORY_ROUTING)                                 \
+    X(MOE_SLOT_GRADIENT, moe_slot_gradient, CATEGORY_ROUTING)                           \
     X(MOE_ROUTE_BACKWARD, moe_route_backward, CATEGORY_ROUTING)                         \
     X(MOE_BALANCE, moe_balance, CATEGORY_ROUTING)                                       \
     X(MOE_ADD_COUNTS, moe_add_counts, CATEGORY_ROUTING)                                 \
@@ -212,8 +235,10 @@ struct Ops {
     void *state;        // the implementation's own
     int row_align;      // expert rows start at multiples of this (see MoeRouting)
 
-    OpsObserver *observers; // who is told of every call (ops/record.h); NULL: nobody
-    const Ops *observed;    // then: the functions behind, NULL where there are none
+    struct TuneFile *tune; // what it has measured to choose its kernels by (ops/tune.h); NULL: it has no choice
+    void (*forget_choices)(Ops *ops); // the next call of an op asks `tune` again. NULL where tune is
+    OpsObserver *observers;           // who is told of every call (ops/record.h); NULL: nobody
+    const Ops *observed;              // then: the functions behind, NULL where there are none
 
     // -- memory and order. alloc is aligned to 256 bytes and not cleared. --
     Status (*alloc)(Ops *ops, void **memory, size_t bytes, const char *what);
@@ -244,8 +269,14 @@ struct Ops {
     // Waits. An op that runs as its parts may count as these.
     void (*profile_stop)(Ops *ops, double milliseconds[OP_COUNT]);
 
+    // -- choices by time that are kept, so that later runs take the same: a small number under a key --
+    bool (*choice_recall)(Ops *ops, const char *key, int *value); // false: not known
+    void (*choice_keep)(Ops *ops, const char *key, int value);
+
     // -- sums --
     void (*add)(Ops *ops, Tensor out, Tensor in); // out += in, elementwise; float or bf16, summed in float
+    // out (+)= in, elementwise; each float or bf16, summed in float. Any stride.
+    void (*convert)(Ops *ops, Tensor out, Tensor in, bool accumulate);
     void (*sum_f32)(Ops *ops, Tensor out, Tensor in, bool accumulate); // out [1, 1] (+)= sum of in
 
     // -- linear: out = in . weight^T + add. add (may be absent) is the residual that the product joins: [rows, out],
@@ -288,6 +319,9 @@ struct Ops {
     // heads of dq): dq and dk also go back through its rotation, as qk_rope_backward would take them.
     void (*attention_backward)(Ops *ops, Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out, Tensor lse, Tensor q,
                                Tensor k, Tensor v, const Attention *how, const Rope *rope);
+    // out and lse hold what queries found in some keys, part and part_lse what they found in others: out and lse become
+    // what they found in both. out: float.
+    void (*attention_merge)(Ops *ops, Tensor out, Tensor lse, Tensor part, Tensor part_lse);
     // Inference: new tokens of one sequence at positions first, first + 1, ... against caches [positions, kv_heads *
     // head_dim] that already hold their keys and values.
     void (*attention_cached)(Ops *ops, Tensor out, Tensor q, Tensor k_cache, Tensor v_cache, int first, int head_dim,
@@ -315,6 +349,29 @@ struct Ops {
     void (*linear_swiglu_backward)(Ops *ops, Tensor dgate_up, Tensor scratch, Tensor gate_hidden, Tensor dnext,
                                    Tensor weight);
 
+    // -- FP8: a tensor of e4m3 (activations, weights) or e5m2 (gradients) holds value / scale, rounded and saturated
+    //    (base/dtype.h). scale [1, 1] float is a power of two. amax [1, 1] float (may be absent) becomes the largest of
+    //    itself and the magnitudes that were rounded: the next scale comes from it. Products want both operands with
+    //    the reduction along their rows, so there are transposed copies: "cols". --
+    // rows: like in; cols: its transpose; each may be absent. in (bf16): any stride.
+    void (*quantize)(Ops *ops, Tensor rows, Tensor cols, Tensor amax, Tensor in, Tensor scale);
+    // Of every pair: scale = 2^-floor(log2(most / amax)), or stays where amax is not a positive number; amax = 0.
+    void (*quantize_scales)(Ops *ops, Tensor scale, Tensor amax, float most);
+    // out[m, n] = sum over k of a[m, k] b[n, k] a_scale b_scale, + add (like out, may be absent), or += where a weight
+    // gradient (float out) accumulates. Results in bf16 may come from sums with fewer bits than a float has (13 beyond
+    // the largest addend); weight gradients do not.
+    void (*linear_fp8)(Ops *ops, Tensor out, Tensor a, Tensor b, Tensor a_scale, Tensor b_scale, Tensor add,
+                       bool accumulate);
+    // add_rmsnorm_forward without a branch, and its result in FP8 as well.
+    void (*rmsnorm_fp8_forward)(Ops *ops, Tensor out, Tensor rows, Tensor amax, Tensor rstd, Tensor residual,
+                                Tensor weight, Tensor scale, float eps);
+    // hidden = silu(gate) * up in FP8; gate_up8: gate and up, for the backward pass, which has nothing else of them.
+    void (*swiglu_fp8_forward)(Ops *ops, Tensor hidden, Tensor hidden_amax, Tensor gate_up8, Tensor gate_up_amax,
+                               Tensor gate_up, Tensor hidden_scale, Tensor gate_up_scale);
+    // The gradient of gate and up, both ways, and hidden again, transposed, for the next layer's weight gradient.
+    void (*swiglu_fp8_backward)(Ops *ops, Tensor drows, Tensor dcols, Tensor damax, Tensor hidden_cols, Tensor gate_up8,
+                                Tensor dhidden, Tensor dscale, Tensor hidden_scale, Tensor gate_up_scale);
+
     // -- cross entropy over rows of logits, in place: logits become scale * d(loss)/d(logits). losses [rows, 1] =
     //    -log p of the target; a target (int32) < 0 is ignored: loss 0, gradient 0. scale [1, 1] absent: logits stay as
     //    they are (evaluation). --
@@ -333,9 +390,17 @@ struct Ops {
     void (*moe_router_forward)(Ops *ops, Tensor logits, Tensor in, Tensor weight);
     void (*moe_router_backward)(Ops *ops, Tensor din, Tensor dweight, Tensor dlogits, Tensor in, Tensor weight,
                                 bool accumulate); // din +=, dweight (+)=
-    // Softmax, choice, weights, counts, offsets and the permutation: everything of MoeRouting from its logits.
+    // Softmax, choice, weights, counts, offsets and the permutation: everything of MoeRouting from its logits. A
+    // routing without rows gets no offsets and no permutation.
     void (*moe_route_forward)(Ops *ops, const MoeRouting *routing);
-    // dlogits from drow_weight (gradient of row_weight), from the balancing loss (dprob: [1, experts] gradient of each
+    // The second half alone: counts and rows of the experts [first_expert, first_expert + columns of counts) from
+    // expert and weight. Where there are more rows than room, the last ones get none: needed [1, 1] int32 becomes the
+    // number of rows if that is more than it was and more than there is room for; else it stays as it is.
+    void (*moe_place_rows)(Ops *ops, Tensor needed, const MoeRouting *routing);
+    // dweight [tokens, top_k] float: gradient of each slot's combine weight, that of its row; 0 where it has no row.
+    void (*moe_slot_gradient)(Ops *ops, Tensor dweight, Tensor drow_weight, const MoeRouting *routing);
+    // dlogits from drow_weight (gradient of row_weight: [rows, 1]; of a routing without rows that of weight: [tokens,
+    // top_k]), from the balancing loss (dprob: [1, experts] gradient of each
     // token's probability, from moe_balance; absent: none) and from the z-loss z_coef * sum over tokens of lse^2 ([1,
     // 1]; absent: none).
     void (*moe_route_backward)(Ops *ops, Tensor dlogits, Tensor drow_weight, Tensor dprob, Tensor z_coef,
@@ -351,9 +416,10 @@ struct Ops {
     // Aux-free balancing: bias[l, e] += rate where the expert has less than its layer's mean, -= rate where it has
     // more. skip nonzero: nothing.
     void (*moe_bias_update)(Ops *ops, Tensor bias, Tensor counts, Tensor skip, float rate);
-    // out[row] = in[token of its slot]; padding rows (not unused ones) become 0.
+    // out[row] = in[token of its slot]; padding rows (not unused ones) become 0. Both need expert (its shape), counts
+    // and rows of the routing only.
     void (*moe_gather)(Ops *ops, Tensor out, Tensor in, const MoeRouting *routing);
-    // out[t] = add[t] (absent: 0; may be out) + sum over its slots of their rows of in.
+    // out[t] = add[t] (absent: 0; may be out) + sum over its slots, as far as they have rows, of their rows of in.
     void (*moe_sum)(Ops *ops, Tensor out, Tensor in, Tensor add, const MoeRouting *routing);
     // Grouped linear: rows of expert e meet rows [e * out, (e + 1) * out) of weight: [experts * out, in]. offsets as in
     // MoeRouting (on the device: nothing here waits for the host). Rows from the last offset on are left alone. A
@@ -365,8 +431,9 @@ struct Ops {
 
     // -- optimizer --
     void (*norm_f32)(Ops *ops, Tensor out, Tensor in); // out [1, 1] = sqrt(sum of squares), fixed order
-    // skip = 1 when loss or norm is not finite, or loss > loss_limit, or norm > norm_limit; else 0. [1, 1] each.
-    void (*guard)(Ops *ops, Tensor skip, Tensor loss, Tensor norm, float loss_limit, float norm_limit);
+    // skip = 1 when loss or norm is not finite, or loss > loss_limit, or norm > norm_limit, or refuse (int32; absent:
+    // 0) is not 0; else 0. [1, 1] each.
+    void (*guard)(Ops *ops, Tensor skip, Tensor loss, Tensor norm, Tensor refuse, float loss_limit, float norm_limit);
     void (*adamw)(Ops *ops, const AdamwArgs *args);
 };
 
@@ -377,9 +444,11 @@ typedef struct OpsWorkspaceRequest {
     int batch, seq;
     int hidden, heads, kv_heads, head_dim;
     int vocab;
-    int experts, top_k;  // 0 for dense
-    int64_t logits_rows; // rows of one LM-head chunk
-    int64_t parameters;  // of the largest optimizer range
+    int experts, top_k;    // 0 for dense
+    int64_t placed_tokens; // whose slots moe_place_rows gets; 0: it is not called
+    int placed_experts;    // and the experts that it makes rows for
+    int64_t logits_rows;   // rows of one LM-head chunk
+    int64_t parameters;    // of the largest optimizer range
     DType dtype;
     int threads; // of the CPU implementation
 } OpsWorkspaceRequest;

@@ -29,6 +29,10 @@ static void record_add(Ops *ops, Tensor out, Tensor in) {
     TELL(ops, OP_ADD, {out, in});
 }
 
+static void record_convert(Ops *ops, Tensor out, Tensor in, bool accumulate) {
+    TELL(ops, OP_CONVERT, {out, in}, accumulate);
+}
+
 static void record_sum_f32(Ops *ops, Tensor out, Tensor in, bool accumulate) {
     TELL(ops, OP_SUM_F32, {out, in}, accumulate);
 }
@@ -92,6 +96,10 @@ static void record_attention_backward(Ops *ops, Tensor dq, Tensor dk, Tensor dv,
          .rope = rope ? *rope : (Rope){0});
 }
 
+static void record_attention_merge(Ops *ops, Tensor out, Tensor lse, Tensor part, Tensor part_lse) {
+    TELL(ops, OP_ATTENTION_MERGE, {out, lse, part, part_lse});
+}
+
 static void record_attention_cached(Ops *ops, Tensor out, Tensor q, Tensor k_cache, Tensor v_cache, int first,
                                     int head_dim, float scale) {
     TELL(ops, OP_ATTENTION_CACHED, {out, q, k_cache, v_cache}, .integer = {first, head_dim}, .number = {scale});
@@ -123,6 +131,37 @@ static void record_linear_swiglu_backward(Ops *ops, Tensor dgate_up, Tensor scra
     TELL(ops, OP_LINEAR_SWIGLU_BACKWARD, {dgate_up, scratch, gate_hidden, dnext, weight});
 }
 
+static void record_quantize(Ops *ops, Tensor rows, Tensor cols, Tensor amax, Tensor in, Tensor scale) {
+    TELL(ops, OP_QUANTIZE, {rows, cols, amax, in, scale});
+}
+
+static void record_quantize_scales(Ops *ops, Tensor scale, Tensor amax, float most) {
+    TELL(ops, OP_QUANTIZE_SCALES, {scale, amax}, .number = {most});
+}
+
+static void record_linear_fp8(Ops *ops, Tensor out, Tensor a, Tensor b, Tensor a_scale, Tensor b_scale, Tensor add,
+                              bool accumulate) {
+    TELL(ops, OP_LINEAR_FP8, {out, a, b, a_scale, b_scale, add}, accumulate);
+}
+
+static void record_rmsnorm_fp8_forward(Ops *ops, Tensor out, Tensor rows, Tensor amax, Tensor rstd, Tensor residual,
+                                       Tensor weight, Tensor scale, float eps) {
+    TELL(ops, OP_RMSNORM_FP8_FORWARD, {out, rows, amax, rstd, residual, weight, scale}, .number = {eps});
+}
+
+static void record_swiglu_fp8_forward(Ops *ops, Tensor hidden, Tensor hidden_amax, Tensor gate_up8, Tensor gate_up_amax,
+                                      Tensor gate_up, Tensor hidden_scale, Tensor gate_up_scale) {
+    TELL(ops, OP_SWIGLU_FP8_FORWARD,
+         {hidden, hidden_amax, gate_up8, gate_up_amax, gate_up, hidden_scale, gate_up_scale});
+}
+
+static void record_swiglu_fp8_backward(Ops *ops, Tensor drows, Tensor dcols, Tensor damax, Tensor hidden_cols,
+                                       Tensor gate_up8, Tensor dhidden, Tensor dscale, Tensor hidden_scale,
+                                       Tensor gate_up_scale) {
+    TELL(ops, OP_SWIGLU_FP8_BACKWARD,
+         {drows, dcols, damax, hidden_cols, gate_up8, dhidden, dscale, hidden_scale, gate_up_scale});
+}
+
 static void record_cross_entropy(Ops *ops, Tensor losses, Tensor logits, Tensor targets, Tensor scale) {
     TELL(ops, OP_CROSS_ENTROPY, {losses, logits, targets, scale});
 }
@@ -149,6 +188,14 @@ static void record_moe_router_backward(Ops *ops, Tensor din, Tensor dweight, Ten
 
 static void record_moe_route_forward(Ops *ops, const MoeRouting *routing) {
     TELL(ops, OP_MOE_ROUTE_FORWARD, .routing = *routing);
+}
+
+static void record_moe_place_rows(Ops *ops, Tensor needed, const MoeRouting *routing) {
+    TELL(ops, OP_MOE_PLACE_ROWS, {needed}, .routing = *routing);
+}
+
+static void record_moe_slot_gradient(Ops *ops, Tensor dweight, Tensor drow_weight, const MoeRouting *routing) {
+    TELL(ops, OP_MOE_SLOT_GRADIENT, {dweight, drow_weight}, .routing = *routing);
 }
 
 static void record_moe_route_backward(Ops *ops, Tensor dlogits, Tensor drow_weight, Tensor dprob, Tensor z_coef,
@@ -198,8 +245,9 @@ static void record_norm_f32(Ops *ops, Tensor out, Tensor in) {
     TELL(ops, OP_NORM_F32, {out, in});
 }
 
-static void record_guard(Ops *ops, Tensor skip, Tensor loss, Tensor norm, float loss_limit, float norm_limit) {
-    TELL(ops, OP_GUARD, {skip, loss, norm}, .number = {loss_limit, norm_limit});
+static void record_guard(Ops *ops, Tensor skip, Tensor loss, Tensor norm, Tensor refuse, float loss_limit,
+                         float norm_limit) {
+    TELL(ops, OP_GUARD, {skip, loss, norm, refuse}, .number = {loss_limit, norm_limit});
 }
 
 static void record_adamw(Ops *ops, const AdamwArgs *args) {
@@ -213,6 +261,7 @@ void op_run(const Ops *table, Ops *ops, const OpRecord *r) {
     switch (r->op) {
     case OP_ZERO: table->zero(ops, t[0]); return;
     case OP_ADD: table->add(ops, t[0], t[1]); return;
+    case OP_CONVERT: table->convert(ops, t[0], t[1], r->flag); return;
     case OP_SUM_F32: table->sum_f32(ops, t[0], t[1], r->flag); return;
     case OP_LINEAR_FORWARD: table->linear_forward(ops, t[0], t[1], t[2], t[3]); return;
     case OP_LINEAR_BACKWARD_INPUT: table->linear_backward_input(ops, t[0], t[1], t[2]); return;
@@ -231,6 +280,7 @@ void op_run(const Ops *table, Ops *ops, const OpRecord *r) {
         table->attention_backward(ops, t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8], &r->attention,
                                   r->rope.head_dim ? &r->rope : NULL);
         return;
+    case OP_ATTENTION_MERGE: table->attention_merge(ops, t[0], t[1], t[2], t[3]); return;
     case OP_ATTENTION_CACHED:
         table->attention_cached(ops, t[0], t[1], t[2], t[3], r->integer[0], r->integer[1], r->number[0]);
         return;
@@ -240,6 +290,16 @@ void op_run(const Ops *table, Ops *ops, const OpRecord *r) {
     case OP_SWIGLU_PACKED_BACKWARD: table->swiglu_packed_backward(ops, t[0], t[1], t[2]); return;
     case OP_LINEAR_SWIGLU_FORWARD: table->linear_swiglu_forward(ops, t[0], t[1], t[2]); return;
     case OP_LINEAR_SWIGLU_BACKWARD: table->linear_swiglu_backward(ops, t[0], t[1], t[2], t[3], t[4]); return;
+    case OP_QUANTIZE: table->quantize(ops, t[0], t[1], t[2], t[3], t[4]); return;
+    case OP_QUANTIZE_SCALES: table->quantize_scales(ops, t[0], t[1], r->number[0]); return;
+    case OP_LINEAR_FP8: table->linear_fp8(ops, t[0], t[1], t[2], t[3], t[4], t[5], r->flag); return;
+    case OP_RMSNORM_FP8_FORWARD:
+        table->rmsnorm_fp8_forward(ops, t[0], t[1], t[2], t[3], t[4], t[5], t[6], r->number[0]);
+        return;
+    case OP_SWIGLU_FP8_FORWARD: table->swiglu_fp8_forward(ops, t[0], t[1], t[2], t[3], t[4], t[5], t[6]); return;
+    case OP_SWIGLU_FP8_BACKWARD:
+        table->swiglu_fp8_backward(ops, t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8]);
+        return;
     case OP_CROSS_ENTROPY: table->cross_entropy(ops, t[0], t[1], t[2], t[3]); return;
     case OP_CROSS_ENTROPY_STATS:
         table->cross_entropy_stats(ops, t[0], t[1], t[2], r->integer[0], r->integer[1]);
@@ -250,6 +310,8 @@ void op_run(const Ops *table, Ops *ops, const OpRecord *r) {
     case OP_MOE_ROUTER_FORWARD: table->moe_router_forward(ops, t[0], t[1], t[2]); return;
     case OP_MOE_ROUTER_BACKWARD: table->moe_router_backward(ops, t[0], t[1], t[2], t[3], t[4], r->flag); return;
     case OP_MOE_ROUTE_FORWARD: table->moe_route_forward(ops, &r->routing); return;
+    case OP_MOE_PLACE_ROWS: table->moe_place_rows(ops, t[0], &r->routing); return;
+    case OP_MOE_SLOT_GRADIENT: table->moe_slot_gradient(ops, t[0], t[1], &r->routing); return;
     case OP_MOE_ROUTE_BACKWARD: table->moe_route_backward(ops, t[0], t[1], t[2], t[3], &r->routing); return;
     case OP_MOE_BALANCE:
         table->moe_balance(ops, t[0], t[1], t[2], t[3], t[4], (MoeBalance)r->integer[0], r->tokens);
@@ -265,7 +327,7 @@ void op_run(const Ops *table, Ops *ops, const OpRecord *r) {
         table->grouped_linear_backward_weight(ops, t[0], t[1], t[2], t[3], r->flag);
         return;
     case OP_NORM_F32: table->norm_f32(ops, t[0], t[1]); return;
-    case OP_GUARD: table->guard(ops, t[0], t[1], t[2], r->number[0], r->number[1]); return;
+    case OP_GUARD: table->guard(ops, t[0], t[1], t[2], t[3], r->number[0], r->number[1]); return;
     case OP_ADAMW: table->adamw(ops, &r->adamw); return;
     case OP_UPLOAD:
     case OP_COPY:

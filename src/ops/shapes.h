@@ -8,6 +8,8 @@ typedef struct AttentionShape {
     int64_t q_stride, k_stride, v_stride, o_stride; // elements from one token to the next
     float scale;
     const int32_t *doc_start; // [batch, seq] or NULL
+    bool full;                // no causal mask
+    int first_key;            // position of key 0, as doc_start counts
 } AttentionShape;
 
 static inline AttentionShape attention_shape(Tensor out, Tensor q, Tensor k, Tensor v, const Attention *how) {
@@ -23,6 +25,23 @@ static inline AttentionShape attention_shape(Tensor out, Tensor q, Tensor k, Ten
     shape.o_stride = out.stride;
     shape.scale = how->scale;
     shape.doc_start = (const int32_t *)how->doc_start.data;
+    shape.full = how->full;
+    shape.first_key = how->first_key;
+    return shape;
+}
+
+// Of attention_merge: which rows of lse and which columns of out belong together.
+typedef struct MergeShape {
+    int64_t tokens, seq;
+    int heads, head_dim;
+} MergeShape;
+
+static inline MergeShape merge_shape(Tensor out, Tensor lse) {
+    MergeShape shape;
+    shape.tokens = out.rows;
+    shape.seq = lse.cols;
+    shape.heads = (int)(lse.rows * lse.cols / out.rows);
+    shape.head_dim = (int)(out.cols / shape.heads);
     return shape;
 }
 
@@ -60,7 +79,7 @@ typedef struct MoePointers {
     int32_t *counts, *offsets, *row_of_slot, *slot_of_row;
     float *row_weight, *prob_sum;
     int64_t tokens, rows;
-    int experts, top_k;
+    int experts, top_k, first_expert;
     bool norm_topk;
     MoeForce force;
 } MoePointers;
@@ -81,9 +100,10 @@ static inline MoePointers moe_pointers(const MoeRouting *routing) {
     p.prob_sum = (float *)routing->prob_sum.data;
     p.tokens = routing->expert.rows;
     p.rows = routing->slot_of_row.rows;
-    p.experts = (int)routing->probs.cols;
+    p.experts = (int)routing->counts.cols;
     p.top_k = (int)routing->expert.cols;
     p.norm_topk = routing->norm_topk;
     p.force = routing->force;
+    p.first_expert = routing->first_expert;
     return p;
 }

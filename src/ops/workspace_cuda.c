@@ -16,6 +16,8 @@ size_t ops_cuda_workspace(const OpsWorkspaceRequest *request) {
     cover(&bytes, workspace_embedding_backward(request->tokens, request->hidden));
     if (request->experts > 0) {
         cover(&bytes, workspace_moe_route_forward(request->tokens, request->experts));
+        if (request->placed_tokens)
+            cover(&bytes, workspace_moe_place_rows(request->placed_tokens, request->placed_experts));
         cover(&bytes, workspace_moe_router_backward(request->tokens, request->hidden, request->experts));
     }
     return workspace_align(bytes);

@@ -2,6 +2,11 @@
 
 #include <math.h>
 
+double plan_checkpoint_parameter_bytes(int islands) {
+    if (!islands) return PLAN_CHECKPOINT_PARAMETER_BYTES;
+    return (double)PLAN_CHECKPOINT_PARAMETER_BYTES * islands + PLAN_CHECKPOINT_OUTER_BYTES;
+}
+
 double plan_write_seconds(double bytes, double bandwidth, double writers) {
     return bytes / (bandwidth * writers);
 }

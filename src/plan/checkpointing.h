@@ -4,6 +4,9 @@
 // Of one parameter in a checkpoint of hearth: the weight and both moments of AdamW as floats, whatever the precision of
 // the run. train/checkpoint.c writes that; PLAN_CHECKPOINT_BYTES in memory.h is the 14 bytes of others.
 enum { PLAN_CHECKPOINT_PARAMETER_BYTES = 3 * 4 };
+// And of an outer optimizer: anchor and momentum. The other islands have weights and moments of their own.
+enum { PLAN_CHECKPOINT_OUTER_BYTES = 2 * 4 };
+double plan_checkpoint_parameter_bytes(int islands); // 0: no outer optimizer
 
 double plan_write_seconds(double bytes, double bandwidth,
                           double writers);                      // each writer has the whole bandwidth to itself

@@ -93,6 +93,7 @@ static const Field software_fields[] = {
     TEXT(HardwareSoftware, "title", title),
     {"fused", FIELD_BOOL, offsetof(HardwareSoftware, fused), 0, 0, 0},
     NUMBER(HardwareSoftware, "compute_factor", compute_factor, 1, 0.01, 100),
+    NUMBER(HardwareSoftware, "gemm_factor", gemm_factor, 1, 0.01, 100),
     NUMBER(HardwareSoftware, "memory_factor", memory_factor, 1, 0.01, 100),
     NUMBER(HardwareSoftware, "eager_factor", eager_factor, 1, 1, 100),
     NUMBER(HardwareSoftware, "exchange_sync_us", exchange_sync, MICRO, 0, 1e6),
@@ -382,7 +383,8 @@ static Status read_software(const Reader *reader, Hardware *hardware, const char
                                          name, &index, &added);
     HardwareSoftware *software = &hardware->software[index];
     if (added) {
-        software->compute_factor = software->memory_factor = software->eager_factor = software->exchange_efficiency = 1;
+        software->compute_factor = software->gemm_factor = software->memory_factor = 1;
+        software->eager_factor = software->exchange_efficiency = 1;
         snprintf(software->title, sizeof software->title, "%s", name);
     }
     return read_fields(reader, name, table, software_fields, COUNT(software_fields), software);

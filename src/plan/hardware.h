@@ -93,6 +93,7 @@ typedef struct HardwareSoftware {
     char name[HARDWARE_NAME_MAX], title[HARDWARE_TITLE_MAX];
     bool fused; // residuals join inside products, SwiGLU and rotary go into their neighbours: hearth's own step
     double compute_factor; // on the time of products and attention
+    double gemm_factor;    // on that of products alone: below 1 where they run in fp8
     double memory_factor;  // on the time of memory-bound ops (more than 1: less fused)
     double eager_factor;   // on both when compilation is off
     double exchange_sync;  // seconds that an MoE exchange waits for the host or a straggler, per rank beside itself

@@ -53,13 +53,14 @@ void plan_limit_virtual_stages(PlanRun *run) {
 }
 
 int64_t plan_in_flight(const PlanRun *run, int stage) {
-    return pipeline_in_flight(pipeline_schedule_of(run->virtual_stages), run->layout.mesh.pp, run->virtual_stages,
-                              stage, run->grad_accum);
+    LayoutRequest request = run->layout;
+    request.virtual_stages = run->virtual_stages;
+    return pipeline_in_flight(layout_schedule(&request), request.mesh.pp, run->virtual_stages, stage, run->grad_accum);
 }
 
 static LayoutRequest stage_request(const PlanRun *run, int stage) {
     LayoutRequest request = run->layout;
-    request.stage = stage;
+    request.rank = stage * mesh_stage_ranks(&request.mesh);
     request.virtual_stages = run->virtual_stages;
     request.micro_batches = run->grad_accum;
     return request;
@@ -104,15 +105,11 @@ static PlanMemory fitted_memory(const PlanMachine *machine, const PlanRun *run) 
     return memory;
 }
 
-// A token visits top_k different experts, so a rank that holds fewer than top_k gets no more rows than experts from it.
 static void set_expert_rows(PlanMemory *memory, const Layout *layout) {
-    const ModelConfig *config = &layout->request.config;
-    int ep = layout->request.mesh.ep;
-    if (ep == 1 || !model_sparse_layers(config)) return;
-    int held = config->experts / ep, visits = config->top_k < held ? config->top_k : held;
+    if (layout->request.mesh.ep == 1 || !model_sparse_layers(&layout->request.config)) return;
     memory->expert_rows = layout->rows;
-    memory->expert_rows_mean = layout->tokens * config->top_k;
-    memory->expert_rows_most = layout->tokens * ep * visits;
+    memory->expert_rows_mean = layout_expert_slots(&layout->request);
+    memory->expert_rows_most = layout_expert_slots_most(&layout->request);
 }
 
 PlanMemory plan_memory(const PlanMachine *machine, const PlanRun *run, const Layout *layouts, int count) {
@@ -121,7 +118,7 @@ PlanMemory plan_memory(const PlanMachine *machine, const PlanRun *run, const Lay
     for (int i = 1; i < count; i++)
         if (layouts[i].total_bytes > layouts[most].total_bytes) most = i;
     PlanMemory memory = {.exact = true,
-                         .stage = layouts[most].request.stage,
+                         .stage = layouts[most].place.pp,
                          .total = (double)layouts[most].total_bytes,
                          .fraction = (double)layouts[most].total_bytes / machine->gpu.memory};
     memcpy(memory.bytes, layouts[most].bytes, sizeof memory.bytes);
@@ -143,7 +140,12 @@ Status plan_predict(PlanPrediction *prediction, const PlanMachine *machine, cons
 
 static Status check_plan(const PlanMachine *machine, const PlanRun *run, const PlanQuestions *questions) {
     const Mesh *mesh = &run->layout.mesh;
-    int64_t ranks = mesh_ranks(mesh);
+    int64_t ranks = mesh_ranks(mesh) * plan_islands(run);
+    if (ranks != machine->gpus && plan_islands(run) > 1)
+        return status_hint(status_usage("%d islands of dp %d x tp %d x pp %d x cp %d need %lld GPUs, there are %d",
+                                        plan_islands(run), mesh->dp, mesh->tp, mesh->pp, mesh->cp, (long long)ranks,
+                                        machine->gpus),
+                           "leave dp out: it takes what the others leave of an island");
     if (ranks != machine->gpus)
         return status_hint(status_usage("dp %d x tp %d x pp %d x cp %d needs %lld GPUs, there are %d", mesh->dp,
                                         mesh->tp, mesh->pp, mesh->cp, (long long)ranks, machine->gpus),
@@ -186,7 +188,7 @@ static void set_budget(PlanReport *r) {
 
 static void set_checkpoints(PlanReport *r) {
     double nodes = ceil((double)r->machine.gpus / r->machine.gpus_per_node);
-    r->checkpoint_bytes = PLAN_CHECKPOINT_PARAMETER_BYTES * (double)r->parameters.total;
+    r->checkpoint_bytes = plan_checkpoint_parameter_bytes(r->run.layout.islands) * (double)r->parameters.total;
     double bandwidth = fmin(r->machine.defaults.checkpoint_bandwidth, r->machine.defaults.storage_bandwidth / nodes);
     r->checkpoint_seconds = plan_write_seconds(r->checkpoint_bytes, bandwidth, nodes);
     r->mtbf =
@@ -209,6 +211,7 @@ static Status set_pipeline(PlanReport *r) {
         TRY(layout_build(&layout, &request));
         r->in_flight[i] = (double)plan_in_flight(&r->run, i) / r->run.virtual_stages;
         r->stash[i] = (double)layout.bytes[LAYOUT_ACTIVATIONS];
+        r->stage_bytes[i] = layout.total_bytes;
         layout_free(&layout);
     }
     return NULL;

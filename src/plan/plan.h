@@ -96,6 +96,7 @@ typedef struct PlanReport {
 
     double bubble_of_wall, bubble_of_ideal; // closed form, equal stages
     double stash[PLAN_STAGES_SHOWN];        // bytes of activations in flight per stage
+    int64_t stage_bytes[PLAN_STAGES_SHOWN]; // all of its memory
     double in_flight[PLAN_STAGES_SHOWN]; // micro-batches that these belong to; a chunk of a stage counts for its part
     int stash_count;
 

@@ -99,8 +99,8 @@ static void consider_memory(Advice *advice, const PlanRun *run) {
     other.layout.precision = PRECISION_BF16;
     if (run->layout.precision == PRECISION_FP32) consider_change(advice, &other, "precision bf16 instead of fp32");
     other = *run;
-    other.grad_bytes = 2;
-    if (run->grad_bytes > 2 && advice->report->machine.gpus > 1)
+    other.layout.reduce = DTYPE_BF16;
+    if (run->layout.reduce != DTYPE_BF16 && advice->report->machine.gpus > 1)
         consider_change(advice, &other, "gradients reduced in bf16 instead of fp32");
     other = *run;
     other.eager = false;
@@ -249,7 +249,7 @@ static void warn_mesh(PlanReport *r) {
     if (model_sparse_layers(c) && mesh->tp > 1)
         add_warning(r, "tensor parallelism of an MoE model pays all-reduces in every layer; tp = 1 is usually faster");
     if (mesh->ep * mesh->etp > r->machine.gpus_per_node)
-        add_warning(r, "experts over %d ranks cross nodes: the all-to-all runs at network speed", mesh->ep * mesh->etp);
+        add_warning(r, "experts over %d ranks cross nodes: their exchange runs at network speed", mesh->ep * mesh->etp);
     double bubble = r->prediction.step.part[STEP_BUBBLE] / r->prediction.step.seconds;
     if (bubble > 0.2)
         add_warning(r, "pipeline bubble %.0f %% of the step: more micro-batches or virtual stages would shrink it",
@@ -265,9 +265,10 @@ void plan_warn(PlanReport *r) {
     if (r->prediction.step.tokens > r->critical_batch)
         add_warning(r, "a batch of %s tokens is above the critical batch of about %s: larger ones buy little",
                     text_count(text, r->prediction.step.tokens), text_count(limit, r->critical_batch));
-    if (r->mfu > 1)
+    bool fp8 = r->run.layout.precision == PRECISION_FP8; // whose MFU is of the bf16 peak
+    if (r->mfu > 1 && !fp8)
         add_warning(r, "MFU %.0f %% is above the peak: the rate, the peak or the token count is wrong", 100 * r->mfu);
-    else if (r->mfu > 0.75)
+    else if (r->mfu > 0.75 && !fp8)
         add_warning(r, "MFU %.0f %% is more than anybody reaches in training: check the assumption", 100 * r->mfu);
     if (r->tokens < 0.5 * r->chinchilla_tokens)
         add_warning(r, "%.0f %% of the 20 tokens per parameter that Chinchilla suggests",

@@ -49,7 +49,8 @@ static bool try_size(PlanLargest *size, const PlanReport *report, const ModelCon
         PlanPrediction prediction;
         run.layout.config = *config;
         run.layout.micro_batch = micro;
-        run.grad_accum = (int)fmax(1, round(batch / ((double)micro * run.layout.seq * run.layout.mesh.dp)));
+        run.grad_accum =
+            (int)fmax(1, round(batch / ((double)micro * run.layout.seq * run.layout.mesh.dp * plan_islands(&run))));
         plan_limit_virtual_stages(&run);
         Status status = plan_predict(&prediction, &report->machine, &run);
         if (status || prediction.memory.fraction > report->questions.memory_limit) {

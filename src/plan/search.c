@@ -54,7 +54,7 @@ static void try_micro_batches(Search *search, const PlanRun *base) {
         Layout layouts[3];
         int count;
         run.layout.micro_batch = micro_batches[i];
-        double micro_tokens = (double)run.layout.micro_batch * run.layout.seq * run.layout.mesh.dp;
+        double micro_tokens = (double)run.layout.micro_batch * run.layout.seq * run.layout.mesh.dp * plan_islands(&run);
         if (search->space->batch_tokens > 0) {
             if (micro_tokens > 1.25 * search->space->batch_tokens) return;
             run.grad_accum = (int)plan_accum_nearest(search->space->batch_tokens, micro_tokens);
@@ -119,7 +119,8 @@ static void try_experts(Search *search, const PlanRun *base) {
 
 static void try_meshes(Search *search) {
     const ModelConfig *c = &search->run->layout.config;
-    int gpus = search->machine->gpus, tp_most = 2 * search->machine->gpus_per_node, longest = 0;
+    int gpus = search->machine->gpus / plan_islands(search->run), tp_most = 2 * search->machine->gpus_per_node,
+        longest = 0;
     for (int i = 0; i < search->space->seq_count; i++)
         if (search->space->seqs[i] > longest) longest = search->space->seqs[i];
     for (int tp = 1; tp <= gpus && tp <= c->heads && tp <= tp_most; tp++) {

@@ -21,6 +21,7 @@ typedef struct SearchCandidate {
     double memory, memory_fraction;
     StepPart first, second; // where most of its time goes
     double first_share, second_share;
+    bool runs; // this program can train that way; false until somebody who knows says so
 } SearchCandidate;
 
 typedef struct SearchResult {

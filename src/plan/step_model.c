@@ -10,9 +10,10 @@ static const char *const other_part_names[STEP_PART_COUNT] = {
     [STEP_LAUNCH] = "launch gaps",
     [STEP_TENSOR] = "tensor-parallel all-reduce",
     [STEP_CONTEXT] = "context-parallel ring",
-    [STEP_EXPERT] = "expert all-to-all",
+    [STEP_EXPERT] = "expert exchange",
     [STEP_PIPELINE] = "pipeline send/receive",
     [STEP_DATA_PARALLEL] = "data-parallel gradients and weights",
+    [STEP_OUTER] = "outer steps of islands",
     [STEP_BUBBLE] = "pipeline bubble",
     [STEP_HOST_DATA] = "data",
     [STEP_PRESSURE] = "memory pressure",
@@ -82,8 +83,8 @@ static Comm tensor_comm(const PlanMachine *machine, const Layout *layout, StepAx
                   .bytes = (4 + again) * layers * plan_ring_allreduce_bytes(bytes, r->mesh.tp)};
 }
 
-// Keys and values travel around the ring, their gradients too, and once more where attention is computed again; a hop
-// hides behind the attention of a block.
+// Keys and values travel around the ring; in the backward pass again, and the float sums of their gradients one hop
+// further, home; once more where the forward pass runs again. A hop hides behind the attention of a block.
 static Comm context_comm(const PlanMachine *machine, const Layout *layout, const StageCost *cost, StepAxis *axis,
                          double *on_links) {
     const LayoutRequest *r = &layout->request;
@@ -94,30 +95,58 @@ static Comm context_comm(const PlanMachine *machine, const Layout *layout, const
     if (mesh->cp == 1) return (Comm){0};
     double kv = mesh_kv_heads(mesh, r->config.kv_heads);
     double bytes = 2.0 * (double)layout->tokens * kv * r->config.head_dim * (double)dtype_size(layout->dtype);
-    double hops = (mesh->cp - 1.0) * layout->layer_count, attention[STEP_ONCE + 1] = {0};
+    double hops = (mesh->cp - 1.0) * layout->layer_count, forward_attention = 0, backward_attention = 0;
     for (int i = 0; i < cost->op_count; i++)
-        if (cost->ops[i].part == STEP_ATTENTION) attention[cost->ops[i].pass] += cost->ops[i].seconds;
-    double again = attention[STEP_RECOMPUTE] > 0 ? 1 : 0;
+        if (cost->ops[i].part == STEP_ATTENTION)
+            *(cost->ops[i].pass == STEP_FORWARD ? &forward_attention : &backward_attention) += cost->ops[i].seconds;
+    double sums = bytes * sizeof(float) / (double)dtype_size(layout->dtype),
+           home = (double)mesh->cp * layout->layer_count;
+    double again = r->recompute == RECOMPUTE_FULL ? 1 : 0;
     double forward = hops * send_seconds(machine, group.nodes > 1, bytes);
-    double backward = hops * send_seconds(machine, group.nodes > 1, 2 * bytes);
-    *on_links = (1 + again) * forward + backward;
-    return (Comm){.forward = fmax(0, forward - attention[STEP_FORWARD]),
-                  .backward = fmax(0, backward - attention[STEP_BACKWARD]) +
-                              again * fmax(0, forward - attention[STEP_RECOMPUTE]),
-                  .bytes = (3 + again) * hops * bytes};
+    double backward = (1 + again) * forward + home * send_seconds(machine, group.nodes > 1, sums);
+    *on_links = forward + backward;
+    return (Comm){.forward = fmax(0, forward - forward_attention),
+                  .backward = fmax(0, backward - backward_attention),
+                  .bytes = (2 + again) * hops * bytes + home * sums};
 }
 
-// Dispatch and combine, each way. Beside the bytes: latency per peer, the wait for the busiest rank, and what the
-// software adds per exchange and peer. Experts cut by etp also gather their rows over those ranks.
+static double sparse_layers(const Layout *layout) { // of the stage
+    double sparse = 0;
+    for (int i = 0; i < layout->chunk_count; i++)
+        sparse += layout->chunks[i].sparse;
+    return sparse;
+}
+
+// hearth (model/seam_experts.c): the ranks that share experts gather all tokens with their choices and reduce parts of
+// the sums, each way; the gradients of the combine weights go back too. What is gathered again is gathered again.
+static Comm dispatch_comm(const PlanMachine *machine, const Layout *layout, StepAxis *axis) {
+    const LayoutRequest *r = &layout->request;
+    int ranks = r->mesh.ep * r->mesh.etp;
+    Group group = group_of(machine, ranks, 1);
+    *axis = (StepAxis){.ranks = ranks, .between_nodes = group.nodes > 1};
+    if (!r->config.experts || ranks == 1) return (Comm){0};
+    double sparse = sparse_layers(layout), all = (double)layout_dispatched_tokens(r);
+    double tokens = all * r->config.hidden * (double)dtype_size(layout->dtype), slots = all * r->config.top_k * 4;
+    double sync = (ranks - 1) * machine->software.exchange_sync, use = machine->software.exchange_efficiency;
+    double gather = phase_seconds(machine, group, tokens) / use + sync; // and as much to reduce
+    double small = phase_seconds(machine, group, slots) / use;          // experts, weights, or their gradients
+    double again = r->recompute == RECOMPUTE_NONE ? 0 : 1, choose_again = r->recompute == RECOMPUTE_FULL ? 2 : 0;
+    return (Comm){.forward = sparse * (2 * gather + 2 * small),
+                  .backward = sparse * ((2 + again) * gather + (1 + choose_again) * small),
+                  .bytes = sparse * plan_ring_phase_bytes((4 + again) * tokens + (3 + choose_again) * slots, ranks)};
+}
+
+// Other software: dispatch and combine as all-to-alls, each way. Beside the bytes: latency per peer, the wait for the
+// busiest rank, and what the software adds per exchange and peer. Experts cut by etp also gather their rows over those
+// ranks.
 static Comm expert_comm(const PlanMachine *machine, const Layout *layout, double imbalance, StepAxis *axis) {
+    if (machine->software.fused) return dispatch_comm(machine, layout, axis);
     const LayoutRequest *r = &layout->request;
     const Mesh *mesh = &r->mesh;
     Group group = group_of(machine, mesh->ep, mesh->etp);
     *axis = (StepAxis){.ranks = mesh->ep, .between_nodes = group.nodes > 1};
     if (!r->config.experts) return (Comm){0};
-    double sparse = 0;
-    for (int i = layout->first_layer; i < layout->first_layer + layout->layer_count; i++)
-        sparse += r->config.sparse[i];
+    double sparse = sparse_layers(layout);
     double width = (double)dtype_size(layout->dtype), seconds = 0, bytes = 0;
     double rows_bytes = (double)layout->tokens * r->config.top_k / mesh->tp * r->config.hidden * width;
     if (mesh->ep > 1) {
@@ -155,13 +184,13 @@ static void data_parallel(const PlanMachine *machine, const PlanRun *run, const 
     double counts[2] = {0, 0};
     for (int i = 0; i < layout->param_count; i++)
         counts[layout->params[i].expert] += (double)layout->params[i].count;
-    double width = (double)dtype_size(layout->dtype);
-    double reduce = phase_seconds(machine, dense, counts[0] * run->grad_bytes) +
-                    phase_seconds(machine, expert, counts[1] * run->grad_bytes);
+    double width = (double)dtype_size(layout->dtype), grad_bytes = (double)dtype_size(layout->request.reduce);
+    double reduce =
+        phase_seconds(machine, dense, counts[0] * grad_bytes) + phase_seconds(machine, expert, counts[1] * grad_bytes);
     double gather =
         phase_seconds(machine, dense, counts[0] * width) + phase_seconds(machine, expert, counts[1] * width);
-    double reduce_bytes = plan_ring_phase_bytes(counts[0] * run->grad_bytes, ranks) +
-                          plan_ring_phase_bytes(counts[1] * run->grad_bytes, expert_ranks);
+    double reduce_bytes = plan_ring_phase_bytes(counts[0] * grad_bytes, ranks) +
+                          plan_ring_phase_bytes(counts[1] * grad_bytes, expert_ranks);
     double gather_bytes =
         plan_ring_phase_bytes(counts[0] * width, ranks) + plan_ring_phase_bytes(counts[1] * width, expert_ranks);
     double layers = layout->layer_count, times = mesh->zero >= 2 ? run->grad_accum : 1;
@@ -179,6 +208,18 @@ static void data_parallel(const PlanMachine *machine, const PlanRun *run, const 
         axis->seconds += gather;
         axis->exposed += gather;
     }
+}
+
+// A meeting of islands stops all of them: nothing hides it. Its share of a step.
+static void outer_axis(StepModel *model, const PlanMachine *machine, const PlanRun *run, const Layout *layout) {
+    StepAxis *axis = &model->axis[STEP_OUTER];
+    Group group = group_of(machine, plan_islands(run), (double)mesh_ranks(&run->layout.mesh));
+    *axis = (StepAxis){.ranks = plan_islands(run), .between_nodes = group.nodes > 1};
+    if (axis->ranks == 1) return;
+    double bytes = (double)layout->shard_count * run->outer_bytes;
+    axis->bytes = plan_ring_allreduce_bytes(bytes, axis->ranks) / run->outer_every;
+    axis->seconds = axis->exposed = 2 * phase_seconds(machine, group, bytes) / run->outer_every;
+    model->part[STEP_OUTER] = axis->exposed;
 }
 
 // ---- the step -------------------------------------------------------------------------------------------------------
@@ -261,7 +302,7 @@ void step_model(StepModel *model, const PlanMachine *machine, const PlanRun *run
     double micro_steps = run->grad_accum, slowest = 0;
     *model = (StepModel){.dtype = step_dtype(machine, r->precision),
                          .imbalance = 1 + machine->software.imbalance * log2(mesh->ep),
-                         .tokens = (double)r->micro_batch * r->seq * mesh->dp * micro_steps};
+                         .tokens = (double)r->micro_batch * r->seq * mesh->dp * micro_steps * plan_islands(run)};
     Stage stages[3];
     int busiest = 0;
     double inner = 0; // of the stages between the first and the last
@@ -279,7 +320,7 @@ void step_model(StepModel *model, const PlanMachine *machine, const PlanRun *run
     const Stage *stage = &stages[busiest];
     const Layout *layout = &layouts[busiest];
     double flops;
-    model->stage = layout->request.stage;
+    model->stage = layout->place.pp;
     model->forward = stage->forward, model->backward = stage->backward;
     add_ops(model, &stage->cost, machine, micro_steps, &flops);
     in_layer_axis(model, STEP_TENSOR, stage->tensor, stage->tensor.forward + stage->tensor.backward, micro_steps);
@@ -289,6 +330,7 @@ void step_model(StepModel *model, const PlanMachine *machine, const PlanRun *run
     model->part[STEP_BUBBLE] = (model->fill - slowest) / run->virtual_stages;
     data_parallel(machine, run, layout, stage->forward, stage->backward, &model->axis[STEP_DATA_PARALLEL]);
     model->part[STEP_DATA_PARALLEL] = model->axis[STEP_DATA_PARALLEL].exposed;
+    outer_axis(model, machine, run, layout);
     double host = (double)layout->tokens * (r->documents ? 12 : 8) / machine->gpu.host_bandwidth;
     model->part[STEP_HOST_DATA] = r->device == DEVICE_CUDA ? fmax(0, host - slowest) * micro_steps : 0;
     for (int i = 0; i < STEP_PART_COUNT; i++)

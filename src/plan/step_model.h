@@ -23,10 +23,14 @@ typedef struct PlanRun {  // the job
     LayoutRequest layout; // its stage is not used
     int grad_accum;       // micro-batches of an optimizer step on one data-parallel rank
     int virtual_stages;   // of the interleaved schedule; 1: plain 1F1B
-    double grad_bytes;    // of one gradient on the wire: 4, or 2
     bool eager;           // no compilation, no recorded graph
     double calibration;   // factor on the step time learned from earlier runs; 1: none
+    double outer_every;   // steps between meetings of the layout's islands
+    double outer_bytes;   // of one parameter's change on the wire: 4, or 2
 } PlanRun;
+static inline int plan_islands(const PlanRun *run) { // each has the layout's mesh
+    return run->layout.islands > 1 ? run->layout.islands : 1;
+}
 
 // Where the time of a step goes: first the categories of its ops (ops/ops.h), which the profile measures too.
 typedef enum StepPart {
@@ -40,9 +44,10 @@ typedef enum StepPart {
     STEP_LAUNCH = CATEGORY_COUNT,
     STEP_TENSOR,   // all-reduces of activations
     STEP_CONTEXT,  // keys and values around the ring
-    STEP_EXPERT,   // all-to-all
+    STEP_EXPERT,   // tokens to their experts and back
     STEP_PIPELINE, // activations between stages
     STEP_DATA_PARALLEL,
+    STEP_OUTER, // changes of weights between islands
     STEP_BUBBLE,
     STEP_HOST_DATA,
     STEP_PRESSURE, // allocation retries near the memory limit

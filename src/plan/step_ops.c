@@ -30,6 +30,7 @@ static void add_line(Pricing *p, const char *name, OpCategory category, StepPass
     double memory = bytes / (gpu->bandwidth * gpu->efficiency.memory * share);
     bool product = category == CATEGORY_GEMM || category == CATEGORY_GROUPED || category == CATEGORY_ATTENTION;
     if (!product) memory *= p->memory_factor;
+    if (product && category != CATEGORY_ATTENTION) compute *= p->machine->software.gemm_factor;
     int i = 0;
     while (i < cost->op_count && (cost->ops[i].pass != pass || strcmp(cost->ops[i].name, name) != 0))
         i++;
@@ -85,6 +86,21 @@ static void add_product(Pricing *p, const StepCall *c, const char *what, Tensor 
              hardware_gemm_rate(&p->machine->gpu, p->dtype, groups, m, n, k), cost.bytes, 1);
 }
 
+// A product in FP8: which direction it is can be told by what it makes and of what.
+static void price_fp8(Pricing *p, const StepCall *c, OpCost cost) {
+    const Tensor *t = c->call.tensor;
+    bool weight = t[0].dtype == DTYPE_F32, forward = t[1].dtype == DTYPE_E4M3;
+    char name[STEP_OP_NAME];
+    snprintf(name, sizeof name, "%s%s, FP8", weight ? t[0].name : t[2].name,
+             weight    ? ", weight gradient"
+             : forward ? ""
+                       : ", input gradient");
+    HardwareDtype dtype = p->machine->gpu.peak[HARDWARE_FP8] > 0 ? HARDWARE_FP8 : p->dtype;
+    add_line(p, name, CATEGORY_GEMM, c->pass, c->times, cost.flops,
+             hardware_gemm_rate(&p->machine->gpu, dtype, 0, (double)t[0].rows, (double)t[0].cols, (double)t[1].cols),
+             cost.bytes, 1);
+}
+
 static void price_linear(Pricing *p, const StepCall *c, OpCost cost) {
     const Tensor *t = c->call.tensor;
     double width = (double)dtype_size(t[0].dtype);
@@ -119,6 +135,7 @@ static void price_linear(Pricing *p, const StepCall *c, OpCost cost) {
     case OP_LINEAR_BACKWARD_WEIGHT:
         add_product(p, c, ", weight gradient", t[0], 0, (double)t[0].rows, (double)t[0].cols, (double)t[1].rows, cost);
         break;
+    case OP_LINEAR_FP8: price_fp8(p, c, cost); break;
     default: assert(!"a linear op"); break;
     }
 }
@@ -138,19 +155,14 @@ static void price_grouped(Pricing *p, const StepCall *c, OpCost cost) {
 static void price_attention(Pricing *p, const StepCall *c, OpCost cost) {
     bool backward = c->call.op == OP_ATTENTION_BACKWARD;
     const OpRecord *r = &c->call;
-    double context = p->layout->request.mesh.cp, width = (double)dtype_size(r->tensor[0].dtype);
+    double width = (double)dtype_size(r->tensor[0].dtype);
+    double seq = (double)r->attention.seq * (r->attention.full ? 2 : 1); // causal, with as many keys to a query
     Tensor out = backward ? r->tensor[4] : r->tensor[0];
-    // Around a ring every rank's queries meet the keys of all.
-    add_line(p, backward ? "attention backward" : "attention", CATEGORY_ATTENTION, c->pass, c->times,
-             cost.flops * context,
-             hardware_attention_rate(&p->machine->gpu, p->dtype, r->attention.head_dim, r->attention.seq, backward),
-             cost.bytes, 1);
-    if (context > 1) { // each further block is merged into what is there, in float
-        StepCall merge = *c;
-        merge.times *= context - 1;
-        add_pass_over(p, backward ? "ring blocks, gradients" : "ring blocks", CATEGORY_ELEMENTWISE, &merge,
-                      (double)tensor_count(out) * 12);
-    }
+    const char *name = r->attention.full ? "attention to earlier chunks" : "attention";
+    char text[STEP_OP_NAME];
+    snprintf(text, sizeof text, "%s%s", name, backward ? " backward" : "");
+    add_line(p, text, CATEGORY_ATTENTION, c->pass, c->times, cost.flops,
+             hardware_attention_rate(&p->machine->gpu, p->dtype, r->attention.head_dim, seq, backward), cost.bytes, 1);
     if (backward && r->rope.head_dim) {
         double turned = (double)(r->rope.heads + r->rope.kv_heads) * r->rope.head_dim;
         add_pass_over(p, "RoPE backward", CATEGORY_ATTENTION, c,
@@ -178,7 +190,11 @@ static void price_elements(Pricing *p, const StepCall *c, OpCost cost) {
     const char *again = c->pass == STEP_RECOMPUTE ? " again" : "";
     double bytes = cost.bytes * unfused(p, r);
     switch (r->op) {
-    case OP_ADD_RMSNORM_FORWARD: snprintf(name, sizeof name, "%s", t[5].name); break;
+    case OP_ADD_RMSNORM_FORWARD:
+    case OP_RMSNORM_FP8_FORWARD: snprintf(name, sizeof name, "%s", t[5].name); break;
+    case OP_QUANTIZE: snprintf(name, sizeof name, "%s to FP8", t[3].name); break;
+    case OP_SWIGLU_FP8_FORWARD: snprintf(name, sizeof name, "SwiGLU"); break;
+    case OP_SWIGLU_FP8_BACKWARD: snprintf(name, sizeof name, "SwiGLU backward"); break;
     case OP_ADD_RMSNORM_BACKWARD: snprintf(name, sizeof name, "%s backward", t[5].name); break;
     case OP_QK_ROPE_FORWARD: snprintf(name, sizeof name, "QK-norm + RoPE%s", again); break;
     case OP_QK_ROPE_BACKWARD: snprintf(name, sizeof name, "QK-norm + RoPE backward"); break;
@@ -191,6 +207,9 @@ static void price_elements(Pricing *p, const StepCall *c, OpCost cost) {
         break;
     case OP_MOE_SUM:
         if (!p->fused && tensor_present(t[2])) bytes -= (double)tensor_count(t[2]) * (double)dtype_size(t[2].dtype);
+        // What others exchange are rows: they sum the tokens of the rank alone.
+        if (!p->fused)
+            bytes -= (double)(t[0].rows - p->layout->local_tokens) * (double)t[0].cols * (double)dtype_size(t[0].dtype);
         snprintf(name, sizeof name, "sum %s", t[1].name);
         break;
     case OP_ZERO: snprintf(name, sizeof name, "clear gradients"); break;
@@ -210,6 +229,9 @@ static void price_elements(Pricing *p, const StepCall *c, OpCost cost) {
 
 static void price_call(Pricing *p, const StepCall *c) {
     OpCost cost = op_cost(&c->call, p->expert_rows, p->added);
+    // Other software spreads experts in its own way, and adds residuals with the next norm.
+    bool own = c->call.op == OP_MOE_PLACE_ROWS || c->call.op == OP_MOE_SLOT_GRADIENT || c->call.op == OP_ADD;
+    if (own && !p->fused) return;
     switch (op_category(c->call.op)) {
     case CATEGORY_GEMM: price_linear(p, c, cost); break;
     case CATEGORY_GROUPED: price_grouped(p, c, cost); break;

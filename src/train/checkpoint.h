@@ -1,6 +1,8 @@
 // Checkpoints: checkpoints/step-N/ with
 // - model.safetensors, adam_m.safetensors, adam_v.safetensors: whole tensors by HF name, fp32 (weights at master
 //   precision)
+// - of a run with an outer optimizer: outer_weights.safetensors and outer_momentum.safetensors, and of every island but
+//   the first, whose files are the ones above: island-N-model.safetensors and so on
 // - config.json: the model's shape, so that the directory can also be read as an HF model
 // - state.json: step, tokens, data position, guard, schedule, config hash
 // - manifest.json: XXH64 of every tensor, box by box as ranks wrote it, of state.json and of config.json
@@ -49,7 +51,10 @@ Status checkpoint_find(const char *directory, char **path, int64_t *step,
 Status checkpoint_verify(const char *path);
 // Weights, and moments when with_moments: on each rank what its mesh has there, whatever the mesh that wrote them.
 // *state (may be NULL) is owned by the caller.
+// On an island, its own; where the checkpoint has no such island, the first one's.
 Status checkpoint_load(Model *model, const char *path, bool with_moments, json_t **state);
+// Anchor and momentum of the outer optimizer, if the model has one and the checkpoint does: *loaded.
+Status checkpoint_load_outer(Model *model, const char *path, bool *loaded);
 Status checkpoint_steps(const char *directory, int64_t **steps, int *count); // of complete ones, rising; malloc'd
 // The complete checkpoint with the lowest validation loss; -1: none has one.
 Status checkpoint_best(const char *directory, int64_t *step);

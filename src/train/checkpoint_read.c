@@ -129,11 +129,17 @@ static Status verify_manifest(const char *path, const json_t *manifest, const js
     int64_t version = 0;
     TRY(json_get_int(manifest, "version", &version, path));
     if (version > 1) TRY(verify_json(path, manifest, "config", config)); // version 1 did not state it
+    json_t *files = json_object_get(manifest, "xxh64"), *hashes;
     for (int i = 0; i < CHECKPOINT_FILES; i++) {
-        const json_t *hashes = json_object_get(json_object_get(manifest, "xxh64"), checkpoint_files[i].name);
-        if (!json_is_object(hashes))
-            return status_at(status_usage("manifest.json does not list %s", checkpoint_files[i].name), path, 0, 0);
-        TRY(verify_part(path, checkpoint_files[i].name, hashes));
+        CheckpointFile file = checkpoint_file(0, i);
+        if (!json_is_object(json_object_get(files, file.name)))
+            return status_at(status_usage("manifest.json does not list %s", file.name), path, 0, 0);
+    }
+    const char *name;
+    json_object_foreach(files, name, hashes) {
+        if (!json_is_object(hashes) || strchr(name, '/'))
+            return status_at(status_usage("manifest.json has no checksums for %s", name), path, 0, 0);
+        TRY(verify_part(path, name, hashes));
     }
     return NULL;
 }
@@ -241,10 +247,35 @@ static Status load_file(Model *model, const char *directory, const char *name, M
     return status;
 }
 
+static bool has_file(const char *directory, const char *name) {
+    char *path = path_join(directory, name);
+    bool found = file_exists(path);
+    free(path);
+    return found;
+}
+
 Status checkpoint_load(Model *model, const char *path, bool with_moments, json_t **state) {
-    int count = with_moments ? CHECKPOINT_FILES : 1;
-    for (int i = 0; i < count; i++)
-        TRY(load_file(model, path, checkpoint_files[i].name, checkpoint_files[i].state));
+    int count = with_moments ? CHECKPOINT_FILES : 1, island = model->layout.request.island;
+    if (!has_file(path, checkpoint_file(island, 0).name)) island = 0;
+    for (int i = 0; i < count; i++) {
+        CheckpointFile file = checkpoint_file(island, i);
+        TRY(load_file(model, path, file.name, file.state));
+    }
     model_share_weights(model);
     return state ? read_json(path, "state.json", state) : NULL;
+}
+
+Status checkpoint_load_outer(Model *model, const char *path, bool *loaded) {
+    CheckpointFile *files;
+    int count = checkpoint_file_list(&files, model->layout.request.islands);
+    Status status = NULL;
+    *loaded = false;
+    for (int i = 0; i < count && !status; i++) {
+        if (files[i].state != MODEL_ANCHOR && files[i].state != MODEL_MOMENTUM) continue;
+        if (!has_file(path, files[i].name)) break;
+        status = load_file(model, path, files[i].name, files[i].state);
+        *loaded = true;
+    }
+    free(files);
+    return status;
 }

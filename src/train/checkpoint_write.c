@@ -16,10 +16,31 @@
 
 enum { CHUNK = 1 << 20 };
 
-const struct CheckpointFile checkpoint_files[CHECKPOINT_FILES] = {
-    {"model.safetensors", MODEL_WEIGHTS}, {"adam_m.safetensors", MODEL_M}, {"adam_v.safetensors", MODEL_V}};
-_Static_assert(CHECKPOINT_FILES * sizeof(float) == PLAN_CHECKPOINT_PARAMETER_BYTES,
+_Static_assert(CHECKPOINT_FILES * sizeof(float) == PLAN_CHECKPOINT_PARAMETER_BYTES &&
+                   CHECKPOINT_OUTER_FILES * sizeof(float) == PLAN_CHECKPOINT_OUTER_BYTES,
                "the planner counts what is written here");
+
+CheckpointFile checkpoint_file(int island, int index) {
+    static const CheckpointFile first[CHECKPOINT_FILES] = {{"model.safetensors", MODEL_WEIGHTS, 0},
+                                                           {"adam_m.safetensors", MODEL_M, 0},
+                                                           {"adam_v.safetensors", MODEL_V, 0}};
+    CheckpointFile file = first[index];
+    file.island = island;
+    if (island) snprintf(file.name, sizeof file.name, "island-%d-%.32s", island, first[index].name);
+    return file;
+}
+
+int checkpoint_file_list(CheckpointFile **files, int islands) {
+    static const CheckpointFile outer[CHECKPOINT_OUTER_FILES] = {{"outer_weights.safetensors", MODEL_ANCHOR, 0},
+                                                                 {"outer_momentum.safetensors", MODEL_MOMENTUM, 0}};
+    int count = 0, each = islands > 1 ? islands : 1;
+    *files = xmalloc((size_t)(CHECKPOINT_FILES * each + CHECKPOINT_OUTER_FILES) * sizeof **files);
+    for (int i = 0; i < CHECKPOINT_FILES * each; i++)
+        (*files)[count++] = checkpoint_file(i / CHECKPOINT_FILES, i % CHECKPOINT_FILES);
+    for (int i = 0; i < CHECKPOINT_OUTER_FILES && islands; i++) // the same on all islands
+        (*files)[count++] = outer[i];
+    return count;
+}
 
 // ---- the whole model ------------------------------------------------------------------------------------------------
 
@@ -27,7 +48,7 @@ Status checkpoint_form_make(CheckpointForm *form, const Layout *layout) {
     *form = (CheckpointForm){0};
     LayoutRequest request = layout->request;
     request.mesh = MESH_SINGLE;
-    request.stage = request.dp_rank = request.tp_rank = request.ep_rank = request.etp_rank = 0;
+    request.rank = 0;
     Layout whole;
     TRY(layout_build(&whole, &request));
     for (int i = 0; i < whole.param_count; i++)
@@ -44,6 +65,7 @@ Status checkpoint_form_make(CheckpointForm *form, const Layout *layout) {
                                        .shape = {slice->shape[0], slice->shape[1]}};
         }
     safetensors_form_make(&form->file, tensors, form->count);
+    form->file_count = checkpoint_file_list(&form->files, layout->request.islands);
     free(tensors);
     layout_free(&whole);
     return NULL;
@@ -52,6 +74,7 @@ Status checkpoint_form_make(CheckpointForm *form, const Layout *layout) {
 void checkpoint_form_free(CheckpointForm *form) {
     safetensors_form_free(&form->file);
     free(form->tensors);
+    free(form->files);
     *form = (CheckpointForm){0};
 }
 
@@ -115,10 +138,15 @@ static Status write_boxes(const CheckpointJob *job, int fd, const char *path, Mo
 // Rank 0 creates; the files stay open until they are synced, so that no failure of the disk goes unseen in between.
 // They are never open for reading: what a file server's client has not read, it cannot write back over the bytes of
 // other ranks in the same block.
+static bool writes_file(const CheckpointJob *job, int index) {
+    return job->form->files[index].island == job->layout->request.island;
+}
+
 static Status open_files(const CheckpointJob *job, const char *beside, char *paths[], int fds[]) {
     int flags = O_WRONLY | O_CLOEXEC | (job->rank == 0 ? O_CREAT | O_EXCL : 0);
-    for (int i = 0; i < CHECKPOINT_FILES; i++) {
-        paths[i] = path_join(beside, checkpoint_files[i].name);
+    for (int i = 0; i < job->form->file_count; i++) {
+        if (job->rank && !writes_file(job, i)) continue;
+        paths[i] = path_join(beside, job->form->files[i].name);
         fds[i] = io_open(paths[i], flags, 0644);
         if (fds[i] < 0) return status_errno("cannot open %s for writing", paths[i]);
         if (job->rank == 0) TRY(safetensors_form_start(&job->form->file, fds[i], paths[i]));
@@ -126,8 +154,8 @@ static Status open_files(const CheckpointJob *job, const char *beside, char *pat
     return NULL;
 }
 
-static Status close_files(char *paths[], int fds[], Status status) {
-    for (int i = 0; i < CHECKPOINT_FILES; i++) {
+static Status close_files(const CheckpointJob *job, char *paths[], int fds[], Status status) {
+    for (int i = 0; i < job->form->file_count; i++) {
         if (fds[i] >= 0 && io_close(fds[i]) && !status) status = status_errno("cannot close %s", paths[i]);
         free(paths[i]);
     }
@@ -215,17 +243,23 @@ static json_t *part_json(uint64_t token, json_t *hashes) {
 // This rank's boxes in all files, on disk; *hashes gets their checksums by file and tensor. Others wait for `started`.
 static Status write_part(const CheckpointJob *job, const char *beside, json_t *hashes,
                          Status (*started)(const CheckpointJob *job, const char *beside)) {
-    char *paths[CHECKPOINT_FILES] = {0};
-    int fds[CHECKPOINT_FILES] = {-1, -1, -1};
+    int count = job->form->file_count;
+    char **paths = xcalloc((size_t)count, sizeof *paths);
+    int *fds = xmalloc((size_t)count * sizeof *fds);
+    for (int i = 0; i < count; i++)
+        fds[i] = -1;
     Status status = open_files(job, beside, paths, fds);
     if (!status && started) status = started(job, beside);
-    for (int i = 0; i < CHECKPOINT_FILES && !status; i++) {
+    for (int i = 0; i < count && !status; i++) {
         json_t *of_file = json_object();
-        json_object_set_new(hashes, checkpoint_files[i].name, of_file);
-        status = write_boxes(job, fds[i], paths[i], checkpoint_files[i].state, of_file);
-        if (!status) status = file_sync_descriptor(fds[i], paths[i]);
+        json_object_set_new(hashes, job->form->files[i].name, of_file);
+        if (writes_file(job, i)) status = write_boxes(job, fds[i], paths[i], job->form->files[i].state, of_file);
+        if (!status && fds[i] >= 0) status = file_sync_descriptor(fds[i], paths[i]);
     }
-    return close_files(paths, fds, status);
+    status = close_files(job, paths, fds, status);
+    free(paths);
+    free(fds);
+    return status;
 }
 
 static Status leave_part(const CheckpointJob *job, const char *beside, uint64_t token, json_t *hashes) {
@@ -274,12 +308,11 @@ static Status say_ready(const CheckpointJob *job, const char *beside) {
 
 // Adds a part's checksums to those of all.
 static void merge_part(json_t *hashes, const json_t *part) {
-    for (int i = 0; i < CHECKPOINT_FILES; i++) {
-        json_t *from = json_object_get(part, checkpoint_files[i].name), *boxes, *known;
-        json_t *to = json_object_get(hashes, checkpoint_files[i].name);
-        const char *name;
-        json_object_foreach(from, name, boxes) {
-            known = json_object_get(to, name);
+    const char *file, *name;
+    json_t *to, *boxes;
+    json_object_foreach(hashes, file, to) {
+        json_object_foreach(json_object_get(part, file), name, boxes) {
+            json_t *known = json_object_get(to, name);
             if (known)
                 json_array_extend(known, boxes);
             else
@@ -344,8 +377,9 @@ static Status wait_parts(const CheckpointJob *job, const char *beside, json_t *h
 
 // Every tensor of the model in every file, each covered once.
 static Status check_parts(const CheckpointJob *job, const json_t *hashes) {
-    for (int i = 0; i < CHECKPOINT_FILES; i++) {
-        const json_t *of_file = json_object_get(hashes, checkpoint_files[i].name);
+    for (int i = 0; i < job->form->file_count; i++) {
+        const char *file = job->form->files[i].name;
+        const json_t *of_file = json_object_get(hashes, file);
         if (json_object_size(of_file) > (size_t)job->form->count)
             return status_runtime("the ranks wrote tensors that are not in the model");
         for (int k = 0; k < job->form->count; k++) {
@@ -354,9 +388,7 @@ static Status check_parts(const CheckpointJob *job, const json_t *hashes) {
             int count;
             Status status =
                 checkpoint_boxes_read(&boxes, &count, json_object_get(of_file, slice->name), slice->rows, slice->cols);
-            if (status)
-                return status_context(status, "the ranks' parts of %s, tensor \"%s\"", checkpoint_files[i].name,
-                                      slice->name);
+            if (status) return status_context(status, "the ranks' parts of %s, tensor \"%s\"", file, slice->name);
             free(boxes);
         }
     }
@@ -409,7 +441,7 @@ static Status write_manifest(const CheckpointJob *job, const char *beside, json_
 }
 
 static Status check_space(const CheckpointJob *job) {
-    int64_t available = 0, needed = CHECKPOINT_FILES * (int64_t)job->form->file.data_bytes;
+    int64_t available = 0, needed = job->form->file_count * (int64_t)job->form->file.data_bytes;
     TRY(disk_free_bytes(&available, job->directory));
     char a[32], b[32];
     if (available < needed + (1 << 16))

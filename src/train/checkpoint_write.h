@@ -12,17 +12,24 @@
 #include "model/safetensors.h"
 
 // The files of a checkpoint with a value for every parameter. All have the same tensors.
-enum { CHECKPOINT_FILES = 3 };
-extern const struct CheckpointFile {
-    const char *name;
+typedef struct CheckpointFile {
+    char name[64];
     ModelState state;
-} checkpoint_files[CHECKPOINT_FILES];
+    int island; // whose ranks write it
+} CheckpointFile;
+enum { CHECKPOINT_FILES = 3, CHECKPOINT_OUTER_FILES = 2 }; // of an island; of an outer optimizer
+// One of an island's.
+CheckpointFile checkpoint_file(int island, int index);
+// All of a run with so many islands (0: without an outer optimizer); malloc'd.
+int checkpoint_file_list(CheckpointFile **files, int islands);
 
-// The whole model's tensors, whatever this rank has of them.
+// The whole model's tensors, whatever this rank has of them, and the files that hold them.
 typedef struct CheckpointForm {
     LayoutSlice *tensors;
     int count;
     SafetensorsForm file;
+    CheckpointFile *files; // all of that form
+    int file_count;
 } CheckpointForm;
 Status checkpoint_form_make(CheckpointForm *form, const Layout *layout);
 void checkpoint_form_free(CheckpointForm *form);

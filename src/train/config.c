@@ -480,6 +480,12 @@ static Status check_model(const Config *config) {
 Status config_check(const Config *config) {
     TRY(check_model(config));
     TRY(check_batch(config));
+    if (config->diloco.islands > 1 && !config->diloco.every)
+        return config_blame(config, "diloco.islands",
+                            status_hint(status_usage("diloco.islands = %lld, and nothing says when they meet",
+                                                     (long long)config->diloco.islands),
+                                        "set diloco.every to a number of steps, e.g. 30; ranks that meet in every step "
+                                        "are data-parallel ones"));
     if (config->data.weights.count && config->data.weights.count != config->data.train.count)
         return config_blame(config, "data.weights",
                             status_usage("data.weights has %d entries and data.train has %d",

@@ -82,7 +82,16 @@ typedef struct Config {
     } schedule;
     struct {
         int64_t data, tensor, pipeline, expert, expert_tensor, context, zero;
+        const char *schedule;
+        int64_t virtual_stages, layers_per_stage;
+        const char *reduce_dtype;
+        double expert_headroom;
     } parallelism;
+    struct {
+        int64_t islands, every;
+        double outer_lr, outer_momentum;
+        const char *exchange;
+    } diloco;
     struct {
         const char *mode;
         int64_t logits_rows;
@@ -101,6 +110,7 @@ typedef struct Config {
         int64_t print_every;
         double peak_tflops;
         int64_t warmup_steps;
+        bool log_ranks;
     } watch;
     struct {
         int64_t every;

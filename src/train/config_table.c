@@ -8,6 +8,12 @@
 const ConfigRefusal config_refusals[] = {
     {"data", "num_workers",
      "hearth reads data with one thread, ahead of the training; data.prefetch says how many micro-batches ahead"},
+    {"parallelism", "pipeline_parallel_microbatch_size",
+     "train.micro_batch is what goes through a pipeline at once, and train.grad_accum how many of them make a step"},
+    {"parallelism", "pipeline_parallel_first_stage_less_layers",
+     "layers that do not divide leave the first and the last stage the fewer ones by themselves"},
+    {"parallelism", "pipeline_parallel_last_stage_less_layers",
+     "layers that do not divide leave the first and the last stage the fewer ones by themselves"},
 };
 const int config_refusal_count = sizeof config_refusals / sizeof config_refusals[0];
 
@@ -21,6 +27,7 @@ const ConfigSection config_sections[] = {
     {"optimizer", "optim", "AdamW; decay only on matrices"},
     {"schedule", "lr_scheduler", "learning rate over the steps"},
     {"parallelism", "parallel", "how the work is split over ranks"},
+    {"diloco", "", "islands of ranks that train apart and meet every so many steps, for slow links between them"},
     {"recompute", "activation_checkpoint", "memory for time: what the backward pass computes again"},
     {"checkpoint", "checkpointing", "when checkpoints are written and which are kept"},
     {"eval", "validation", "validation loss during and after the run"},
@@ -124,8 +131,9 @@ const ConfigKey config_keys[] = {
      "stop after this many optimizer steps (0: no limit)"},
     {"train", "hours", "", CONFIG_DOUBLE, AT(train.hours), "0", 0, 1e6, "hours", NULL,
      "stop after this much wall-clock time of this process (0: no limit)"},
-    {"train", "precision", "dtype", CONFIG_CHOICE, AT(train.precision), "bf16", 0, 0, "", "fp32|bf16|bf16-pure",
-     "bf16 keeps an exact fp32 master beside bf16 weights; bf16-pure rounds stochastically and keeps none"},
+    {"train", "precision", "dtype", CONFIG_CHOICE, AT(train.precision), "bf16", 0, 0, "", "fp32|bf16|bf16-pure|fp8",
+     "bf16 keeps an exact fp32 master beside bf16 weights; bf16-pure rounds stochastically and keeps none; fp8 is bf16 "
+     "whose blocks multiply in FP8 where that is faster"},
     {"train", "device", "", CONFIG_TEXT, AT(train.device), "auto", 0, 0, "", NULL,
      "cpu, cuda, cuda:1, or auto: a GPU when there is one"},
     {"train", "seed", "", CONFIG_INT, AT(train.seed), "1234", 0, BIG, "", NULL, "seed of weights and data order"},
@@ -171,15 +179,44 @@ const ConfigKey config_keys[] = {
      NULL, "tensor parallelism"},
     {"parallelism", "pipeline", "pipeline_parallel_degree pp", CONFIG_INT, AT(parallelism.pipeline), "1", 1, 4096,
      "ranks", NULL, "pipeline parallelism"},
+    {"parallelism", "schedule", "pipeline_parallel_schedule", CONFIG_CHOICE, AT(parallelism.schedule), "1f1b", 0, 0, "",
+     "1f1b|gpipe|interleaved|1F1B|GPipe|Interleaved1F1B",
+     "order of a pipeline's passes; interleaved has several chunks of layers on each rank"},
+    {"parallelism", "virtual_stages", "", CONFIG_INT, AT(parallelism.virtual_stages), "0", 0, 256, "chunks", NULL,
+     "chunks of layers on each rank of an interleaved pipeline (0: as layers_per_stage says, else 2)"},
+    {"parallelism", "layers_per_stage", "pipeline_parallel_layers_per_stage", CONFIG_INT,
+     AT(parallelism.layers_per_stage), "0", 0, MODEL_LAYERS_MAX, "layers", NULL,
+     "the same by the layers of one chunk (0: virtual_stages says)"},
     {"parallelism", "expert", "expert_parallel_degree ep", CONFIG_INT, AT(parallelism.expert), "1", 1, 4096, "ranks",
      NULL, "expert parallelism"},
     {"parallelism", "expert_tensor", "expert_tensor_parallel_degree etp", CONFIG_INT, AT(parallelism.expert_tensor),
      "1", 1, 4096, "ranks", NULL, "tensor parallelism inside experts"},
+    {"parallelism", "expert_headroom", "", CONFIG_DOUBLE, AT(parallelism.expert_headroom), "2", 1, 4096, "x", NULL,
+     "expert parallelism: rows that a rank has room for at first, as a multiple of its share when all experts are "
+     "equally busy; a step that needs more gets it and runs again"},
     {"parallelism", "context", "context_parallel_degree cp", CONFIG_INT, AT(parallelism.context), "1", 1, 4096, "ranks",
      NULL, "context parallelism"},
     {"parallelism", "zero", "zero_stage", CONFIG_INT, AT(parallelism.zero), "0", 0, 3, "", NULL,
      "ZeRO stage over the data-parallel ranks (data_parallel_shard_degree, which is FSDP, makes it 3 unless it is "
      "given)"},
+    {"parallelism", "reduce_dtype", "train.mixed_precision_reduce", CONFIG_CHOICE, AT(parallelism.reduce_dtype),
+     "float32", 0, 0, "", "float32|bfloat16",
+     "gradients on their way between data-parallel ranks; bfloat16 halves the traffic and rounds each rank's and the "
+     "sum"},
+
+    {"diloco", "every", "sync_every sync_steps", CONFIG_INT, AT(diloco.every), "0", 0, 1e12, "steps", NULL,
+     "steps that each island trains alone before the outer optimizer takes the mean of their changes (0: off; 30 to "
+     "500 "
+     "are usual)"},
+    {"diloco", "islands", "", CONFIG_INT, AT(diloco.islands), "1", 1, 4096, "islands", NULL,
+     "groups of ranks with a mesh of [parallelism] each; the ranks of an island are neighbours"},
+    {"diloco", "outer_lr", "", CONFIG_DOUBLE, AT(diloco.outer_lr), "0.7", 0, 100, "", NULL,
+     "rate of the outer optimizer (SGD with Nesterov momentum); 1 without momentum takes the mean of the islands' "
+     "weights"},
+    {"diloco", "outer_momentum", "", CONFIG_DOUBLE, AT(diloco.outer_momentum), "0.9", 0, 0.999999, "", NULL,
+     "its momentum"},
+    {"diloco", "exchange", "", CONFIG_CHOICE, AT(diloco.exchange), "float32", 0, 0, "", "float32|bfloat16",
+     "how the islands' changes travel"},
 
     {"recompute", "mode", "", CONFIG_CHOICE, AT(recompute.mode), "none", 0, 0, "", "none|selective|full",
      "selective keeps a layer's large products, full keeps only its input"},
@@ -218,6 +255,8 @@ const ConfigKey config_keys[] = {
      "it does not know: no MFU)"},
     {"watch", "warmup_steps", "", CONFIG_INT, AT(watch.warmup_steps), "3", 0, 1e6, "steps", NULL,
      "first steps that averages of speed leave out"},
+    {"watch", "log_ranks", "", CONFIG_BOOL, AT(watch.log_ranks), "false", 0, 0, "", NULL,
+     "each rank but the first writes a log of its own: logs/rank-N.log in the run directory"},
 
     {"profile", "every", "profile_freq", CONFIG_INT, AT(profile.every), "0", 0, 1e12, "steps", NULL,
      "steps between steps whose time is split by kind of operation in metrics.jsonl (0: never)"},

@@ -97,7 +97,7 @@ static bool key_cuts_the_batch(const ConfigKey *row) {
 static bool key_counts(const ConfigKey *row) {
     static const char *const free_keys[] = {"name",     "runs",   "tokens", "steps",   "hours",
                                             "prefetch", "verify", "graph",  "threads", "max_skips"};
-    static const char *const sections[] = {"data", "train", "optimizer", "schedule"};
+    static const char *const sections[] = {"data", "train", "optimizer", "schedule", "diloco"};
     static const char *const objective[] = {"aux_coef", "balance", "z_coef", "router_bias_rate"};
     if (strcmp(row->section, "model") == 0) return one_of(row->key, objective, sizeof objective / sizeof *objective);
     return one_of(row->section, sections, sizeof sections / sizeof *sections) &&
@@ -110,6 +110,8 @@ uint64_t config_hash(const Config *config, int64_t batch_tokens) {
     for (int i = 0; i < config_key_count; i++) {
         const ConfigKey *row = &config_keys[i];
         if (!key_counts(row) || key_cuts_the_batch(row)) continue;
+        if (!config->diloco.every && strcmp(row->section, "diloco") == 0)
+            continue; // nor did it count before there was one
         text_buffer_format(&text, "%s.%s=", row->section, row->key);
         write_value(&text, config, row);
         text_buffer_format(&text, "\n");

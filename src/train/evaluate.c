@@ -3,34 +3,44 @@
 
 #include "base/clock.h"
 #include "base/text.h"
+#include "train/expert_room.h"
 
 #include <stdlib.h>
 
-static void sum_over_ranks(const Comm *dp, double *sum, int64_t *targets) {
-    World *world = dp->world;
-    double mine[2] = {*sum, (double)*targets}, *all = xmalloc(2 * (size_t)world->size * sizeof *all);
-    world_gather_doubles(world, mine, 2, all);
-    *sum = 0;
-    *targets = 0;
-    for (int i = 0; i < dp->size; i++) {
-        *sum += all[2 * dp->ranks[i]];
-        *targets += (int64_t)all[2 * dp->ranks[i] + 1];
+typedef struct Sums {
+    double loss;
+    int64_t targets;
+    int64_t rows_needed; // of experts, beyond the room for them; 0: there was room
+} Sums;
+
+// Of the ranks that have seen other tokens, at the end of the pipeline, where the losses are.
+static void sum_over_ranks(const Model *model, World *world, Sums *sums) {
+    double mine[3] = {sums->loss, (double)sums->targets, (double)sums->rows_needed};
+    double *all = xmalloc(3 * (size_t)world->size * sizeof *all);
+    world_gather_doubles(world, mine, 3, all);
+    const Mesh *mesh = &model->layout.request.mesh;
+    int ahead = (mesh->pp - 1 - model->layout.place.pp) * mesh_stage_ranks(mesh);
+    MeshGroup group = mesh_group(mesh, world->rank + ahead, MESH_DATA);
+    for (int i = 0; i < world->size; i++)
+        if (all[3 * i + 2] > (double)sums->rows_needed) sums->rows_needed = (int64_t)all[3 * i + 2];
+    sums->loss = 0, sums->targets = 0;
+    for (int i = 0; i < group.count; i++) {
+        const double *rank = all + 3 * (group.first + i * group.stride);
+        sums->loss += rank[0];
+        sums->targets += (int64_t)rank[1];
     }
     free(all);
 }
 
-Status evaluate_samples(Model *model, const Samples *samples, uint64_t windows, Evaluation *evaluation) {
+static Status take_sums(Model *model, const Samples *samples, uint64_t windows, Sums *sums) {
     uint64_t micro = (uint64_t)model->layout.request.micro_batch;
     size_t seq = (size_t)model->layout.request.seq, tokens = (size_t)micro * seq;
-    bool full = windows == 0 || windows >= samples->windows;
-    if (full) windows = samples->windows;
-    double start = clock_seconds(), sum = 0;
-    int64_t targets = 0;
-    Status status;
+    Status status = NULL;
+    *sums = (Sums){0};
     int32_t *ids = xcalloc(3 * tokens, sizeof *ids), *wanted = ids + tokens, *doc_start = wanted + tokens;
     // Ranks take turns; every one runs as many forward passes, since their weights may be shared.
-    const Comm *dp = model->ranks.dp;
-    uint64_t rank = dp ? (uint64_t)dp->rank : 0, ranks = dp ? (uint64_t)dp->size : 1;
+    const MeshPlace *place = &model->layout.place;
+    uint64_t rank = (uint64_t)place->dp, ranks = (uint64_t)model->layout.request.mesh.dp;
     uint64_t turns = (windows + micro * ranks - 1) / (micro * ranks);
     for (uint64_t turn = 0; turn < turns; turn++) {
         uint64_t first = (turn * ranks + rank) * micro;
@@ -50,21 +60,33 @@ Status evaluate_samples(Model *model, const Samples *samples, uint64_t windows, 
         model_step_begin(model, valid, 1);
         model_eval_step(model, ids, wanted, doc_start);
         model_step_result(model, &result);
-        sum += result.loss * (double)valid;
-        targets += valid;
+        sums->loss += result.loss * (double)valid;
+        if (place->cp == 0) sums->targets += valid; // ranks that share sequences have parts of the sum each
+        if (result.rows_needed > sums->rows_needed) sums->rows_needed = result.rows_needed;
     }
+    if (model->ranks.all) sum_over_ranks(model, model->ranks.all->world, sums);
+damaged:
     free(ids);
-    if (dp) sum_over_ranks(dp, &sum, &targets);
+    return status;
+}
+
+Status evaluate_samples(Model *model, const Samples *samples, uint64_t windows, Evaluation *evaluation) {
+    bool full = windows == 0 || windows >= samples->windows;
+    if (full) windows = samples->windows;
+    double start = clock_seconds();
+    Sums sums;
+    TRY(take_sums(model, samples, windows, &sums));
+    while (sums.rows_needed) {
+        TRY(expert_room_grow(model, "an evaluation", sums.rows_needed));
+        TRY(take_sums(model, samples, windows, &sums));
+    }
     double text_bytes = 0, all_tokens = 0;
     for (size_t i = 0; i < samples->mix.count; i++) {
         text_bytes += (double)samples->mix.datasets[i].text_bytes;
         all_tokens += (double)samples->mix.datasets[i].token_count;
     }
-    *evaluation = plan_evaluation(sum, targets, all_tokens, text_bytes);
+    *evaluation = plan_evaluation(sums.loss, sums.targets, all_tokens, text_bytes);
     evaluation->full = full;
     evaluation->seconds = clock_seconds() - start;
     return model->ops->sync(model->ops);
-damaged:
-    free(ids);
-    return status;
 }

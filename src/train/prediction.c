@@ -185,10 +185,12 @@ Status prediction_make(Prediction *prediction, const LayoutRequest *layout, int 
     Status status = device_gpu(&hardware, device, &gpu);
     if (!status) status = hardware_find_software(&hardware, "hearth", &software);
     if (!status) {
-        *prediction = (Prediction){
-            .machine = plan_machine(&hardware, gpu, NULL, software, ranks, 8, threads_count()),
-            .run = {
-                .layout = *layout, .grad_accum = grad_accum, .virtual_stages = 1, .grad_bytes = 4, .calibration = 1}};
+        *prediction = (Prediction){.machine = plan_machine(&hardware, gpu, NULL, software, ranks, 8, threads_count()),
+                                   .run = {.layout = *layout,
+                                           .grad_accum = grad_accum,
+                                           .virtual_stages = layout_chunks(layout),
+                                           .calibration = 1,
+                                           .outer_every = INFINITY}}; // of a step between meetings, as the median is
         if (device_memory > 0) prediction->machine.gpu.memory = device_memory;
         status = prediction_calibration(&prediction->calibration, &prediction->machine, &prediction->run);
     }

@@ -8,6 +8,8 @@
 #include "base/text.h"
 #include "base/threads.h"
 #include "bench/bench_step.h"
+#include "dist/device.h"
+#include "model/agree.h"
 #include "train/fit.h"
 #include "train/outcome.h"
 #include "train/prediction.h"
@@ -67,15 +69,39 @@ int preflight_choose(const PreflightTry *tries, int count) {
     return best;
 }
 
+// A value of rank 0, on all ranks; and the largest that a rank has.
+static double from_first(World *world, double value) {
+    if (world) world_broadcast(world, &value, sizeof value, 0);
+    return value;
+}
+
+static double largest(World *world, double value) {
+    if (!world || world->size == 1) return value;
+    double *all = xmalloc((size_t)world->size * sizeof *all);
+    world_gather_doubles(world, &value, 1, all);
+    for (int i = 0; i < world->size; i++)
+        value = fmax(value, all[i]);
+    free(all);
+    return value;
+}
+
 // Tokens per second at the full accumulation, from steps of at most two micro-batches: the optimizer's part is measured
 // by the profile and paid once per step.
-static Status time_try(Ops *ops, const LayoutRequest *request, PreflightTry *attempt) {
-    BenchStep bench = {.request = *request, .accum = attempt->grad_accum < 2 ? 1 : 2, .steps = 3};
+static Status time_try(Ops *ops, const Ranks *ranks, const LayoutRequest *request, PreflightTry *attempt) {
+    BenchStep bench = {.request = *request,
+                       .groups = ranks->groups,
+                       .world = ranks->world,
+                       .accum = attempt->grad_accum < 2 ? 1 : 2,
+                       .steps = 3};
+    if (request->mesh.pp > 1) bench.accum = (int)attempt->grad_accum; // a pipeline's speed depends on it
     BenchResult result;
     TRY(bench_step(ops, &bench, &result));
+    bench_result_free(&result);
     double once = result.split_ms[CATEGORY_OPTIMIZER] / 1e3, micro = (result.step_seconds - once) / bench.accum;
-    double tokens = (double)request->micro_batch * request->seq * (double)attempt->grad_accum;
-    attempt->tokens_per_second = tokens / (once + micro * (double)attempt->grad_accum);
+    double tokens = (double)request->micro_batch * request->seq * request->mesh.dp *
+                    (request->islands > 1 ? request->islands : 1) * (double)attempt->grad_accum;
+    attempt->tokens_per_second =
+        from_first(ranks->world, tokens / (once + micro * (double)attempt->grad_accum)); // all choose by one clock
     return NULL;
 }
 
@@ -83,19 +109,21 @@ static Status time_try(Ops *ops, const LayoutRequest *request, PreflightTry *att
 static double try_seconds(Ops *ops, const LayoutRequest *request) {
     enum { MICRO_STEPS = 10 }; // warm-up and timed ones
     Prediction prediction;
-    Status status = prediction_make(&prediction, request, 1, ops->device, (double)ops->memory_total(ops), 1);
+    Status status = prediction_make(&prediction, request, 1, ops->device, (double)ops->memory_total(ops),
+                                    (int)mesh_ranks(&request->mesh));
     double seconds = status ? 0 : MICRO_STEPS * prediction.plan.step.seconds;
     status_free(status);
     return seconds;
 }
 
-// Memory of the try, and whether there is room for it.
-static Status predict_try_memory(Ops *ops, const LayoutRequest *request, PreflightTry *attempt, bool *fits) {
+// Memory of the try on the rank that needs most of its device, and whether there is room on all of them.
+static Status predict_try_memory(Ops *ops, World *world, const LayoutRequest *request, PreflightTry *attempt,
+                                 bool *fits) {
     Layout layout;
     TRY(layout_build(&layout, request));
-    attempt->memory_bytes = (double)layout.total_bytes;
-    attempt->memory_fraction = attempt->memory_bytes / (double)ops->memory_total(ops);
-    *fits = layout.total_bytes + fit_reserve(request->device) <= ops->memory_free(ops);
+    attempt->memory_bytes = largest(world, (double)layout.total_bytes);
+    attempt->memory_fraction = largest(world, (double)layout.total_bytes / (double)ops->memory_total(ops));
+    *fits = largest(world, layout.total_bytes + fit_reserve(request->device) > ops->memory_free(ops)) == 0;
     layout_free(&layout);
     return NULL;
 }
@@ -107,7 +135,8 @@ static Status too_slow_here(double expected) {
 
 // The error of a try that did not run for want of speed or memory. An allocation that other programs' memory leaves no
 // room for is an answer, not an end.
-static Status run_try(Ops *ops, const LayoutRequest *request, bool fits, double patience, PreflightTry *attempt) {
+static Status run_try(Ops *ops, const Ranks *ranks, const LayoutRequest *request, bool fits, double patience,
+                      PreflightTry *attempt) {
     if (attempt->memory_fraction > PREFLIGHT_MEMORY_MAX) {
         attempt->verdict = PREFLIGHT_TOO_LARGE;
         return NULL;
@@ -116,28 +145,29 @@ static Status run_try(Ops *ops, const LayoutRequest *request, bool fits, double 
         attempt->verdict = PREFLIGHT_NOT_FREE;
         return NULL;
     }
-    attempt->expected_seconds = try_seconds(ops, request);
+    attempt->expected_seconds = from_first(ranks->world, try_seconds(ops, request));
     if (attempt->expected_seconds > patience) {
         attempt->verdict = PREFLIGHT_TOO_SLOW;
         return too_slow_here(attempt->expected_seconds);
     }
-    Status status = time_try(ops, request, attempt);
+    Status status = time_try(ops, ranks, request, attempt);
     attempt->verdict = status ? PREFLIGHT_FAILED : PREFLIGHT_RAN;
     return status;
 }
 
 // *failure: the first error of a try, for when none of them runs.
-static Status try_candidates(Ops *ops, const LayoutRequest *base, double patience, const PreflightListener *listener,
-                             PreflightSearch *search, Status *failure) {
+static Status try_candidates(Ops *ops, const Ranks *ranks, const LayoutRequest *base, double patience,
+                             const PreflightListener *listener, PreflightSearch *search, Status *failure) {
     if (listener->search_starts) listener->search_starts(listener->context, search);
     for (int i = 0; i < search->count; i++) {
         PreflightTry *attempt = &search->tries[i];
         LayoutRequest request = *base;
         request.micro_batch = (int)attempt->micro_batch;
+        request.micro_batches = (int)attempt->grad_accum;
         bool fits;
-        TRY(predict_try_memory(ops, &request, attempt, &fits));
+        TRY(predict_try_memory(ops, ranks->world, &request, attempt, &fits));
         if (listener->try_starts) listener->try_starts(listener->context, attempt);
-        Status status = run_try(ops, &request, fits, patience, attempt);
+        Status status = run_try(ops, ranks, &request, fits, patience, attempt);
         attempt->message = status ? status_message(status) : NULL;
         if (listener->try_ends) listener->try_ends(listener->context, attempt);
         attempt->message = NULL;
@@ -157,19 +187,24 @@ static Status nothing_ran(const Config *config, const LayoutRequest *request, Op
         "try recompute.mode = \"full\" or a shorter seq");
 }
 
-static Status search_on(Ops *ops, const Config *config, const ModelConfig *model, const PreflightOptions *options,
-                        PreflightSearch *search) {
+static Status search_on(Ops *ops, Ranks *ranks, const Config *config, const ModelConfig *model,
+                        const PreflightOptions *options, PreflightSearch *search) {
     LayoutRequest request;
     TRY(setup_layout(config, model, ops->kind, &request));
-    int64_t micro_batch = config->train.micro_batch, grad_accum = batch_plan(config, 1).grad_accum;
+    request.mesh = ranks->mesh;
+    request.island = ranks_island(ranks);
+    request.rank = ranks_place(ranks);
+    TRY(ranks_open(ranks, ops, &request));
+    int dp = ranks->mesh.dp * (ranks->islands > 1 ? ranks->islands : 1); // of all islands
+    int64_t micro_batch = config->train.micro_batch, grad_accum = batch_plan(config, dp).grad_accum;
     *search = (PreflightSearch){.model = setup_model_name(config),
                                 .device = device_kind_name(ops->kind),
                                 .seq = request.seq,
-                                .sequences = micro_batch * grad_accum};
+                                .sequences = micro_batch * grad_accum * dp};
     search->count = preflight_candidates(micro_batch, grad_accum, search->tries, PREFLIGHT_TRIES_MAX);
     double patience = options->seconds > PATIENCE_LEAST ? options->seconds : PATIENCE_LEAST;
     Status failure = NULL;
-    Status status = try_candidates(ops, &request, patience, &options->listener, search, &failure);
+    Status status = try_candidates(ops, ranks, &request, patience, &options->listener, search, &failure);
     if (status) {
         status_free(failure);
         return status;
@@ -183,7 +218,8 @@ static Status search_on(Ops *ops, const Config *config, const ModelConfig *model
 }
 
 // The search needs the model's shape only; the data is opened by the short run.
-static Status search_micro_batch(const Config *config, const PreflightOptions *options, PreflightSearch *search) {
+static Status search_micro_batch(const Config *config, Ranks ranks, const PreflightOptions *options,
+                                 PreflightSearch *search) {
     Samples train, val;
     ModelConfig model;
     Ops *ops;
@@ -193,8 +229,10 @@ static Status search_micro_batch(const Config *config, const PreflightOptions *o
     samples_close(&val);
     TRY(setup_model(config, vocab, &model));
     if (!options->search) return NULL;
-    TRY(ops_create(&ops, config->train.device));
-    Status status = search_on(ops, config, &model, options, search);
+    TRY(options->world ? device_open(&ops, options->world, config->train.device)
+                       : ops_create(&ops, config->train.device));
+    Status status = search_on(ops, &ranks, config, &model, options, search);
+    ranks_close(&ranks);
     ops_destroy(ops);
     return status;
 }
@@ -203,7 +241,8 @@ static Status search_micro_batch(const Config *config, const PreflightOptions *o
 
 static void predict_short_run(const Trainer *trainer, Prediction *prediction, PreflightResult *result) {
     Status status = prediction_make(prediction, &trainer->model->layout.request, (int)trainer->batch.grad_accum,
-                                    trainer->ops->device, (double)trainer->ops->memory_total(trainer->ops), 1);
+                                    trainer->ops->device, (double)trainer->ops->memory_total(trainer->ops),
+                                    ranks_size(&trainer->ranks));
     result->predicted = !status;
     if (status) log_warn("no prediction: %s", status_message(status));
     status_free(status);
@@ -223,12 +262,13 @@ static void remember_short_run(const Prediction *prediction, const PreflightResu
 
 static Status short_run(const Config *config, const PreflightOptions *options, PreflightResult *result) {
     Trainer trainer;
-    TRY(trainer_open(&trainer, config));
+    TRY(trainer_open_ranks(&trainer, config, options->world));
     Prediction *prediction = xcalloc(1, sizeof *prediction);
     predict_short_run(&trainer, prediction, result);
-    Status status = NULL;
+    Status status = model_agree_kernels(trainer.model, options->world);
     double *seconds = NULL, start = clock_seconds(), waited = 0;
-    do { // at least one step, however little is asked for
+    bool more = !status;
+    while (more) { // at least one step, however little is asked for
         MetricsStep metrics;
         bool stopped;
         status = trainer_step(&trainer, &metrics, NULL, &stopped);
@@ -240,14 +280,16 @@ static Status short_run(const Config *config, const PreflightOptions *options, P
         seconds = xrealloc(seconds, (size_t)(result->steps + 1) * sizeof *seconds);
         seconds[result->steps++] = metrics.seconds;
         result->tokens = metrics.tokens;
-    } while (result->tokens < options->tokens && clock_seconds() - start < options->seconds);
+        more = from_first(options->world,
+                          result->tokens < options->tokens && clock_seconds() - start < options->seconds) != 0;
+    }
     if (!status) {
         int64_t skipped = result->steps > 2 * WARM_STEPS ? WARM_STEPS : 0;
         result->step.measured = double_median(seconds + skipped, (size_t)(result->steps - skipped));
         result->tokens_per_second.measured =
             (double)(trainer.batch.micro_tokens * trainer.batch.grad_accum) / result->step.measured;
         result->data_wait = waited / (double)result->steps;
-        remember_short_run(prediction, result);
+        if (ranks_rank(&trainer.ranks) == 0) remember_short_run(prediction, result);
     }
     free(seconds);
     free(prediction);
@@ -266,11 +308,15 @@ static Status save_config(const Config *config, const char *path) {
 
 Status preflight_run(const Config *config, const PreflightOptions *options, PreflightResult *result) {
     *result = (PreflightResult){.search = {.best = -1, .fastest = -1}};
-    if (options->save && file_exists(options->save)) // before anything takes time
+    World *world = options->world;
+    bool first = !world || world->rank == 0;
+    if (first && options->save && file_exists(options->save)) // before anything takes time
         return status_hint(status_usage("%s exists already", options->save), "write to another file");
-    Mesh mesh;
-    TRY(ranks_mesh(config, 1, &mesh)); // else every try would time a part of the model
-    TRY(search_micro_batch(config, options, &result->search));
+    Ranks ranks = {.world = world};
+    TRY(ranks_islands(config, ranks_size(&ranks), &ranks.islands));
+    TRY(ranks_mesh(config, ranks_of_island(&ranks), &ranks.mesh)); // else every try would time a part of the model
+    TRY(ranks_agree_config(world, config));
+    TRY(search_micro_batch(config, ranks, options, &result->search));
     Config chosen = *config; // shares the strings of `config`, which outlives it
     if (result->search.best >= 0) {
         const PreflightTry *best = &result->search.tries[result->search.best];
@@ -281,5 +327,5 @@ Status preflight_run(const Config *config, const PreflightOptions *options, Pref
     chosen.train.batch_warmup_tokens = 0; // the full batch from the first step: that is what must fit
     TRY(short_run(&chosen, options, result));
     chosen.train.batch_warmup_tokens = config->train.batch_warmup_tokens;
-    return options->save ? save_config(&chosen, options->save) : NULL;
+    return first && options->save ? save_config(&chosen, options->save) : NULL;
 }

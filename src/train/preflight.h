@@ -4,6 +4,7 @@
 #pragma once
 
 #include "base/status.h"
+#include "dist/world.h"
 #include "plan/calibration.h"
 #include "train/config.h"
 
@@ -58,6 +59,7 @@ typedef struct PreflightOptions {
     bool search;      // try other micro-batches
     const char *save; // write the winning lines into this copy of the config, or NULL
     PreflightListener listener;
+    World *world; // all ranks call preflight_run and get the same answers; NULL: one process
 } PreflightOptions;
 
 typedef struct PreflightResult {

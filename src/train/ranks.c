@@ -5,98 +5,175 @@
 #include <stdlib.h>
 #include <string.h>
 
-static Status unsupported(const Config *config, const char *key, int64_t degree) {
+Status ranks_islands(const Config *config, int size, int *islands) {
+    *islands = (int)config->diloco.islands;
+    if (size % *islands == 0) return NULL;
     return config_blame(
-        config, key,
-        status_hint(status_usage("%s = %lld: training runs data-parallel and with ZeRO so far; the other "
-                                 "degrees can only be planned",
-                                 key, (long long)degree),
-                    "set it to 1 to train here, or see what it would do: hearth plan"));
+        config, "diloco.islands",
+        status_hint(status_usage("diloco.islands = %d, and the number of processes is %d", *islands, size),
+                    "start a multiple of %d: hearth train CONFIG --ranks N (or mpirun, srun)", *islands));
 }
 
-Status ranks_mesh(const Config *config, int size, Mesh *mesh) {
+// A mesh that is not of as many ranks as there are processes.
+static Status refuse_product(const Config *config, const Mesh *mesh, int size) {
     const struct {
         const char *key;
-        int64_t degree;
-    } others[] = {{"parallelism.pipeline", config->parallelism.pipeline},
-                  {"parallelism.expert", config->parallelism.expert},
-                  {"parallelism.expert_tensor", config->parallelism.expert_tensor},
-                  {"parallelism.context", config->parallelism.context}};
-    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
-        if (others[i].degree > 1) return unsupported(config, others[i].key, others[i].degree);
-    int64_t tensor = config->parallelism.tensor, data = config->parallelism.data;
-    if (data < 0) data = size % tensor == 0 ? size / tensor : 1;
-    *mesh = MESH_SINGLE;
-    mesh->dp = (int)data;
-    mesh->tp = (int)tensor;
-    mesh->zero = (int)config->parallelism.zero;
-    if (data * tensor == size) return NULL;
-    const char *key = tensor > 1 ? "parallelism.tensor" : "parallelism.data";
+        int degree;
+    } degrees[] = {{"parallelism.tensor", mesh->tp},
+                   {"parallelism.pipeline", mesh->pp},
+                   {"parallelism.context", mesh->cp},
+                   {"parallelism.data", mesh->dp}};
+    const char *key = "parallelism.data";
+    int64_t all = mesh_ranks(mesh), others = all / mesh->dp;
+    TextBuffer names = {0}, product = {0};
+    for (size_t i = 0; i < sizeof degrees / sizeof *degrees; i++) {
+        if (degrees[i].degree == 1 && !(i == 3 && !names.length)) continue;
+        if (!names.length) key = degrees[i].key;
+        text_buffer_format(&names, "%s%s", names.length ? " x " : "parallelism.",
+                           degrees[i].key + strlen("parallelism."));
+        text_buffer_format(&product, "%s%d", product.length ? " x " : "", degrees[i].degree);
+    }
+    Status status;
     if (size == 1)
-        return config_blame(
-            config, key,
-            status_hint(status_usage("%s = %lld needs %lld processes, and this is one", key,
-                                     (long long)(tensor > 1 ? tensor : data), (long long)(data * tensor)),
-                        "start them with: hearth train CONFIG --ranks %lld (or mpirun, srun)",
-                        (long long)(data * tensor)));
-    Status status =
-        status_usage("parallelism.data x tensor = %lld x %lld makes %lld ranks, and %d processes were started",
-                     (long long)data, (long long)tensor, (long long)(data * tensor), size);
-    if (size % tensor)
-        status = status_hint(status, "start a multiple of %lld processes, or choose a tensor degree that divides %d",
-                             (long long)tensor, size);
+        status = status_hint(
+            status_usage("%s = %s needs %lld processes, and this is one", names.data, product.data, (long long)all),
+            "start them with --ranks %lld (or mpirun, srun)", (long long)all);
+    else if (size % others)
+        status = status_hint(status_usage("%s = %s makes %lld ranks, and %d processes were started", names.data,
+                                          product.data, (long long)all, size),
+                             "start a multiple of %lld processes, or choose degrees whose product divides %d",
+                             (long long)others, size);
     else
-        status =
-            status_hint(status, "set parallelism.data = %lld (or -1: what the others leave), or start %lld processes",
-                        (long long)(size / tensor), (long long)(data * tensor));
+        status = status_hint(status_usage("%s = %s makes %lld ranks, and %d processes were started", names.data,
+                                          product.data, (long long)all, size),
+                             "set parallelism.data = %lld (or -1: what the others leave), or start %lld processes",
+                             (long long)(size / others), (long long)all);
+    text_buffer_free(&names);
+    text_buffer_free(&product);
     return config_blame(config, key, status);
 }
 
-// The group of `count` ranks first, first + stride, ...; NULL for one rank.
-static Status open_group(Comm **comm, World *world, Ops *ops, const char *name, int first, int stride, int count) {
-    int *ranks = xmalloc((size_t)count * sizeof *ranks);
-    for (int i = 0; i < count; i++)
-        ranks[i] = first + i * stride;
-    Status status = count > 1 ? comm_create(comm, world, ops, name, ranks, count) : NULL;
-    free(ranks);
+Status ranks_mesh(const Config *config, int size, Mesh *mesh) {
+    *mesh = (Mesh){.dp = 1,
+                   .tp = (int)config->parallelism.tensor,
+                   .pp = (int)config->parallelism.pipeline,
+                   .ep = (int)config->parallelism.expert,
+                   .cp = (int)config->parallelism.context,
+                   .etp = (int)config->parallelism.expert_tensor,
+                   .zero = (int)config->parallelism.zero};
+    int64_t each = mesh_ranks(mesh), data = config->parallelism.data;
+    mesh->dp = data >= 0 ? (int)data : size % each == 0 ? (int)(size / each) : 1;
+    return mesh_ranks(mesh) == size ? NULL : refuse_product(config, mesh, size);
+}
+
+// ---- groups ---------------------------------------------------------------------------------------------------------
+
+static bool same_ranks(const Comm *comm, MeshGroup group) {
+    return comm && !comm->lane && comm->size == group.count && comm->ranks[0] == group.first &&
+           comm->ranks[1] == group.first + group.stride;
+}
+
+// Makes a group of places of this rank's island, unless one of the same ranks is there already; *comm stays NULL for
+// one rank.
+static Status open_group(Ranks *ranks, Comm **comm, Ops *ops, const char *name, MeshGroup group) {
+    if (group.count == 1) return NULL;
+    group.first += ranks_island(ranks) * ranks_of_island(ranks);
+    for (int i = 0; i < ranks->opened_count; i++)
+        if (same_ranks(ranks->opened[i], group)) {
+            *comm = ranks->opened[i];
+            return NULL;
+        }
+    int *members = xmalloc((size_t)group.count * sizeof *members);
+    for (int i = 0; i < group.count; i++)
+        members[i] = group.first + i * group.stride;
+    Status status = comm_create(comm, ranks->world, ops, name, members, group.count);
+    free(members);
+    if (!status) ranks->opened[ranks->opened_count++] = *comm;
     return status;
 }
 
-Status ranks_open(Ranks *ranks, Ops *ops, const LayoutRequest *request) {
-    World *world = ranks->world;
-    if (!world || world->size == 1) return NULL;
-    int tp = ranks->mesh.tp, dp = ranks->mesh.dp, kv_heads = request->config.kv_heads;
-    int copies = tp > kv_heads ? tp / kv_heads : 1;
-    ModelRanks *groups = &ranks->groups;
-    TRY(open_group(&groups->dp, world, ops, "dp", ranks->tp_rank, tp, dp));
-    TRY(open_group(&groups->tp, world, ops, "tp", ranks->dp_rank * tp, 1, tp));
-    groups->expert_dp = groups->dp;
-    if (request->config.experts && tp > 1)
-        TRY(open_group(&groups->expert_dp, world, ops, "experts", 0, 1, world->size));
-    TRY(open_group(&groups->kv, world, ops, "kv", world->rank / copies * copies, 1, copies));
-    bool sharded = ranks->mesh.zero && dp > 1;
-    if (sharded && tp > 1) return open_group(&groups->norms, world, ops, "norms", 0, 1, world->size);
-    groups->norms = sharded ? groups->dp : groups->tp;
+// Between the neighbours of a pipeline, a lane for each direction and kind of pass. All ranks make theirs in the order
+// of the stages that they lead from, so that no circle of them waits.
+static Status open_lanes(Ranks *ranks, Ops *ops, bool ring) {
+    int stages = ranks->mesh.pp, own = ranks->place.pp;
+    MeshGroup line = mesh_group(&ranks->mesh, ranks_place(ranks), MESH_PP);
+    int island = ranks_rank(ranks) - ranks_place(ranks); // its first rank
+    for (int from = 0; from < (ring ? stages : stages - 1); from++) {
+        int to = (from + 1) % stages;
+        if (own != from && own != to) continue;
+        int ends[2] = {island + line.first + from * line.stride, island + line.first + to * line.stride};
+        for (int pass = 0; pass < 2; pass++) { // the backward pass runs from `to` to `from`
+            bool sends = own == (pass ? to : from);
+            Comm **lane = &ranks->groups.lane[pass][sends];
+            TRY(comm_create_lane(lane, ranks->world, ops, pass ? "backward" : "forward", ends[pass], ends[!pass]));
+            ranks->opened[ranks->opened_count++] = *lane;
+        }
+    }
     return NULL;
 }
 
-void ranks_close(Ranks *ranks) {
+// Ranks at both ends of a pipeline hold a tied embedding.
+static Status open_ends(Ranks *ranks, Ops *ops) {
+    int last = ranks->mesh.pp - 1;
+    if (ranks->place.pp != 0 && ranks->place.pp != last) return NULL;
+    MeshGroup line = mesh_group(&ranks->mesh, ranks_place(ranks), MESH_PP);
+    return open_group(ranks, &ranks->groups.ends, ops, "ends", (MeshGroup){line.first, last * line.stride, 2});
+}
+
+Status ranks_open(Ranks *ranks, Ops *ops, const LayoutRequest *request) {
+    int place = ranks_place(ranks);
+    ranks->place = mesh_place(&ranks->mesh, place);
+    if (ranks_of_island(ranks) == 1) return NULL;
+    const Mesh *mesh = &ranks->mesh;
     ModelRanks *groups = &ranks->groups;
-    if (groups->norms != groups->dp && groups->norms != groups->tp) comm_destroy(groups->norms);
-    if (groups->expert_dp != groups->dp) comm_destroy(groups->expert_dp);
-    comm_destroy(groups->kv);
-    comm_destroy(groups->tp);
-    comm_destroy(groups->dp);
+    const struct {
+        Comm **comm;
+        const char *name;
+        MeshAxis axis;
+    } wanted[] = {{&groups->dp, "dp", MESH_DATA},
+                  {&groups->tp, "tp", MESH_TP},
+                  {&groups->cp, "cp", MESH_CP},
+                  {&groups->micro_batch, "micro-batch", MESH_MICRO_BATCH},
+                  {&groups->pp, "pp", MESH_PP},
+                  {&groups->ep, "ep", MESH_EP},
+                  {&groups->etp, "etp", MESH_ETP},
+                  {&groups->dispatch, "dispatch", MESH_DISPATCH},
+                  {&groups->expert_dp, "experts", MESH_EXPERT_DATA},
+                  {&groups->stage, "stage", MESH_STAGE},
+                  {&groups->all, "all", MESH_ALL}};
+    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
+        bool of_experts = wanted[i].axis >= MESH_EP && wanted[i].axis <= MESH_STAGE;
+        if (of_experts && !request->config.experts) continue;
+        TRY(open_group(ranks, wanted[i].comm, ops, wanted[i].name, mesh_group(mesh, place, wanted[i].axis)));
+    }
+    if (mesh->pp > 1) TRY(open_lanes(ranks, ops, layout_chunks(request) > 1));
+    if (mesh->pp > 1 && request->config.tied) TRY(open_ends(ranks, ops));
+    int kv_heads = request->config.kv_heads, copies = mesh->tp > kv_heads ? mesh->tp / kv_heads : 1;
+    return open_group(ranks, &groups->kv, ops, "kv", (MeshGroup){place / copies * copies, 1, copies});
+}
+
+void ranks_close(Ranks *ranks) {
+    while (ranks->opened_count)
+        comm_destroy(ranks->opened[--ranks->opened_count]);
     *ranks = (Ranks){0};
 }
 
-void ranks_broadcast_text(World *world, char **text) {
+Status ranks_agree_config(World *world, const Config *config) {
+    if (!world || world->size == 1) return NULL;
+    TextBuffer text = {0};
+    config_write(config, &text);
+    Status status = world_agree(world, "configuration", text.data, text.length);
+    text_buffer_free(&text);
+    return status;
+}
+
+void ranks_broadcast_text(World *world, char **text, int root) {
     if (!world || world->size == 1) return;
     int64_t length = *text ? (int64_t)strlen(*text) : -1;
-    world_broadcast(world, &length, sizeof length, 0);
-    if (world->rank) {
+    world_broadcast(world, &length, sizeof length, root);
+    if (world->rank != root) {
         free(*text);
         *text = length >= 0 ? xcalloc((size_t)length + 1, 1) : NULL;
     }
-    if (length > 0) world_broadcast(world, *text, (size_t)length, 0);
+    if (length > 0) world_broadcast(world, *text, (size_t)length, root);
 }

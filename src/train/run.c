@@ -8,6 +8,8 @@
 #include "base/log.h"
 #include "train/checkpoint.h"
 #include "train/evaluate.h"
+#include "train/exposed.h"
+#include "train/kernel_choices.h"
 #include "train/outcome.h"
 #include "train/prediction.h"
 #include "train/setup.h"
@@ -36,8 +38,11 @@ typedef struct Run {
     int64_t saved_step;                 // of the last checkpoint that was begun, the same on all ranks; -1: none
     Status save_failure;                // of the newest checkpoint, when it could not be written
     bool metrics_failed;                // said once, until a line could be written again
+    int choices_kept;                   // kernel choices in the run directory
     double speed_tokens, speed_seconds; // after the warm-up steps
+    int64_t first_tokens;               // done before this process
     Outcome outcome;
+    Exposed exposed;
     MachineLoad load; // as it was at the first step
     int stopped_by;   // the signal that ended it before its end
     int lock;         // of the run directory: two processes must not write one run
@@ -149,7 +154,7 @@ static void rescue_checkpoint(Run *run) {
     World *world = run->world;
     if (!run->save_failure || (world && world->local_size < world->size && !run->rescue)) return;
     char *path = run->first ? rescue_path(run) : NULL;
-    ranks_broadcast_text(world, &path);
+    ranks_broadcast_text(world, &path, 0);
     CheckpointPolicy policy = checkpoint_policy(run->config);
     policy.async = false;
     CheckpointWriter *own = run->writer;
@@ -258,7 +263,14 @@ static Status after_step(Run *run, const MetricsStep *metrics) {
     Trainer *trainer = &run->trainer;
     if (run->first) note_metrics(run, metrics_step(run->metrics, metrics));
     progress_step(&run->progress, metrics);
-    if (metrics->step - run->progress.first_step > config->watch.warmup_steps) {
+    if (step_is_due(config->watch.print_every, metrics->step))
+        log_file("step %lld: loss %.4f, norm %.4g, %.3f s, %.1f %% of it waiting for other ranks, %.1f %% for data%s",
+                 (long long)metrics->step, metrics->loss, metrics->grad_norm, metrics->seconds,
+                 100 * metrics->comm_wait, 100 * metrics->data_wait, metrics->skipped ? "; skipped" : "");
+    kernel_choices_keep(trainer, run->directory, &run->choices_kept);
+    bool warm = metrics->step - run->progress.first_step > config->watch.warmup_steps;
+    exposed_step(&run->exposed, trainer, metrics, warm);
+    if (warm) {
         run->speed_tokens += metrics->tokens_per_second * metrics->seconds;
         run->speed_seconds += metrics->seconds;
         // The prediction is of the full batch, and of a step that nobody takes apart to time its parts.
@@ -309,6 +321,7 @@ static Status train_until_end(Run *run) {
     bool stopped = false, alone = !run->world || run->world->size == 1;
     if (run->config->eval.at_start && run->trainer.step == 0) TRY(take_validation_loss(run, false));
     Verdict verdict = run_verdict(run);
+    exposed_begin(&run->exposed, &run->trainer);
     while (!verdict.ended && !verdict.signal) {
         MetricsStep metrics;
         if (run->world) world_set_step(run->world, run->trainer.step + 1);
@@ -332,6 +345,7 @@ static Status train_until_end(Run *run) {
         if (run->config->eval.at_end) TRY(take_validation_loss(run, true));
         TRY(wait_for_last(run));
     }
+    log_file("ended after step %lld%s", (long long)run->trainer.step, verdict.signal ? ", by a signal" : "");
     Status status = run->save_failure;
     run->save_failure = NULL;
     if (!status && run->trainer.step > 0 && run->trainer.applied == 0)
@@ -351,11 +365,18 @@ static void show_banner(const Run *run) {
     int64_t batch_tokens = trainer->batch.micro_tokens * trainer->batch.grad_accum;
     const Mesh *mesh = &trainer->ranks.mesh;
     const ModelRanks *groups = &trainer->ranks.groups;
-    const Comm *group = groups->dp ? groups->dp : groups->tp;
-    char ranks[128];
+    const Comm *group = groups->all;
+    const LayoutRequest *layout = &trainer->model->layout.request;
+    char ranks[192], pipeline[64] = "";
+    if (mesh->pp > 1)
+        snprintf(pipeline, sizeof pipeline, ", pipeline %d (%s)", mesh->pp,
+                 pipeline_schedule_name(layout_schedule(layout)));
     if (group)
-        snprintf(ranks, sizeof ranks, "%d: data %d, tensor %d, ZeRO %d; over %s", ranks_size(&trainer->ranks), mesh->dp,
-                 mesh->tp, mesh->zero, group->backend);
+        snprintf(ranks, sizeof ranks, "%d: data %d, context %d, tensor %d%s, ZeRO %d; over %s",
+                 ranks_size(&trainer->ranks), mesh->dp, mesh->cp, mesh->tp, pipeline, mesh->zero, group->backend);
+    size_t used = group ? strlen(ranks) : 0;
+    if (mesh->ep * mesh->etp > 1)
+        snprintf(ranks + used, sizeof ranks - used, "; experts over %d, each over %d", mesh->ep, mesh->etp);
     ProgressBanner banner = {
         .run = run->directory,
         .model = setup_model_name(config),
@@ -366,7 +387,7 @@ static void show_banner(const Run *run) {
         .micro_batch = config->train.micro_batch,
         .seq = config->train.seq,
         .grad_accum = trainer->batch.grad_accum,
-        .ranks = mesh->dp,
+        .ranks = trainer->ranks.islands * mesh->dp,
         .mesh = group ? ranks : NULL,
         .batch_tokens = batch_tokens,
         .asked_batch_tokens = trainer->batch.asked_tokens,
@@ -386,6 +407,42 @@ static void show_banner(const Run *run) {
     fflush(stdout);
 }
 
+// What islands send to each other, by an island, for each token that it trains on.
+static double island_bytes_per_token(const Trainer *trainer, double sent_by_rank, double tokens) {
+    return sent_by_rank * ranks_of_island(&trainer->ranks) / (tokens / trainer->ranks.islands);
+}
+
+static void show_islands(Run *run) {
+    const Trainer *trainer = &run->trainer;
+    const Diloco *diloco = &trainer->diloco;
+    int islands = trainer->ranks.islands, each = ranks_of_island(&trainer->ranks);
+    double sent = diloco_meeting_bytes(diloco, &trainer->model->layout);
+    double batch = (double)(trainer->batch.micro_tokens * trainer->batch.grad_accum);
+    if (!diloco->every) return;
+    if (islands == 1) {
+        progress_say(&run->progress, "islands    one, with an outer step every %lld steps: nothing to send",
+                     (long long)diloco->every);
+        return;
+    }
+    double gradients = sent * (double)sizeof(float) / (double)dtype_size(diloco->exchange); // as an all-reduce
+    progress_say(&run->progress,
+                 "islands    %d of %d rank%s; every %lld steps each sends %.4g MB, %.3g bytes per token (gradients in "
+                 "every step: %.3g)",
+                 islands, each, each > 1 ? "s" : "", (long long)diloco->every, sent * each / 1e6,
+                 island_bytes_per_token(trainer, sent, batch * (double)diloco->every),
+                 island_bytes_per_token(trainer, gradients, batch));
+}
+
+static void show_meetings(Run *run, int64_t tokens) {
+    const Trainer *trainer = &run->trainer;
+    const Diloco *diloco = &trainer->diloco;
+    if (trainer->ranks.islands < 2 || !tokens) return;
+    double sent = (double)diloco->sent_bytes;
+    progress_say(&run->progress, "islands met %lld times; each sent %.4g MB, %.3g bytes per token",
+                 (long long)diloco->meetings, sent * ranks_of_island(&trainer->ranks) / 1e6,
+                 island_bytes_per_token(trainer, sent, (double)tokens));
+}
+
 static void show_summary(Run *run) {
     char *path = path_join(run->directory, "metrics.jsonl");
     double *losses = NULL;
@@ -401,6 +458,10 @@ static void show_summary(Run *run) {
         if (run->speed_seconds > 0)
             progress_say(&run->progress, "average %s tok/s after the first steps",
                          text_grouped(text, (int64_t)llround(run->speed_tokens / run->speed_seconds)));
+        char *exposed = exposed_text(&run->exposed);
+        if (exposed) progress_say(&run->progress, "%s", exposed);
+        free(exposed);
+        show_meetings(run, run->trainer.tokens - run->first_tokens);
         progress_say(&run->progress, "run directory: %s", run->directory);
     }
     status_free(status);
@@ -504,22 +565,44 @@ static Status lock_directory(Run *run) {
     return status_hint(status, "wait for that run to end, or stop it with Ctrl-C or SIGTERM");
 }
 
+// On demand, of every rank but the first, which has the terminal: where it is, its steps, and how it ends.
+static void open_rank_log(const Run *run) {
+    const Trainer *trainer = &run->trainer;
+    const World *world = run->world;
+    const Mesh *mesh = &trainer->ranks.mesh;
+    const MeshPlace *place = &trainer->ranks.place;
+    char *logs = path_join(run->directory, "logs"), *path = text_format("%s/rank-%d.log", logs, world->rank);
+    Status status = dir_make(logs);
+    if (!status) status = log_set_file(path);
+    if (status) log_warn("no log of this rank: %s", status_text(status));
+    status_free(status);
+    log_file(
+        "rank %d of %d: process %d on %s, %s; data %d of %d, context %d of %d, tensor %d of %d, stage %d of %d; %lld "
+        "bytes",
+        world->rank, world->size, (int)getpid(), world->hosts[world->rank], trainer->ops->device, place->dp, mesh->dp,
+        place->cp, mesh->cp, place->tp, mesh->tp, place->pp, mesh->pp, (long long)trainer->model->layout.total_bytes);
+    free(path);
+    free(logs);
+}
+
 // Everything that there is once for all ranks is made by the first; what it fails in ends the others too.
 static Status run_open(Run *run, const RunOptions *options, const char *checkpoint) {
     const Config *config = run->config;
     if (!options->resume && run->first) TRY(run_directory_choose(config, options, &run->directory));
-    ranks_broadcast_text(run->world, &run->directory);
+    ranks_broadcast_text(run->world, &run->directory, 0);
     TRY(trainer_open_ranks(&run->trainer, config, run->world));
     if (!options->resume && run->first) {
         TRY(run_directory_create(run->directory, &run->trainer));
         TRY(lock_directory(run));
     }
     if (run->world) world_barrier(run->world); // the directory is there
+    if (config->watch.log_ranks && !run->first) open_rank_log(run);
     run->checkpoints = path_join(run->directory, "checkpoints");
     CheckpointPolicy policy = checkpoint_policy(config);
     TRY(checkpoint_writer_open(&run->writer, run->checkpoints, &run->trainer.model->layout, &policy,
                                ranks_rank(&run->trainer.ranks), ranks_size(&run->trainer.ranks)));
     if (options->resume) TRY(resume_training(run, checkpoint));
+    TRY(kernel_choices_settle(&run->trainer, run->directory));
     if (!run->first) return NULL;
     char *path = path_join(run->directory, "metrics.jsonl");
     // Before the first step there is nothing to keep: its validation is taken again.
@@ -550,30 +633,20 @@ static bool has_ended(const Run *run) {
     return evaluated;
 }
 
-// All ranks must be told the same; files that differ from host to host would show up much later.
-static Status agree_on_config(World *world, const Config *config) {
-    if (!world || world->size == 1) return NULL;
-    TextBuffer text = {0};
-    config_write(config, &text);
-    Status status = world_agree(world, "configuration", text.data, text.length);
-    text_buffer_free(&text);
-    return status;
-}
-
 static Status run_config(Config *config, const Run *run, char **checkpoint, const RunOptions *options) {
     const char *directory = run->directory;
     char *own = directory ? path_join(directory, "config.toml") : NULL, *folder = NULL;
     Status status = config_read(config, options->config ? options->config : own, options->sets, options->set_count);
     free(own);
     TRY(status);
-    status = agree_on_config(run->world, config);
+    status = ranks_agree_config(run->world, config);
     int64_t step;
     if (!status && directory && run->first) {
         folder = path_join(directory, "checkpoints");
         status = checkpoint_find(folder, checkpoint, &step, say_damaged, NULL);
         free(folder);
     }
-    if (!status) ranks_broadcast_text(run->world, checkpoint);
+    if (!status) ranks_broadcast_text(run->world, checkpoint, 0);
     if (!status && *checkpoint) { // the shape comes from the checkpoint: the preset or HF directory may be gone
         char *shape = path_join(*checkpoint, "config.json");
         config->model.config = arena_copy(&config->arena, shape, strlen(shape));
@@ -616,7 +689,9 @@ static void open_progress(Run *run) {
                                .first_step = run->trainer.step,
                                .total_steps = run->trainer.total_steps,
                                .hours = config->train.hours};
+    run->first_tokens = run->trainer.tokens;
     if (run->progress.mode != PROGRESS_OFF) show_banner(run);
+    show_islands(run);
     progress_begin(&run->progress);
 }
 
@@ -644,7 +719,7 @@ Status run_train(const RunOptions *options, int *stopped_by) {
     if (run.first) TRY(find_directory(options, &run.directory));
     // Before a checkpoint is chosen: a run that is still going would write newer ones and remove this one.
     Status status = run.directory ? lock_directory(&run) : NULL;
-    if (!status) ranks_broadcast_text(world, &run.directory);
+    if (!status) ranks_broadcast_text(world, &run.directory, 0);
     if (!status) status = run_config(&config, &run, &checkpoint, options);
     if (status) {
         file_unlock(&run.lock);
@@ -667,6 +742,7 @@ done:
     if (opened && run.first) show_summary(&run);
     if (opened && run.first && !status) close_prediction(&run);
     outcome_free(&run.outcome);
+    if (!status) log_set_file(NULL); // a failure is still to be told
     trainer_close(&run.trainer);
     file_unlock(&run.lock);
     status_free(run.save_failure);

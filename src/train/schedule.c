@@ -121,7 +121,8 @@ int64_t run_steps(const Config *config, const BatchPlan *plan, int64_t parameter
 }
 
 double run_peak_lr(const Config *config, const BatchPlan *plan) {
-    double from = (double)config->optimizer.lr_base_batch_tokens, to = (double)(plan->micro_tokens * plan->grad_accum);
+    double from = (double)config->optimizer.lr_base_batch_tokens; // AdamW sees the batch of an island
+    double to = (double)(plan->micro_tokens * plan->grad_accum) / (double)config->diloco.islands;
     if (strcmp(config->optimizer.lr_rescale, "linear") == 0) return plan_lr_linear(config->optimizer.lr, from, to);
     if (strcmp(config->optimizer.lr_rescale, "sqrt") == 0) return plan_lr_sqrt(config->optimizer.lr, from, to);
     return config->optimizer.lr;

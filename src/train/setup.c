@@ -186,6 +186,50 @@ const char *setup_model_name(const Config *config) {
     return config->file ? path_name(config->file) : "custom";
 }
 
+// Chunks of layers on each rank of a pipeline.
+static Status setup_chunks(const Config *config, LayoutRequest *request) {
+    PipelineSchedule schedule;
+    int pp = request->mesh.pp, given = (int)config->parallelism.virtual_stages;
+    int each = (int)config->parallelism.layers_per_stage, layers = request->config.layers;
+    TRY(pipeline_schedule_parse(&schedule, config->parallelism.schedule));
+    request->schedule = schedule;
+    if (pp == 1) return NULL; // there is nothing to order
+    if (schedule != PIPELINE_INTERLEAVED) {
+        if (given <= 1) return NULL;
+        return config_blame(config, "parallelism.virtual_stages",
+                            status_hint(status_usage("virtual stages need the interleaved schedule"),
+                                        "set parallelism.schedule = \"interleaved\""));
+    }
+    if (!given && each) {
+        given = (layers + each - 1) / each / pp;
+        if (given < 1 || (layers + each - 1) / each % pp)
+            return config_blame(config, "parallelism.layers_per_stage",
+                                status_usage("%d layers in chunks of %d are %d, which do not divide by %d stages",
+                                             layers, each, (layers + each - 1) / each, pp));
+    }
+    request->virtual_stages = given ? given : 2;
+    if (request->virtual_stages == 1)
+        return config_blame(config, "parallelism.virtual_stages",
+                            status_hint(status_usage("an interleaved pipeline has at least 2 chunks on each rank"),
+                                        "one chunk is parallelism.schedule = \"1f1b\""));
+    return NULL;
+}
+
+Status setup_micro_batches(const Config *config, LayoutRequest *request, const BatchPlan *batch) {
+    request->micro_batches = (int)batch->grad_accum;
+    if (request->mesh.pp == 1 || layout_chunks(request) == 1) return NULL;
+    TRY(config_blame(config, "train.grad_accum",
+                     pipeline_schedule_check(layout_schedule(request), request->mesh.pp, layout_chunks(request),
+                                             request->micro_batches)));
+    if (!batch->warmup_tokens || batch->grad_accum == 1) return NULL;
+    return config_blame(
+        config, "train.batch_warmup_tokens",
+        status_hint(status_usage("an interleaved pipeline takes whole rounds of %d micro-batches, and a "
+                                 "growing batch begins with one",
+                                 request->mesh.pp),
+                    "leave it out, or set parallelism.schedule = \"1f1b\""));
+}
+
 Status setup_layout(const Config *config, const ModelConfig *model, DeviceKind device, LayoutRequest *request) {
     *request = (LayoutRequest){.config = *model,
                                .mesh = MESH_SINGLE,
@@ -194,7 +238,8 @@ Status setup_layout(const Config *config, const ModelConfig *model, DeviceKind d
                                .logits_rows = config->recompute.logits_rows,
                                .device = device,
                                .threads = threads_count(),
-                               .documents = config->data.mask_documents};
+                               .documents = config->data.mask_documents,
+                               .expert_headroom = config->parallelism.expert_headroom};
     request->mesh.dp = config->parallelism.data > 0 ? (int)config->parallelism.data : 1;
     request->mesh.tp = (int)config->parallelism.tensor;
     request->mesh.pp = (int)config->parallelism.pipeline;
@@ -202,6 +247,9 @@ Status setup_layout(const Config *config, const ModelConfig *model, DeviceKind d
     request->mesh.cp = (int)config->parallelism.context;
     request->mesh.etp = (int)config->parallelism.expert_tensor;
     request->mesh.zero = (int)config->parallelism.zero;
+    TRY(setup_chunks(config, request));
+    request->islands = config->diloco.every ? (int)config->diloco.islands : 0;
+    if (strcmp(config->parallelism.reduce_dtype, "bfloat16") == 0) request->reduce = DTYPE_BF16;
     TRY(config_blame(config, "train.precision", precision_parse(&request->precision, config->train.precision)));
     return config_blame(config, "recompute.mode", recompute_parse(&request->recompute, config->recompute.mode));
 }

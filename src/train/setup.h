@@ -6,11 +6,14 @@
 #include "data/tokenizer.h"
 #include "model/layout.h"
 #include "train/config.h"
+#include "train/schedule.h"
 
 // The model's shape: preset, config.json or init directory, with the sizes written out on top. fallback_vocab (0: none)
 // is used when nothing else gives the vocabulary.
 Status setup_model(const Config *config, int64_t fallback_vocab, ModelConfig *model);
 Status setup_layout(const Config *config, const ModelConfig *model, DeviceKind device, LayoutRequest *request);
+// The micro-batches of a step, which a pipeline's memory depends on; refused where its schedule does not take them.
+Status setup_micro_batches(const Config *config, LayoutRequest *request, const BatchPlan *batch);
 
 // Training samples; val is left empty (windows 0) when the config and the data offer none.
 Status setup_data(const Config *config, Samples *train, Samples *val);

@@ -6,10 +6,13 @@
 #include "base/log.h"
 #include "base/threads.h"
 #include "dist/device.h"
+#include "model/fp8.h"
 #include "model/hf.h"
 #include "plan/flops.h"
 #include "train/checkpoint.h"
+#include "train/expert_room.h"
 #include "train/fit.h"
+#include "train/fp8_state.h"
 #include "train/prediction.h"
 #include "train/router_bias.h"
 #include "train/setup.h"
@@ -54,10 +57,14 @@ static Status open_model(Trainer *trainer) {
                                   : ops_create(&trainer->ops, config->train.device)));
     TRY(setup_layout(config, &trainer->model_config, trainer->ops->kind, &request));
     request.mesh = ranks->mesh;
-    ranks->dp_rank = request.dp_rank = ranks_rank(ranks) / ranks->mesh.tp;
-    ranks->tp_rank = request.tp_rank = ranks_rank(ranks) % ranks->mesh.tp;
+    request.island = ranks_island(ranks);
+    request.rank = ranks_place(ranks);
+    TRY(setup_micro_batches(config, &request, &trainer->batch));
+    TRY(config_blame(config, request.mesh.ep > 1 ? "parallelism.expert" : "parallelism.expert_tensor",
+                     layout_check_experts(&request)));
     TRY(check_router(config, &trainer->model_config));
     TRY(ranks_open(ranks, trainer->ops, &request));
+    TRY(fp8_choose(trainer->ops, &request, ranks->groups.all));
     FitMemory memory = {trainer->ops->memory_free(trainer->ops), trainer->ops->memory_total(trainer->ops)};
     TRY(fit_require(config, &request, memory));
     TRY(config_blame(config, "train.micro_batch",
@@ -69,8 +76,11 @@ static Status open_model(Trainer *trainer) {
         xcalloc((size_t)model_sparse_layers(&trainer->model_config) + 1, sizeof *trainer->expert_load);
     trainer->model->direct = !config->train.graph;
     if (config->model.init[0])
-        return config_blame(config, "model.init", hf_load_weights(trainer->model, config->model.init));
-    model_init_weights(trainer->model, (uint64_t)config->train.seed, config->model.scale_residual);
+        TRY(config_blame(config, "model.init", hf_load_weights(trainer->model, config->model.init)));
+    else
+        model_init_weights(trainer->model, (uint64_t)config->train.seed, config->model.scale_residual);
+    TRY(diloco_open(&trainer->diloco, config, ranks, trainer->model));
+    diloco_start(&trainer->diloco, trainer->model);
     return NULL;
 }
 
@@ -102,13 +112,14 @@ static void predict_step(Trainer *trainer) {
 static Status open_all(Trainer *trainer) {
     const Config *config = trainer->config;
     const ModelConfig *model = &trainer->model_config;
-    TRY(ranks_mesh(config, ranks_size(&trainer->ranks), &trainer->ranks.mesh));
+    TRY(ranks_islands(config, ranks_size(&trainer->ranks), &trainer->ranks.islands));
+    TRY(ranks_mesh(config, ranks_of_island(&trainer->ranks), &trainer->ranks.mesh));
     TRY(open_data(trainer));
     TRY(config_copy(&trainer->resolved, config));
     setup_resolve(&trainer->resolved, model);
     setup_resolve_paths(&trainer->resolved);
     trainer->parameters = model_parameters(model);
-    trainer->batch = batch_plan(config, trainer->ranks.mesh.dp);
+    trainer->batch = batch_plan(config, trainer->ranks.islands * trainer->ranks.mesh.dp);
     trainer->total_steps = run_steps(config, &trainer->batch, trainer->parameters.total);
     TRY(check_length(trainer));
     TRY(schedule_make(&trainer->schedule, config, &trainer->batch, trainer->total_steps));
@@ -140,6 +151,7 @@ Status trainer_open_ranks(Trainer *trainer, const Config *config, World *world) 
 
 void trainer_close(Trainer *trainer) {
     loader_stop(trainer->loader);
+    diloco_close(&trainer->diloco);
     model_destroy(trainer->model);
     ranks_close(&trainer->ranks);
     if (trainer->ops) ops_destroy(trainer->ops);
@@ -174,11 +186,16 @@ static void split_stop(Trainer *trainer, MetricsStep *metrics) {
     }
 }
 
+// It is ahead of the position; the next step starts a new one.
+static void stop_loader(Trainer *trainer) {
+    loader_stop(trainer->loader);
+    trainer->loader = NULL;
+}
+
 static void drop_step(Trainer *trainer, bool profiled) {
     MetricsStep unused;
     if (profiled) split_stop(trainer, &unused);
-    loader_stop(trainer->loader); // it is ahead of the position; the next step starts a new one
-    trainer->loader = NULL;
+    stop_loader(trainer);
 }
 
 // Taken as often as a line is printed.
@@ -246,69 +263,112 @@ static double comm_waited_so_far(const Trainer *trainer) {
     return world && world->size > 1 ? comm_waited_seconds(world) : 0;
 }
 
-Status trainer_step(Trainer *trainer, MetricsStep *metrics, const volatile sig_atomic_t *stop, bool *stopped) {
+// Targets of this island's share of a step: with islands, a block of every round of micro-batches.
+static int64_t island_targets(const Trainer *trainer, int64_t accum, uint64_t round) {
+    uint64_t islands = (uint64_t)trainer->ranks.islands, own = round / islands;
+    uint64_t first = trainer->sample + (uint64_t)ranks_island(&trainer->ranks) * own;
+    if (islands == 1) return samples_targets(&trainer->train, first, (uint64_t)accum * round);
+    int64_t targets = 0;
+    for (int64_t i = 0; i < accum; i++)
+        targets += samples_targets(&trainer->train, first + (uint64_t)i * round, own);
+    return targets;
+}
+
+// One try of a step: its micro-batches, the optimizer, and what came of it.
+typedef struct StepTry {
+    int64_t accum;
+    uint64_t samples; // of all ranks
+    double waited;    // seconds for data, over all tries
+    OptimizerStep optimizer;
+    StepResult result;
+} StepTry;
+
+static Status run_micro_batches(Trainer *trainer, StepTry *try, const volatile sig_atomic_t *stop, bool *stopped) {
+    const Config *config = trainer->config;
+    int dp = trainer->ranks.mesh.dp, ranks = dp * trainer->ranks.islands; // that read other samples
+    if (!trainer->loader)
+        TRY(loader_start(&trainer->loader, &trainer->train, (int)config->train.micro_batch,
+                         ranks_island(&trainer->ranks) * dp + trainer->ranks.place.dp, ranks,
+                         (int)config->data.prefetch, trainer->sample));
+    // The scale of every micro-batch's loss is known before the first one runs, so the sum is the token-weighted mean.
+    model_step_begin(trainer->model, island_targets(trainer, try->accum, try->samples / (uint64_t)try->accum),
+                     (int)try->accum);
+    for (int64_t i = 0; i < try->accum && !*stopped; i++) {
+        const LoaderBatch *batch;
+        TRY(loader_next(trainer->loader, &batch, &try->waited));
+        model_micro_step(trainer->model, batch->ids, batch->targets, batch->doc_start);
+        *stopped = stop && *stop && i + 1 < try->accum;
+    }
+    return NULL;
+}
+
+static Status apply_gradients(Trainer *trainer, StepTry *try) {
     const Config *config = trainer->config;
     Model *model = trainer->model;
-    *metrics = (MetricsStep){0};
-    *stopped = false;
-    int micro_batch = (int)config->train.micro_batch, ranks = trainer->ranks.mesh.dp;
-    if (!trainer->loader)
-        TRY(loader_start(&trainer->loader, &trainer->train, micro_batch, trainer->ranks.dp_rank, ranks,
-                         (int)config->data.prefetch, trainer->sample));
-    double start = clock_seconds(), waited = 0, comm_before = comm_waited_so_far(trainer);
-    bool profiled;
-    split_start(trainer, trainer->step + 1, &profiled);
-    int64_t accum = batch_accum(&trainer->batch, trainer->tokens);
-    uint64_t samples = (uint64_t)accum * (uint64_t)micro_batch * (uint64_t)ranks;
-    // The scale of every micro-batch's loss is known before the first one runs, so the sum is the token-weighted mean.
-    model_step_begin(model, samples_targets(&trainer->train, trainer->sample, samples), (int)accum);
-    for (int64_t i = 0; i < accum; i++) {
-        const LoaderBatch *batch;
-        Status damage = loader_next(trainer->loader, &batch, &waited);
-        if (damage) {
-            drop_step(trainer, profiled);
-            *stopped = true;
-            return damage;
-        }
-        model_micro_step(model, batch->ids, batch->targets, batch->doc_start);
-        if (stop && *stop && i + 1 < accum) {
-            drop_step(trainer, profiled);
-            *stopped = true;
-            return trainer->ops->sync(trainer->ops);
-        }
-    }
-    OptimizerStep optimizer = {.step = trainer->applied + 1,
-                               .lr = (float)schedule_lr(&trainer->schedule, trainer->step + 1),
-                               .beta1 = (float)config->optimizer.beta1,
-                               .beta2 = (float)config->optimizer.beta2,
-                               .eps = (float)config->optimizer.eps,
-                               .weight_decay = (float)config->optimizer.weight_decay,
-                               .max_norm = (float)config->optimizer.clip,
-                               .loss_limit = guard_limit(&trainer->guard),
-                               .norm_limit = INFINITY,
-                               .seed = (uint64_t)config->train.seed};
-    StepResult result;
     // A GPU that waits for another rank's is seen only by who waits for it.
     World *world = trainer->ranks.world;
     bool watched = world && world->size > 1 && trainer->ops->kind == DEVICE_CUDA;
-    model_optimizer_step(model, &optimizer);
+    model_optimizer_step(model, &try->optimizer);
     if (config->model.router_bias_rate > 0) model_update_router_bias(model, (float)config->model.router_bias_rate);
     if (watched) world_enter(world, "a step on the GPU");
-    model_step_result(model, &result);
-    if (profiled) split_stop(trainer, metrics);
+    model_step_result(model, &try->result);
     Status status = trainer->ops->sync(trainer->ops);
     if (watched) world_leave(world);
-    TRY(status);
-    int64_t step_tokens = (int64_t)samples * config->train.seq;
+    return status;
+}
+
+static Status grow_and_start_over(Trainer *trainer, int64_t rows_needed, MetricsStep *metrics) {
+    char what[32];
+    snprintf(what, sizeof what, "step %lld", (long long)trainer->step + 1);
+    TRY(expert_room_grow(trainer->model, what, rows_needed));
+    stop_loader(trainer);
+    metrics->expert_rows_grown = trainer->model->layout.rows;
+    return NULL;
+}
+
+Status trainer_step(Trainer *trainer, MetricsStep *metrics, const volatile sig_atomic_t *stop, bool *stopped) {
+    const Config *config = trainer->config;
+    *metrics = (MetricsStep){0};
+    *stopped = false;
+    StepTry try = {.accum = batch_accum(&trainer->batch, trainer->tokens),
+                   .optimizer = {.step = trainer->applied + 1,
+                                 .lr = (float)schedule_lr(&trainer->schedule, trainer->step + 1),
+                                 .beta1 = (float)config->optimizer.beta1,
+                                 .beta2 = (float)config->optimizer.beta2,
+                                 .eps = (float)config->optimizer.eps,
+                                 .weight_decay = (float)config->optimizer.weight_decay,
+                                 .max_norm = (float)config->optimizer.clip,
+                                 .loss_limit = guard_limit(&trainer->guard),
+                                 .norm_limit = INFINITY,
+                                 .seed = (uint64_t)config->train.seed}};
+    try.samples = (uint64_t)try.accum * (uint64_t)config->train.micro_batch *
+                  (uint64_t)(trainer->ranks.islands * trainer->ranks.mesh.dp);
+    double start = clock_seconds(), comm_before = comm_waited_so_far(trainer);
+    bool profiled;
+    split_start(trainer, trainer->step + 1, &profiled);
+    do {
+        if (try.result.rows_needed) TRY(grow_and_start_over(trainer, try.result.rows_needed, metrics));
+        Status damage = run_micro_batches(trainer, &try, stop, stopped);
+        if (damage || *stopped) {
+            drop_step(trainer, profiled);
+            *stopped = true;
+            return damage ? damage : trainer->ops->sync(trainer->ops);
+        }
+        TRY(apply_gradients(trainer, &try));
+    } while (try.result.rows_needed); // more than there is room for: the guard has refused it on all ranks
+    if (profiled) split_stop(trainer, metrics);
+    int64_t step_tokens = (int64_t)try.samples * config->train.seq;
     trainer->step++;
+    if (diloco_due(&trainer->diloco, trainer->step, trainer->total_steps))
+        diloco_meet(&trainer->diloco, trainer->model);
     trainer->tokens += step_tokens;
-    trainer->sample += samples;
-    trainer->applied += !result.skipped;
-    guard_note(&trainer->guard, result.loss, result.skipped);
-    metrics->lr = optimizer.lr;
-    metrics->grad_accum = accum;
+    trainer->sample += try.samples;
+    trainer->applied += !try.result.skipped;
+    guard_note(&trainer->guard, try.result.loss, try.result.skipped);
+    metrics->lr = try.optimizer.lr;
+    metrics->grad_accum = try.accum;
     double comm_waited = comm_waited_so_far(trainer) - comm_before;
-    fill_metrics(trainer, metrics, &result, clock_seconds() - start, waited, comm_waited, step_tokens);
+    fill_metrics(trainer, metrics, &try.result, clock_seconds() - start, try.waited, comm_waited, step_tokens);
     take_expert_load(trainer, metrics);
     return NULL;
 }
@@ -341,6 +401,29 @@ static void settings_hash(char hash[24], const Trainer *trainer) {
     snprintf(hash, 24, "%016llx", (unsigned long long)config_hash(&trainer->resolved, batch_tokens));
 }
 
+// What each island has for itself, beside its weights and moments.
+static json_t *island_state(const Trainer *trainer) {
+    json_t *root =
+        json_pack("{s:I,s:o}", "applied", (json_int_t)trainer->applied, "guard", guard_json(&trainer->guard));
+    if (trainer->model->router_bias) json_object_set_new(root, "router_bias", router_bias_json(trainer->model));
+    return root;
+}
+
+// Of all islands, on every rank.
+static json_t *island_states(const Trainer *trainer) {
+    const Ranks *ranks = &trainer->ranks;
+    json_t *list = json_array();
+    for (int i = 0; i < ranks->islands; i++) {
+        json_t *mine = island_state(trainer);
+        char *text = json_dumps(mine, JSON_COMPACT);
+        ranks_broadcast_text(ranks->world, &text, i * ranks_of_island(ranks));
+        json_array_append_new(list, json_loads(text, 0, NULL));
+        free(text);
+        json_decref(mine);
+    }
+    return list;
+}
+
 json_t *trainer_state(const Trainer *trainer) {
     char hash[24], data[24], tokenizer[24];
     tokenizer_hash_text(tokenizer, &trainer->train);
@@ -353,8 +436,19 @@ json_t *trainer_state(const Trainer *trainer) {
                              guard_json(&trainer->guard), "schedule", schedule_json(&trainer->schedule));
     bool fresh = trainer->val_step == trainer->step && isfinite(trainer->val_loss);
     if (trainer->model->router_bias) json_object_set_new(root, "router_bias", router_bias_json(trainer->model));
+    if (trainer->model->fp8_scaled) json_object_set_new(root, "fp8_scales", fp8_scales_json(trainer->model));
     json_object_set_new(root, "val_loss", fresh ? json_real(trainer->val_loss) : json_null());
+    if (trainer->ranks.islands > 1) json_object_set_new(root, "islands", island_states(trainer));
     return root;
+}
+
+// An island that the checkpoint does not know goes on as the first.
+static Status restore_island(Trainer *trainer, const json_t *state, const char *where) {
+    const json_t *own = json_array_get(json_object_get(state, "islands"), (size_t)ranks_island(&trainer->ranks));
+    if (own) state = own;
+    TRY(json_get_int(state, "applied", &trainer->applied, where));
+    TRY(guard_restore(&trainer->guard, json_object_get(state, "guard"), where));
+    return router_bias_restore(trainer->model, state, where);
 }
 
 static Status restore_position(Trainer *trainer, const json_t *state, const char *where, bool *same_config,
@@ -362,7 +456,6 @@ static Status restore_position(Trainer *trainer, const json_t *state, const char
     int64_t sample = 0;
     TRY(json_get_int(state, "step", &trainer->step, where));
     TRY(json_get_int(state, "tokens", &trainer->tokens, where));
-    TRY(json_get_int(state, "applied", &trainer->applied, where));
     TRY(json_get_int(state, "sample", &sample, where));
     const char *hash =
         json_string_value(json_object_get(state, "settings_hash")); // checkpoints from before it have none
@@ -389,14 +482,19 @@ static Status restore_position(Trainer *trainer, const json_t *state, const char
     TRY(schedule_make(&trainer->schedule, trainer->config, &trainer->batch, trainer->total_steps));
     trainer->schedule_before = trainer->schedule;
     schedule_read(&trainer->schedule_before, json_object_get(state, "schedule"));
-    return guard_restore(&trainer->guard, json_object_get(state, "guard"), where);
+    return NULL;
 }
 
 Status trainer_restore(Trainer *trainer, const char *checkpoint, bool *same_config, bool *same_data) {
     json_t *state = NULL;
+    bool outer = false;
     Status status = checkpoint_load(trainer->model, checkpoint, true, &state);
     if (!status) status = restore_position(trainer, state, checkpoint, same_config, same_data);
     if (!status) status = router_bias_restore(trainer->model, state, checkpoint);
+    if (!status) status = fp8_scales_restore(trainer->model, state, checkpoint);
+    if (!status) status = restore_island(trainer, state, checkpoint);
+    if (!status) status = checkpoint_load_outer(trainer->model, checkpoint, &outer);
+    if (!status && !outer) diloco_start(&trainer->diloco, trainer->model);
     json_decref(state);
     return status;
 }

@@ -4,6 +4,7 @@
 #include "data/loader.h"
 #include "model/model.h"
 #include "train/config.h"
+#include "train/diloco.h"
 #include "train/guard.h"
 #include "train/ranks.h"
 #include "train/schedule.h"
@@ -21,6 +22,7 @@ typedef struct Trainer {
     Ops *ops;
     Ranks ranks;
     Model *model;
+    Diloco diloco;
     Samples train, val; // val.windows 0: there is none
     char *tokenizer;    // path, "bytes" or NULL
     Loader *loader;
@@ -35,11 +37,11 @@ typedef struct Trainer {
     double started;
 
     // Where the run is; together with weights and moments this is all of its state.
-    int64_t step, tokens;
-    int64_t applied;  // optimizer steps that were not skipped
-    uint64_t sample;  // first sample of the next step
-    double val_loss;  // of the fixed subset, NaN: not taken
-    int64_t val_step; // step it was taken after
+    int64_t step, tokens; // tokens of all islands
+    int64_t applied;      // optimizer steps that were not skipped
+    uint64_t sample;      // first sample of the next step
+    double val_loss;      // of the fixed subset, NaN: not taken
+    int64_t val_step;     // step it was taken after
 } Trainer;
 
 // Checks everything, opens the data, allocates the model and gives it its first weights. Nothing is left after an
@@ -55,6 +57,7 @@ void trainer_close(Trainer *trainer);
 Status trainer_step(Trainer *trainer, MetricsStep *metrics, const volatile sig_atomic_t *stop, bool *stopped);
 int64_t trainer_total_tokens(const Trainer *trainer); // of all steps; 0: not known
 
-json_t *trainer_state(const Trainer *trainer); // for state.json
+// For state.json: with islands, what differs between them too. Collective over all ranks.
+json_t *trainer_state(const Trainer *trainer);
 // Weights, moments and position. *same_config, *same_data: as they were when it was written.
 Status trainer_restore(Trainer *trainer, const char *checkpoint, bool *same_config, bool *same_data);

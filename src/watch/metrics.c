@@ -183,6 +183,8 @@ Status metrics_step(Metrics *metrics, const MetricsStep *step) {
     for (int i = 0; i < step->split_count; i++)
         text_buffer_format(&line, "%s\"%s\":%.6g", i ? "," : ",\"split_ms\":{", step->split_name[i], step->split_ms[i]);
     if (step->split_count) text_buffer_format(&line, "}");
+    if (step->expert_rows_grown)
+        text_buffer_format(&line, ",\"expert_rows_grown\":%lld", (long long)step->expert_rows_grown);
     if (step->moe_count) add_expert_load(&line, step->moe, step->moe_count);
     text_buffer_format(&line, "}\n");
     return write_line(metrics, &line, step->step);

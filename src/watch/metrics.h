@@ -27,8 +27,9 @@ typedef struct MetricsStep {
     int split_count; // milliseconds by kind of operation, on profiled steps
     const char *split_name[METRICS_SPLIT_MAX];
     double split_ms[METRICS_SPLIT_MAX];
-    int moe_count;         // sparse layers, on steps whose expert load was taken; else 0
-    const ExpertLoad *moe; // [moe_count] of the whole step; not owned
+    int64_t expert_rows_grown; // the step ran again with room for so many rows of experts on a rank; 0: it did not
+    int moe_count;             // sparse layers, on steps whose expert load was taken; else 0
+    const ExpertLoad *moe;     // [moe_count] of the whole step; not owned
 } MetricsStep;
 
 typedef struct Metrics Metrics;

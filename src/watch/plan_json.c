@@ -109,6 +109,15 @@ static void add_inverse(json_t *root, const PlanReport *r) {
                                       r->largest.seconds));
 }
 
+static json_t *pipeline_json(const PlanReport *r) {
+    json_t *stages = json_array();
+    for (int i = 0; i < r->stash_count; i++)
+        json_array_append_new(stages, json_integer(r->stage_bytes[i]));
+    return json_pack("{s:f,s:f,s:f,s:f,s:o}", "bubble_of_wall", r->bubble_of_wall, "bubble_of_ideal",
+                     r->bubble_of_ideal, "stash_bytes_stage_0", r->stash[0], "in_flight_stage_0", r->in_flight[0],
+                     "stage_bytes", stages);
+}
+
 json_t *plan_report_json(const PlanReport *r) {
     const StepModel *s = &r->prediction.step;
     json_t *root = plan_prediction_json(&r->machine, &r->run, &r->prediction);
@@ -133,11 +142,7 @@ json_t *plan_report_json(const PlanReport *r) {
                         json_pack("{s:f,s:f,s:f,s:f,s:f,s:f}", "bytes", r->checkpoint_bytes, "write_seconds",
                                   r->checkpoint_seconds, "mtbf_seconds", r->mtbf, "interval_seconds",
                                   r->checkpoint_interval, "waste", r->checkpoint_waste, "crash_usd", r->crash_cost));
-    if (r->stash_count)
-        json_object_set_new(root, "pipeline",
-                            json_pack("{s:f,s:f,s:f,s:f}", "bubble_of_wall", r->bubble_of_wall, "bubble_of_ideal",
-                                      r->bubble_of_ideal, "stash_bytes_stage_0", r->stash[0], "in_flight_stage_0",
-                                      r->in_flight[0]));
+    if (r->stash_count) json_object_set_new(root, "pipeline", pipeline_json(r));
     json_object_set_new(root, "advice", advice_json(r));
     add_inverse(root, r);
     return root;

@@ -71,12 +71,16 @@ static void run_section(Document *d, const PlanReport *r) {
                                              : "default efficiencies");
     document_row(d, "parallelism\tdp %d, tp %d, pp %d, cp %d, ep %d, etp %d, ZeRO %d", m->dp, m->tp, m->pp, m->cp,
                  m->ep, m->etp, m->zero);
+    if (r->run.layout.islands)
+        document_row(d, "islands\t%d of this mesh, with an outer step every %.0f steps", r->run.layout.islands,
+                     r->run.outer_every);
     document_row(d, "links\ttensor, context, %s: fastest to slowest",
                  m->ep > 1 ? "expert and data, pipeline" : "pipeline, data");
     document_row(d, "precision\t%s, recompute %s%s", precision_name(l->precision), recompute_name(l->recompute),
                  r->run.eager ? ", not compiled" : "");
     document_row(d, "batch\t%s tokens a step = micro_batch %d x seq %d x dp %d x grad_accum %d",
-                 text_count(batch, r->prediction.step.tokens), l->micro_batch, l->seq, m->dp, r->run.grad_accum);
+                 text_count(batch, r->prediction.step.tokens), l->micro_batch, l->seq, m->dp * plan_islands(&r->run),
+                 r->run.grad_accum);
     document_row(d, "software\t%s", r->machine.software.title);
     if (r->run.calibration != 1)
         document_row(d, "calibration\tstep times x %.3f, learned from earlier runs (--no-calibration switches it off)",
@@ -90,7 +94,8 @@ static void memory_section(Document *d, const PlanReport *r) {
              m->exact ? "Memory of one rank (exact, pipeline stage %d)" : "Memory of one rank (fitted to logs)",
              m->stage);
     document_section(d, title, "lrr", "kind\tGiB\tof device");
-    for (int kind = 0; m->exact && kind < LAYOUT_KIND_COUNT; kind++)
+    bool host = r->run.layout.device != DEVICE_CPU && m->bytes[LAYOUT_OUTER] > 0;
+    for (int kind = 0; m->exact && kind < LAYOUT_KIND_COUNT - (host || !m->bytes[LAYOUT_OUTER]); kind++)
         document_row(d, "%s\t%.3f\t%.1f %%", layout_kind_name((LayoutKind)kind), (double)m->bytes[kind] / GIB,
                      100 * (double)m->bytes[kind] / r->machine.gpu.memory);
     if (!m->exact) {
@@ -100,6 +105,9 @@ static void memory_section(Document *d, const PlanReport *r) {
     document_row(d, "total\t%.3f\t%.1f %%", m->total / GIB, 100 * m->fraction);
     document_note(d, "device: %.2f GiB; the comfortable limit here is %.0f %%", r->machine.gpu.memory / GIB,
                   100 * r->questions.memory_limit);
+    if (host)
+        document_note(d, "outer optimizer: %.3f GiB of host memory for each rank",
+                      (double)m->bytes[LAYOUT_OUTER] / GIB);
     if (!m->expert_rows) return;
     char room[32], mean[32];
     document_note(d,
@@ -137,12 +145,13 @@ static void ops_section(Document *d, const PlanReport *r) {
 }
 
 static void communication_section(Document *d, const PlanReport *r) {
-    static const StepPart axes[] = {STEP_TENSOR, STEP_CONTEXT, STEP_EXPERT, STEP_PIPELINE, STEP_DATA_PARALLEL};
+    static const StepPart axes[] = {STEP_TENSOR,   STEP_CONTEXT,       STEP_EXPERT,
+                                    STEP_PIPELINE, STEP_DATA_PARALLEL, STEP_OUTER};
     const StepModel *s = &r->prediction.step;
     if (r->machine.gpus == 1) return;
     document_section(d, "Communication of one rank in one step", "lrlrrrr",
                      "axis\tranks\tlink\tGB sent\ton links\thidden\texposed");
-    for (int i = 0; i < 5; i++) {
+    for (size_t i = 0; i < sizeof axes / sizeof *axes; i++) {
         const StepAxis *a = &s->axis[axes[i]];
         char on[32], hidden[32], exposed[32];
         if (a->ranks <= 1 && a->bytes <= 0) continue;
@@ -150,8 +159,8 @@ static void communication_section(Document *d, const PlanReport *r) {
                      a->between_nodes ? "network" : "inside a node", a->bytes / 1e9, step_time(on, a->seconds),
                      step_time(hidden, fmax(0, a->seconds - a->exposed)), step_time(exposed, a->exposed));
     }
-    document_note(d, "bandwidth is one direction at %.0f %% utilisation; gradients travel with %.0f bytes each",
-                  100 * r->machine.gpu.efficiency.link, r->run.grad_bytes);
+    document_note(d, "bandwidth is one direction at %.0f %% utilisation; gradients travel with %zu bytes each",
+                  100 * r->machine.gpu.efficiency.link, dtype_size(r->run.layout.reduce));
 }
 
 static void pipeline_section(Document *d, const PlanReport *r) {

@@ -16,7 +16,9 @@ json_t *plan_report_json(const PlanReport *report);
 // What plan.json of a run holds: memory by kind, step time by part, tokens/s, MFU, and where they come from.
 json_t *plan_prediction_json(const PlanMachine *machine, const PlanRun *run, const PlanPrediction *prediction);
 
-Document *search_document(const PlanReport *report, const SearchResult *result, double memory_limit, double seconds);
+// lacks: what the build would need to train on these devices ("CUDA"); NULL: nothing.
+Document *search_document(const PlanReport *report, const SearchResult *result, double memory_limit, double seconds,
+                          const char *lacks);
 json_t *search_json(const SearchResult *result);
 // The best candidates of different meshes, recompute modes or sequence lengths; returns how many.
 int search_top(const SearchResult *result, int *indices, int most);

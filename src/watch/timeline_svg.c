@@ -1,8 +1,9 @@
 #include "watch/timeline_svg.h"
 
+#include <math.h>
 #include <stdbool.h>
 
-enum { LANE = 26, BAR = 20, REDUCE_BAR = 6, LEFT = 60, WIDTH = 1000, TOP = 24, LANES_MAX = 64 };
+enum { LANE = 26, BAR = 20, REDUCE_BAR = 6, LEFT = 60, WIDTH = 1000, TOP = 24, TITLE = 20, LANES_MAX = 64 };
 
 static const char *const colours[] = {[SIMULATE_FORWARD] = "#4c78a8",
                                       [SIMULATE_BACKWARD] = "#f28e2b",
@@ -25,13 +26,21 @@ static void event_bar(TextBuffer *out, const SimulateEvent *event, double scale)
                            x + width / 2, y + 14, event->micro_batch);
 }
 
-void timeline_svg(const SimulateResult *result, TextBuffer *out) {
-    int lanes = result->stages < LANES_MAX ? result->stages : LANES_MAX;
-    double scale = (WIDTH - LEFT - 10) / result->seconds;
+static int lane_count(const SimulateResult *result) {
+    return result->stages < LANES_MAX ? result->stages : LANES_MAX;
+}
+
+static int picture_height(const SimulateResult *result) {
+    return TOP + lane_count(result) * LANE + 24;
+}
+
+static void draw_timeline(const SimulateResult *result, double seconds, TextBuffer *out) {
+    int lanes = lane_count(result);
+    double scale = (WIDTH - LEFT - 10) / seconds;
     text_buffer_format(out,
                        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" font-family=\"sans-serif\" "
                        "font-size=\"11\">\n<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\"/>\n",
-                       WIDTH, TOP + lanes * LANE + 24);
+                       WIDTH, picture_height(result));
     for (int i = 0; i <= SIMULATE_OPTIMIZER; i++)
         text_buffer_format(out,
                            "<rect x=\"%d\" y=\"6\" width=\"10\" height=\"10\" fill=\"%s\"/>"
@@ -49,4 +58,26 @@ void timeline_svg(const SimulateResult *result, TextBuffer *out) {
                        "idle %.1f %% of the compute time</text>\n</svg>\n",
                        LEFT, TOP + lanes * LANE + 16, WIDTH - 10, TOP + lanes * LANE + 16, 1e3 * result->seconds,
                        100 * result->bubble);
+}
+
+void timeline_svg(const SimulateResult *result, TextBuffer *out) {
+    draw_timeline(result, result->seconds, out);
+}
+
+void timeline_svg_pair(const SimulateResult *const results[2], const char *const names[2], TextBuffer *out) {
+    double seconds = fmax(results[0]->seconds, results[1]->seconds);
+    int y = 0, height = picture_height(results[0]) + picture_height(results[1]) + 2 * TITLE;
+    text_buffer_format(out,
+                       "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" font-family=\"sans-serif\" "
+                       "font-size=\"13\">\n<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\"/>\n",
+                       WIDTH, height);
+    for (int i = 0; i < 2; i++) {
+        int each = picture_height(results[i]);
+        text_buffer_format(out, "<text x=\"4\" y=\"%d\">%s</text>\n<svg y=\"%d\" width=\"%d\" height=\"%d\">\n",
+                           y + TITLE - 6, names[i], y + TITLE, WIDTH, each);
+        draw_timeline(results[i], seconds, out);
+        text_buffer_format(out, "</svg>\n");
+        y += TITLE + each;
+    }
+    text_buffer_format(out, "</svg>\n");
 }

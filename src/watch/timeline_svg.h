@@ -5,3 +5,5 @@
 #include "plan/simulate.h"
 
 void timeline_svg(const SimulateResult *result, TextBuffer *out);
+// Two of them below each other with their names, on one scale of time.
+void timeline_svg_pair(const SimulateResult *const results[2], const char *const names[2], TextBuffer *out);

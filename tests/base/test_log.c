@@ -60,6 +60,37 @@ static void other_ranks_speak_from_warnings_up_and_say_who_they_are(void **state
     free(text);
 }
 
+static void into_a_file(void) {
+    one_of_each();
+    log_file("step %d of this rank", 8);
+}
+
+static void a_ranks_own_file_has_all_its_lines_and_the_terminal_its_warnings(void **state) {
+    (void)state;
+    char path[] = "/tmp/hearth-log-file-XXXXXX", *file, *text;
+    size_t size;
+    close(mkstemp(path));
+    log_set_level(LOG_INFO);
+    log_set_rank(3, 8);
+    assert_error(log_set_file("/nowhere/rank-3.log"), "/nowhere/rank-3.log");
+    assert_ok(log_set_file(path));
+    text = captured(into_a_file);
+    assert_ok(log_set_file(NULL));
+    log_file("too late");
+    log_set_rank(0, 1);
+    assert_ok(file_read(&file, &size, path));
+    unlink(path);
+    assert_null(strstr(text, "step"));
+    assert_non_null(strstr(text, " warn [rank 3] slow\n"));
+    assert_null(strstr(file, "quiet"));
+    assert_non_null(strstr(file, " info [rank 3] step 7\n"));
+    assert_non_null(strstr(file, " warn [rank 3] slow\n"));
+    assert_non_null(strstr(file, " info [rank 3] step 8 of this rank\n"));
+    assert_null(strstr(file, "too late"));
+    free(text);
+    free(file);
+}
+
 static void long_line(void) {
     char *text = xmalloc(10000);
     memset(text, 'x', 9999);
@@ -90,6 +121,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rank_zero_speaks_from_its_level_up),
         cmocka_unit_test(other_ranks_speak_from_warnings_up_and_say_who_they_are),
+        cmocka_unit_test(a_ranks_own_file_has_all_its_lines_and_the_terminal_its_warnings),
         cmocka_unit_test(a_long_line_is_cut_and_ends),
         cmocka_unit_test(the_clock_moves_forward),
     };

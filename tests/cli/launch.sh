@@ -43,6 +43,11 @@ check "a launcher with another number of ranks is refused" grep -q -- '--ranks i
 WORLD_SIZE=4 "$hearth" "${bench[@]}" >"$folder/out" 2>"$folder/err"
 check "WORLD_SIZE without a launcher is refused" grep -q 'WORLD_SIZE is 4, but this process was started alone' "$folder/err"
 
+RANK=1 "$hearth" "${bench[@]}" >"$folder/out" 2>"$folder/err"
+check "and so is another RANK than that of one process" grep -q 'RANK is 1 in the environment, but this process is 0' "$folder/err"
+SLURM_JOB_ID=1 SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=4 SLURM_PROCID=0 SLURM_LOCALID=0 "$hearth" "${bench[@]}" >"$folder/out" 2>"$folder/err"
+check "srun without PMIx is noticed" grep -q 'srun has started 4 ranks, but MPI finds 1' "$folder/err"
+
 # A signal to the parent goes to the ranks. env -i style background jobs ignore SIGINT in a script, so SIGTERM.
 "$hearth" bench comm --ranks 2 --sizes 4K --seconds 30.$$ --print --device cpu >"$folder/out" 2>"$folder/err" &
 parent=$!

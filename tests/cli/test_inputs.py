@@ -37,6 +37,19 @@ class Folders(Case):
         self.assertFalse((self.folder / "out/dataset.json").exists())
         self.prepare("one.txt", "--lines", "--val-tokens", "20")  # nothing of the refused one is in the way
 
+    def test_numbers_that_are_none_do_not_spoil_a_line(self):
+        # As Python's json writes them.
+        (self.folder / "odd.jsonl").write_text('{"text": "one", "score": NaN}\n{"text": NaN, "score": 9}\n'
+                                               '{"a": [Infinity, -Infinity, {"b": NaN}], "text": "two", "score": Infinity}\n'
+                                               '{"text": "three", "score": -Infinity}\n')
+        self.assertEqual(self.hearth("data", "cat", "odd.jsonl", stderr=subprocess.DEVNULL).replace("\0", " ").split(),
+                         ["one", "two", "three"])
+        self.prepare("odd.jsonl", "--min-score", "score:3")
+        self.assertEqual(self.documents(), 1)
+        for bad in ("Nan", "NaNs", "-NaN", "Inf", "-Infinit"):
+            (self.folder / "bad.jsonl").write_text('{"text": "one", "x": %s}\n' % bad)
+            self.hearth("data", "cat", "bad.jsonl", code=2)
+
     def test_a_command_that_fails_leaves_no_folders(self):
         self.train()
         taken = self.folder / "taken"

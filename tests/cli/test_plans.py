@@ -23,7 +23,8 @@ class Plans(unittest.TestCase):
             out, _ = self.hearth(*SMALL, "--gpus", "8", "--cp", "2", "--recompute", mode, "--json")
             rings[mode] = json.loads(out)["communication"]["context-parallel ring"]["bytes"]
         self.assertEqual(rings["selective"], rings["none"])  # attention's output is kept
-        self.assertAlmostEqual(rings["full"] / rings["none"], 4 / 3)  # keys and values once more beside their gradients
+        # keys and values (bf16) in both passes, sums of their gradients (fp32) one hop further: 2 + 2 x 2 of a hop, here one
+        self.assertAlmostEqual(rings["full"] / rings["none"], 7 / 6)
 
     def test_a_gpu_that_the_node_does_not_have_is_refused(self):
         out, _ = self.hearth("plan", "llama-3.2-1b", "--node", "dgx-h100", "--json")
@@ -46,7 +47,7 @@ class Plans(unittest.TestCase):
 
     def test_a_plan_of_several_gpus_says_what_this_build_can_train(self):
         out, _ = self.hearth(*SMALL, "--gpus", "8")
-        self.assertRegex(out, r"This build\n +(trains on this mesh: hearth train --ranks 8|cannot train on this mesh: it is)")
+        self.assertRegex(out, r"This build\n +hearth trains on this mesh: hearth train --ranks 8")
         out, _ = self.hearth(*SMALL, "--gpus", "8", "--cp", "64", "--gpus", "64", "--json")
         self.assertIn("trains_here", json.loads(out))
         self.assertNotIn("This build", self.hearth(*SMALL)[0])
@@ -56,7 +57,7 @@ class Plans(unittest.TestCase):
         out, _ = self.hearth(*search)
         self.assertIn("tokens a step", out)
         self.assertIn("the ways take steps of different sizes", out)
-        self.assertRegex(out, "the fastest that this build can train: dp|this build can train none of them")
+        self.assertIn("runs: hearth trains on such a mesh", out)
         rows = json.loads(self.hearth(*search, "--json")[0])["top"]
         for row in rows:
             self.assertEqual(row["batch_tokens"], row["micro_batch"] * row["seq"] * row["grad_accum"] * row["dp"])

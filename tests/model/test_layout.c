@@ -32,26 +32,38 @@ static void test_parameters_sum_to_the_model(void **state) {
     }
 }
 
+// Passes through two chunks of a rank have slots of their own.
+static bool in_other_chunks(const Layout *layout, const LayoutActivation *a, const LayoutActivation *b) {
+    if (a->layer < 0 || b->layer < 0) return false;
+    return layout_chunk(layout, a->layer) != layout_chunk(layout, b->layer);
+}
+
 // No two tensors that are alive at the same time share a byte, and none sticks out of its block.
 static void test_nothing_alive_overlaps(void **state) {
     (void)state;
-    static const Mesh meshes[] = {MESH_SINGLE, {2, 1, 2, 1, 2, 1, 3}, {4, 1, 4, 1, 1, 1, 0}, {4, 1, 1, 4, 1, 1, 1}};
+    static const Mesh meshes[] = {
+        MESH_SINGLE, {2, 1, 2, 1, 2, 1, 3}, {4, 1, 4, 1, 1, 1, 0}, {4, 1, 1, 4, 1, 1, 1}, {1, 1, 2, 1, 1, 1, 0}};
     for (int preset = 0; preset < model_preset_count(); preset++) {
-        for (int variant = 0; variant < 3 * 4; variant++) {
+        for (int variant = 0; variant < 3 * 5; variant++) {
             LayoutRequest request = request_of(model_preset_name(preset));
             request.recompute = (Recompute)(variant % 3);
             request.mesh = meshes[variant / 3];
-            request.stage = request.mesh.pp / 2;
+            request.rank = request.mesh.pp / 2 * mesh_stage_ranks(&request.mesh);
+            request.virtual_stages = variant / 3 == 4 ? 2 : 1;
             if (request.mesh.ep > 1 && !request.config.experts) continue;
+            if (request.mesh.pp * request.virtual_stages > request.config.layers) continue;
             Layout layout;
             assert_ok(layout_build(&layout, &request));
             for (int i = 0; i < layout.activation_count; i++) {
                 const LayoutActivation *a = &layout.activations[i];
-                LayoutKind kind = a->kept ? LAYOUT_ACTIVATIONS : LAYOUT_TEMPORARIES;
-                assert_true(a->offset >= 0 && a->offset + a->bytes <= layout.bytes[kind] && a->offset % 256 == 0);
+                int64_t room = a->in_flight ? layout.slot_bytes
+                               : a->kept    ? layout.slot_offset
+                                            : layout.bytes[LAYOUT_TEMPORARIES];
+                assert_true(a->offset >= 0 && a->offset + a->bytes <= room && a->offset % 256 == 0);
                 for (int k = 0; k < i; k++) {
                     const LayoutActivation *b = &layout.activations[k];
-                    bool alive = a->kept ? b->kept : !b->kept && a->first <= b->last && b->first <= a->last;
+                    bool alive = a->kept ? b->kept && a->in_flight == b->in_flight && !in_other_chunks(&layout, a, b)
+                                         : !b->kept && a->first <= b->last && b->first <= a->last;
                     if (alive && a->offset < b->offset + b->bytes && b->offset < a->offset + a->bytes)
                         fail_msg("%s: activations %d and %d overlap", model_preset_name(preset), a->id, b->id);
                 }
@@ -112,6 +124,27 @@ static void test_one_rank_has_nobody_to_shard_with(void **state) {
     assert_int_equal(sharded.total_bytes, whole.total_bytes);
     layout_free(&whole);
     layout_free(&sharded);
+}
+
+// Two layers, embedding or head, and the vectors can be on the wire at once: 2 bytes for each of their elements.
+static void test_gradients_in_bf16_have_a_place_on_the_wire(void **state) {
+    (void)state;
+    LayoutRequest request = {.mesh = MESH_SINGLE, .micro_batch = 1, .seq = 128, .device = DEVICE_CPU, .threads = 1};
+    assert_ok(model_preset(&request.config, "demo-moe"));
+    for (int i = 0; i < 8; i++) {
+        Layout plain, wire;
+        request.mesh.dp = i < 4 ? 4 : 1;
+        request.mesh.zero = i % 4;
+        request.reduce = DTYPE_F32;
+        assert_ok(layout_build(&plain, &request));
+        request.reduce = DTYPE_BF16;
+        assert_ok(layout_build(&wire, &request));
+        int64_t elements = 2 * wire.layer_elements + wire.edge_elements + wire.vector_elements;
+        int64_t added = request.mesh.dp > 1 ? (2 * elements + 255) / 256 * 256 : 0;
+        assert_int_equal(wire.total_bytes - plain.total_bytes, added);
+        layout_free(&plain);
+        layout_free(&wire);
+    }
 }
 
 static void test_tensor_parallel_ranks_hold_their_share(void **state) {
@@ -176,36 +209,31 @@ static void add_slices(const Layout *layout, const LayoutParam *param) {
     free(taken);
 }
 
-// How many of the ranks that differ in tp, pp, ep and etp hold an element of the tensor.
+// How many ranks hold an element of the tensor.
 static int expected_times(const LayoutRequest *r, const char *name) {
     const Mesh *m = &r->mesh;
+    int data = m->dp * m->cp;
     bool cut_by_tp = strstr(name, "_proj") || strstr(name, "embed_tokens") || strstr(name, "lm_head");
-    if (strstr(name, "mlp.experts.")) return m->tp;
-    if (strstr(name, "embed_tokens") && r->config.tied && m->pp > 1)
-        return 2 * m->ep * m->etp; // both ends of the pipeline
+    if (strstr(name, "mlp.experts.")) return data * m->tp / (m->ep * m->etp);
+    if (strstr(name, "embed_tokens") && r->config.tied && m->pp > 1) return 2 * data; // both ends of the pipeline
     if ((strstr(name, "k_proj") || strstr(name, "v_proj")) && m->tp > r->config.kv_heads)
-        return m->tp / r->config.kv_heads * m->ep * m->etp;
-    return (cut_by_tp ? 1 : m->tp) * m->ep * m->etp;
+        return m->tp / r->config.kv_heads * data;
+    return (cut_by_tp ? 1 : m->tp) * data;
 }
 
 static void check_mesh(LayoutRequest request) {
     cover_count = 0;
-    Mesh mesh = request.mesh;
     int64_t whole = model_parameters(&request.config).total;
-    for (request.stage = 0; request.stage < mesh.pp; request.stage++)
-        for (request.tp_rank = 0; request.tp_rank < mesh.tp; request.tp_rank++)
-            for (request.ep_rank = 0; request.ep_rank < mesh.ep; request.ep_rank++)
-                for (request.etp_rank = 0; request.etp_rank < mesh.etp; request.etp_rank++) {
-                    Layout layout;
-                    assert_ok(layout_build(&layout, &request));
-                    for (int i = 0; i < layout.param_count; i++) {
-                        add_slices(&layout, &layout.params[i]);
-                        if (i > 0) // and parameters do not lie on each other
-                            assert_true(layout.params[i].offset >=
-                                        layout.params[i - 1].offset + layout.params[i - 1].count);
-                    }
-                    layout_free(&layout);
-                }
+    for (request.rank = 0; request.rank < mesh_ranks(&request.mesh); request.rank++) {
+        Layout layout;
+        assert_ok(layout_build(&layout, &request));
+        for (int i = 0; i < layout.param_count; i++) {
+            add_slices(&layout, &layout.params[i]);
+            if (i > 0) // and parameters do not lie on each other
+                assert_true(layout.params[i].offset >= layout.params[i - 1].offset + layout.params[i - 1].count);
+        }
+        layout_free(&layout);
+    }
     int64_t elements = 0;
     for (int i = 0; i < cover_count; i++) {
         int times = expected_times(&request, covers[i].name);
@@ -234,6 +262,9 @@ static void test_slices_of_all_ranks_cover_every_tensor(void **state) {
             if (!request.config.experts && request.mesh.ep * request.mesh.etp > 1) continue;
             if (request.config.kv_heads % request.mesh.tp && request.mesh.tp % request.config.kv_heads) continue;
             check_mesh(request);
+            request.virtual_stages = 2;
+            request.config.layers = 7;
+            if (request.mesh.pp > 1) check_mesh(request);
         }
 }
 
@@ -257,13 +288,8 @@ static void check_written(LayoutRequest request) {
     const Mesh *mesh = &request.mesh;
     int64_t whole = model_parameters(&request.config).total, elements = 0;
     cover_count = 0;
-    for (int64_t rank = 0; rank < mesh_ranks(mesh); rank++) {
-        int copy;
+    for (request.rank = 0; request.rank < mesh_ranks(mesh); request.rank++) {
         Layout layout;
-        request.tp_rank = (int)(rank % mesh->tp);
-        request.dp_rank = (int)(rank / mesh->tp % mesh_data_ranks(mesh));
-        request.stage = (int)(rank / mesh->tp / mesh_data_ranks(mesh));
-        mesh_expert_place(mesh, request.dp_rank, request.tp_rank, &request.ep_rank, &request.etp_rank, &copy);
         assert_ok(layout_build(&layout, &request));
         for (int i = 0; i < layout.param_count; i++)
             add_written(&layout, &layout.params[i]);
@@ -313,7 +339,7 @@ static void test_pipeline_stages_cover_all_layers_once(void **state) {
             int next = 0, most = 0, ends = 0;
             for (int s = 0; s < stages; s++) {
                 int first, count;
-                mesh_stage_layers(&(Mesh){.pp = stages}, layers, s, &first, &count);
+                mesh_place_layers(stages, layers, s, &first, &count);
                 assert_int_equal(first, next);
                 assert_true(count >= 1);
                 next += count;
@@ -323,6 +349,56 @@ static void test_pipeline_stages_cover_all_layers_once(void **state) {
             assert_int_equal(next, layers);
             assert_int_equal(most, (layers + stages - 1) / stages);
             assert_true(ends <= most);
+        }
+    }
+}
+
+// Slots are taken by forward halves and given back by backward halves, as a run does it: the layout has as many as that
+// takes and none that stays empty, each as large as the largest chunk.
+static void test_slots_are_as_many_as_the_schedule_takes(void **state) {
+    (void)state;
+    for (int i = 0; i < 3 * 4 * 3 * 6; i++) {
+        int rest = i, chunks = 1 + rest % 3, micro;
+        rest /= 3;
+        int pp = 1 + rest % 4;
+        rest /= 4;
+        LayoutRequest request = small_request(rest % 3 == 2 ? SMALL_MOE : SMALL_LLAMA);
+        request.schedule = rest % 3 == 1 ? PIPELINE_GPIPE : PIPELINE_1F1B;
+        rest /= 3;
+        micro = chunks > 1 ? pp * (1 + rest % 3) : 1 + rest;
+        request.config.layers = 13;
+        for (int k = 0; k < 13; k++)
+            request.config.sparse[k] = request.config.experts && k % 3 != 1;
+        request.mesh.pp = pp, request.virtual_stages = chunks, request.micro_batches = micro;
+        for (request.rank = 0; request.rank < pp; request.rank++) {
+            Layout layout;
+            assert_ok(layout_build(&layout, &request));
+            assert_int_equal(layout.chunk_count, pp > 1 ? chunks : 1);
+            int taken = 0, most = pp > 1 ? 0 : 1;
+            int64_t largest = 0, shared = 0, once = 0;
+            for (int64_t k = 0; pp > 1 && k < pipeline_task_count(chunks, micro); k++) {
+                PipelineTask task = pipeline_task(layout_schedule(&request), pp, chunks, request.rank, micro, k);
+                taken += task.pass == PIPELINE_FORWARD ? 1 : -1;
+                most = taken > most ? taken : most;
+            }
+            assert_int_equal(taken, 0);
+            assert_int_equal(layout.slots, most);
+            for (int c = 0; c < layout.chunk_count; c++) {
+                int64_t bytes = 0;
+                shared = once = 0;
+                for (int k = 0; k < layout.activation_count; k++) {
+                    const LayoutActivation *act = &layout.activations[k];
+                    if (!act->kept) continue;
+                    bool here = act->layer >= layout.chunks[c].first &&
+                                act->layer < layout.chunks[c].first + layout.chunks[c].count;
+                    *(act->layer >= 0  ? &bytes
+                      : act->in_flight ? &shared
+                                       : &once) += act->layer < 0 || here ? act->bytes : 0;
+                }
+                largest = bytes > largest ? bytes : largest;
+            }
+            assert_int_equal(layout.bytes[LAYOUT_ACTIVATIONS], once + most * (shared + largest));
+            layout_free(&layout);
         }
     }
 }
@@ -343,27 +419,54 @@ static void test_impossible_requests_are_refused(void **state) {
     (void)state;
     static const struct {
         Mesh mesh;
-        int stage, micro_batch, seq;
+        int micro_batch, seq;
         const char *error;
     } table[] = {
-        {{1, 3, 1, 1, 1, 1, 0}, 0, 1, 64, "attention heads 32"},
-        {{1, 1, 1, 3, 1, 1, 0}, 0, 1, 64, "expert-parallel"},
-        {{1, 1, 1, 1, 3, 1, 0}, 0, 1, 64, "context-parallel"},
-        {{1, 1, 99, 1, 1, 1, 0}, 0, 1, 64, "pipeline stages"},
-        {{1, 1, 2, 1, 1, 1, 0}, 2, 1, 64, "stage 2"},
-        {{1, 1, 1, 1, 1, 1, 4}, 0, 1, 64, "ZeRO"},
-        {{0, 1, 1, 1, 1, 1, 0}, 0, 1, 64, "at least 1"},
-        {{1, 1, 1, 1, 1, 1, 0}, 0, 0, 64, "micro_batch"},
+        {{1, 3, 1, 1, 1, 1, 0}, 1, 64, "attention heads 32"},
+        {{1, 1, 1, 3, 1, 1, 0}, 1, 64, "expert-parallel"},
+        {{1, 1, 1, 1, 3, 1, 0}, 1, 64, "the nearest lengths are 60 and 66"},
+        {{1, 1, 1, 1, 4, 1, 0}, 1, 7, "the nearest length is 8"},
+        {{1, 4, 1, 1, 2, 1, 0}, 1, 60, "the nearest lengths are 56 and 64"},
+        {{1, 1, 99, 1, 1, 1, 0}, 1, 64, "pipeline stages"},
+        {{1, 1, 1, 1, 1, 1, 4}, 1, 64, "ZeRO"},
+        {{0, 1, 1, 1, 1, 1, 0}, 1, 64, "at least 1"},
+        {{1, 1, 1, 1, 1, 1, 0}, 0, 64, "micro_batch"},
     };
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
         LayoutRequest request = request_of("qwen3-30b-a3b");
         request.mesh = table[i].mesh;
-        request.stage = table[i].stage;
         request.micro_batch = table[i].micro_batch;
         request.seq = table[i].seq;
         Layout layout;
         assert_error(layout_build(&layout, &request), table[i].error);
     }
+}
+
+static void test_tensor_degrees_are_refused_with_the_nearest_that_fit(void **state) {
+    (void)state;
+    static const struct {
+        int heads, kv_heads, ffn, tp;
+        const char *hint;
+    } table[] = {
+        {32, 8, 64, 3, "the nearest degrees that fit are 2 and 4"},
+        {32, 8, 64, 64, "the nearest degree that fits is 32"},
+        {12, 2, 48, 3,
+         "the nearest degrees that fit are 2 and 4"},       // 3 ranks can neither share 2 KV heads nor split them
+        {8, 8, 12, 8, "the nearest degree that fits is 4"}, // 8 would cut the MLP unevenly
+    };
+    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
+        LayoutRequest request = request_of("llama-3.2-1b");
+        request.config.heads = table[i].heads;
+        request.config.kv_heads = table[i].kv_heads;
+        request.config.ffn = table[i].ffn;
+        request.mesh.tp = table[i].tp;
+        Layout layout;
+        assert_error(layout_build(&layout, &request), table[i].hint);
+    }
+    LayoutRequest request = request_of("llama-3.2-1b");
+    request.mesh.pp = 99;
+    Layout layout;
+    assert_error(layout_build(&layout, &request), "take 16 stages at most");
 }
 
 // What the kernels have no room for is an error before anything runs, on the GPU alone.
@@ -403,12 +506,15 @@ int main(void) {
         cmocka_unit_test(test_recompute_keeps_less_and_less),
         cmocka_unit_test(test_zero_stages_shard_state),
         cmocka_unit_test(test_one_rank_has_nobody_to_shard_with),
+        cmocka_unit_test(test_gradients_in_bf16_have_a_place_on_the_wire),
         cmocka_unit_test(test_tensor_parallel_ranks_hold_their_share),
         cmocka_unit_test(test_slices_of_all_ranks_cover_every_tensor),
         cmocka_unit_test(test_every_element_is_written_by_one_rank),
         cmocka_unit_test(test_pipeline_stages_cover_all_layers_once),
+        cmocka_unit_test(test_slots_are_as_many_as_the_schedule_takes),
         cmocka_unit_test(test_expert_parallel_ranks_hold_their_experts),
         cmocka_unit_test(test_impossible_requests_are_refused),
+        cmocka_unit_test(test_tensor_degrees_are_refused_with_the_nearest_that_fit),
         cmocka_unit_test(test_models_beyond_the_gpu_kernels_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

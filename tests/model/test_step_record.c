@@ -100,15 +100,18 @@ static void every_stage_of_a_mesh_can_be_recorded(void **state) {
         for (size_t i = 0; i < sizeof meshes / sizeof meshes[0]; i++) {
             LayoutRequest request = small_request((SmallModel)which);
             request.mesh = meshes[i];
+            if (request.mesh.cp > 1) request.seq = 24; // six chunks
             if (!request.config.experts && request.mesh.ep * request.mesh.etp > 1) continue;
-            for (request.stage = 0; request.stage < request.mesh.pp; request.stage++) {
+            for (int stage = 0; stage < request.mesh.pp; stage++) {
+                request.rank = stage * mesh_stage_ranks(&request.mesh);
                 Layout layout;
                 assert_ok(layout_build(&layout, &request));
                 Seen seen = sum_record(&layout);
-                bool first = request.stage == 0, last = request.stage == request.mesh.pp - 1;
+                bool first = stage == 0, last = stage == request.mesh.pp - 1;
                 assert_true(seen.times[OP_EMBEDDING_FORWARD] == first && seen.times[OP_EMBEDDING_BACKWARD] == first);
                 assert_true((seen.times[OP_CROSS_ENTROPY] + seen.times[OP_CROSS_ENTROPY_APPLY] > 0) == last);
-                assert_true(seen.times[OP_ATTENTION_BACKWARD] == layout.layer_count);
+                int pairs = request.mesh.cp > 1 ? 2 * request.mesh.cp + 1 : 1; // of chunks
+                assert_true(seen.times[OP_ATTENTION_BACKWARD] == layout.layer_count * pairs);
                 layout_free(&layout);
             }
         }
@@ -132,11 +135,33 @@ static void tensor_parallel_ranks_share_the_flops(void **state) {
     layout_free(&half);
 }
 
+// Early and late chunks make up for each other: no rank has more of the scores than another.
+static void context_parallel_ranks_share_attention_evenly(void **state) {
+    (void)state;
+    LayoutRequest request = small_request(SMALL_QWEN3);
+    request.seq = 48;
+    Layout layout;
+    assert_ok(layout_build(&layout, &request));
+    Seen all = sum_record(&layout);
+    layout_free(&layout);
+    for (request.mesh.cp = 2; request.mesh.cp <= 8; request.mesh.cp++) {
+        if (request.seq % (2 * request.mesh.cp)) continue;
+        for (request.rank = 0; request.rank < request.mesh.cp; request.rank++) {
+            assert_ok(layout_build(&layout, &request));
+            Seen part = sum_record(&layout);
+            for (int op = OP_ATTENTION_FORWARD; op <= OP_ATTENTION_BACKWARD; op++)
+                assert_true(part.flops[op] * request.mesh.cp == all.flops[op]);
+            layout_free(&layout);
+        }
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_record_is_what_a_step_calls),
         cmocka_unit_test(every_stage_of_a_mesh_can_be_recorded),
         cmocka_unit_test(tensor_parallel_ranks_share_the_flops),
+        cmocka_unit_test(context_parallel_ranks_share_attention_evenly),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
 // Attention on the GPU: every kernel of hearth's own against the portable ones, then the Hopper forward pass against
-// cuDNN in time under sustained load. Run by hand: build/tests/attention_bench [--check | --small]
+// cuDNN in time under sustained load, and the backward kernels. Run by hand: build/tests/attention_bench [--check |
+// --small]
 //
 // Outputs hold NaN before each run, runs must give the same bits, and what lies behind the end must stay as it was. The
 // backward kernels are run often: training uses the fastest of them, and a race in another would show only by chance.
@@ -15,6 +16,7 @@ typedef struct Case {
     bool timed;
     float deviation; // of q, k and v
     int documents;   // their mean length, or 0
+    bool full;       // queries see all keys
 } Case;
 
 typedef struct Problem {
@@ -59,7 +61,8 @@ static Problem problem_make(const Case *c) {
                                .k_stride = width,
                                .v_stride = width,
                                .o_stride = (int64_t)c->heads * c->head_dim,
-                               .scale = 1 / sqrtf((float)c->head_dim)};
+                               .scale = 1 / sqrtf((float)c->head_dim),
+                               .full = c->full};
     p.rope = rope_make(c->seq, 5, c->heads, c->kv_heads, c->head_dim);
     p.rotation = qk_rope_shape(&p.rope, tokens);
     p.qkv = values_make(tokens * width, 1, c->deviation);
@@ -216,11 +219,21 @@ static void backward_check(const Problem *p, int runs) {
 
 // ---- times --------------------------------------------------------------------------------------------------------
 
+static bool backward_timed(const void *problem, int engine) {
+    return backward_run(problem, engine, false);
+}
+
 // Against cuDNN, or where there are documents against the portable kernel.
 static void race(const Problem *p) {
     const AttentionShape *s = &p->shape;
-    double flops = 2.0 * s->seq * s->seq * s->head_dim * s->heads * s->batch; // below the diagonal
+    double flops = 2.0 * s->seq * s->seq * s->head_dim * s->heads * s->batch * (s->full ? 2 : 1); // below the diagonal
     int runs = (int)(12.0e12 / flops) + 1;
+    for (int engine = 0; engine < BACKWARD_ENGINES; engine++)
+        if (backward_run(p, engine, false)) {
+            double time = timed(backward_timed, p, engine, runs / 3 + 1);
+            printf("    backward %d %.4f ms %.0f TFLOP/s\n", engine, time, 2.5 * flops / time / 1e9);
+        }
+    if (!attention_sm90_forward_supported(state, s)) return;
     for (int round = 0; round < 3; round++) {
         double other = timed(run, p, s->doc_start ? ENGINE_PORTABLE : ENGINE_CUDNN, runs);
         double own = timed(run, p, ENGINE_SM90, runs);
@@ -236,27 +249,37 @@ static int64_t case_size(const Case *c) {
 
 int main(int argc, char **argv) {
     static const Case cases[] = {
-        {2, 1, 3, 1, 64, false, 1.5f, 0},
-        {2, 64, 3, 1, 64, false, 1.5f, 0},
-        {1, 77, 6, 2, 64, false, 1.5f, 0},
-        {3, 200, 4, 4, 56, false, 1.5f, 0},
-        {2, 513, 8, 2, 64, false, 1.5f, 0},
-        {2, 385, 9, 1, 64, false, 1.5f, 0},
-        {5, 513, 16, 2, 64, false, 1.5f, 0},
-        {2, 1000, 5, 5, 8, false, 1.5f, 0},
-        {7, 192, 6, 3, 32, false, 1.5f, 0},
-        {24, 150, 4, 4, 64, false, 1.5f, 0}, // more work items than multiprocessors
-        {2, 1100, 6, 2, 64, false, 12, 0},   // scores so far apart that the maximum must be taken anew
-        {2, 300, 4, 2, 96, false, 1.5f, 0},
-        {2, 450, 6, 2, 128, false, 1.5f, 0},
-        {3, 200, 4, 4, 56, false, 1.5f, 30},
-        {2, 513, 8, 2, 64, false, 1.5f, 100},
-        {2, 1000, 5, 5, 64, false, 1.5f, 400},
-        {4, 1500, 6, 2, 64, false, 3, 7},
-        {64, 512, 15, 5, 64, true, 1.5f, 0},
-        {16, 2048, 15, 5, 64, true, 1.5f, 0},
-        {8, 4096, 32, 8, 64, true, 1.5f, 0},
-        {16, 2048, 15, 5, 64, true, 1.5f, 600},
+        {2, 1, 3, 1, 64, false, 1.5f, 0, false},
+        {2, 64, 3, 1, 64, false, 1.5f, 0, false},
+        {1, 77, 6, 2, 64, false, 1.5f, 0, false},
+        {3, 200, 4, 4, 56, false, 1.5f, 0, false},
+        {2, 513, 8, 2, 64, false, 1.5f, 0, false},
+        {2, 385, 9, 1, 64, false, 1.5f, 0, false},
+        {5, 513, 16, 2, 64, false, 1.5f, 0, false},
+        {2, 1000, 5, 5, 8, false, 1.5f, 0, false},
+        {7, 192, 6, 3, 32, false, 1.5f, 0, false},
+        {24, 150, 4, 4, 64, false, 1.5f, 0, false}, // more work items than multiprocessors
+        {2, 1100, 6, 2, 64, false, 12, 0, false},   // scores so far apart that the maximum must be taken anew
+        {2, 300, 4, 2, 96, false, 1.5f, 0, false},
+        {2, 450, 6, 2, 128, false, 1.5f, 0, false},
+        {3, 200, 4, 4, 56, false, 1.5f, 30, false},
+        {2, 513, 8, 2, 64, false, 1.5f, 100, false},
+        {2, 1000, 5, 5, 64, false, 1.5f, 400, false},
+        {4, 1500, 6, 2, 64, false, 3, 7, false},
+        {2, 128, 3, 1, 64, false, 1.5f, 0, true},
+        {3, 384, 4, 4, 56, false, 1.5f, 0, true},
+        {2, 640, 9, 1, 64, false, 1.5f, 0, true},
+        {24, 256, 4, 4, 64, false, 1.5f, 0, true},
+        {2, 1152, 6, 2, 64, false, 12, 0, true},
+        {2, 256, 6, 2, 128, false, 1.5f, 0, true},
+        {3, 333, 6, 2, 128, false, 1.5f, 0, true},
+        {64, 512, 15, 5, 64, true, 1.5f, 0, false},
+        {16, 2048, 15, 5, 64, true, 1.5f, 0, false},
+        {8, 4096, 32, 8, 64, true, 1.5f, 0, false},
+        {16, 2048, 15, 5, 64, true, 1.5f, 600, false},
+        {2, 4096, 32, 8, 128, true, 1.5f, 0, false},
+        {4, 4096, 32, 8, 64, true, 1.5f, 0, true},
+        {2, 4096, 32, 8, 128, true, 1.5f, 0, true},
     };
     bench_begin(argc, argv, (size_t)1 << 30, NULL);
     state = ops->state;

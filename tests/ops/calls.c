@@ -27,6 +27,11 @@ void call_add(Ops *ops, void **p, const CallSizes *s) { // out in
     ops->add(ops, tensor_make(p[0], s->dtype, 1, s->count, "out"), tensor_make(p[1], s->dtype, 1, s->count, "in"));
 }
 
+void call_convert(Ops *ops, void **p, const CallSizes *s) { // out in: columns of wider ones
+    ops->convert(ops, tensor_cols(stored(p[0], s, s->rows, s->out_dim, "out"), s->first, s->dim),
+                 tensor_cols(typed(p[1], s->second, s->rows, s->in_dim, "in"), s->first, s->dim), s->flag);
+}
+
 void call_sum_f32(Ops *ops, void **p, const CallSizes *s) {
     ops->sum_f32(ops, floats(p[0], 1, 1, "out"), floats(p[1], 1, s->count, "in"), s->flag);
 }
@@ -136,7 +141,9 @@ static Attention attention_make(void *doc_start, const CallSizes *s) {
     return (Attention){.seq = s->seq,
                        .head_dim = s->head_dim,
                        .scale = 1.0f / sqrtf((float)s->head_dim),
-                       .doc_start = ints(doc_start, (int64_t)s->batch * s->seq, 1, "doc_start")};
+                       .doc_start = ints(doc_start, (int64_t)s->batch * s->seq, 1, "doc_start"),
+                       .full = s->full,
+                       .first_key = s->first_key};
 }
 
 static Tensor attention_out(void *data, const CallSizes *s, const char *name) {
@@ -161,6 +168,12 @@ void call_attention_backward(Ops *ops, void **p, const CallSizes *s) {
     Heads d = heads_make(p[0], s, tokens, "dqkv"), x = heads_make(p[4], s, tokens, "qkv");
     ops->attention_backward(ops, d.q, d.k, d.v, attention_out(p[1], s, "dout"), attention_out(p[2], s, "out"),
                             attention_lse(p[3], s), x.q, x.k, x.v, &how, p[6] ? &rope : NULL);
+}
+
+void call_attention_merge(Ops *ops, void **p, const CallSizes *s) { // out lse part part_lse
+    Tensor part = attention_out(p[2], s, "part");
+    ops->attention_merge(ops, floats(p[0], part.rows, part.cols, "out"), attention_lse(p[1], s), part,
+                         attention_lse(p[3], s));
 }
 
 void call_attention_cached(Ops *ops, void **p, const CallSizes *s) { // out q k v
@@ -251,7 +264,8 @@ static MoeRouting routing_make(void **p, const CallSizes *s) {
                         .row_weight = floats(p[10], m->rows, 1, "row_weight"),
                         .prob_sum = floats(p[11], 1, m->experts, "prob_sum"),
                         .norm_topk = m->norm_topk,
-                        .force = m->force};
+                        .force = m->force,
+                        .first_expert = m->first_expert};
 }
 
 void call_moe_router_forward(Ops *ops, void **p, const CallSizes *s) { // logits in weight
@@ -271,12 +285,25 @@ void call_moe_route_forward(Ops *ops, void **p, const CallSizes *s) {
     ops->moe_route_forward(ops, &routing);
 }
 
+void call_moe_place_rows(Ops *ops, void **p, const CallSizes *s) { // routing needed
+    MoeRouting routing = routing_make(p, s);
+    ops->moe_place_rows(ops, ints(p[ROUTING_BUFFERS], 1, 1, "needed"), &routing);
+}
+
+void call_moe_slot_gradient(Ops *ops, void **p, const CallSizes *s) { // routing dweight drow_weight
+    MoeRouting routing = routing_make(p, s);
+    void **rest = p + ROUTING_BUFFERS;
+    ops->moe_slot_gradient(ops, floats(rest[0], s->moe.tokens, s->moe.top_k, "dweight"),
+                           floats(rest[1], s->moe.rows, 1, "drow_weight"), &routing);
+}
+
 void call_moe_route_backward(Ops *ops, void **p, const CallSizes *s) { // routing dlogits drow_weight dprob z_coef
     MoeRouting routing = routing_make(p, s);
     void **rest = p + ROUTING_BUFFERS;
+    bool rows = tensor_present(routing.offsets);
     ops->moe_route_backward(ops, floats(rest[0], s->moe.tokens, s->moe.experts, "dlogits"),
-                            floats(rest[1], s->moe.rows, 1, "drow_weight"), floats(rest[2], 1, s->moe.experts, "dprob"),
-                            floats(rest[3], 1, 1, "z_coef"), &routing);
+                            floats(rest[1], rows ? s->moe.rows : s->moe.tokens, rows ? 1 : s->moe.top_k, "drow_weight"),
+                            floats(rest[2], 1, s->moe.experts, "dprob"), floats(rest[3], 1, 1, "z_coef"), &routing);
 }
 
 void call_moe_balance(Ops *ops, void **p, const CallSizes *s) { // loss dprob scale counts prob_sum; flag: by layers
@@ -343,8 +370,9 @@ void call_grouped_linear_backward_weight(Ops *ops, void **p, const CallSizes *s)
 
 // ---- optimizer ------------------------------------------------------------------------------------------------------
 
-void call_guard(Ops *ops, void **p, const CallSizes *s) { // skip loss norm
-    ops->guard(ops, ints(p[0], 1, 1, "skip"), floats(p[1], 1, 1, "loss"), floats(p[2], 1, 1, "norm"), s->value, 3.0f);
+void call_guard(Ops *ops, void **p, const CallSizes *s) { // skip loss norm refuse
+    ops->guard(ops, ints(p[0], 1, 1, "skip"), floats(p[1], 1, 1, "loss"), floats(p[2], 1, 1, "norm"),
+               ints(p[3], 1, 1, "refuse"), s->value, 3.0f);
 }
 
 void call_adamw(Ops *ops, void **p, const CallSizes *s) { // weight master_low m v grad norm skip
@@ -357,4 +385,49 @@ void call_adamw(Ops *ops, void **p, const CallSizes *s) { // weight master_low m
     args.norm = floats(p[5], 1, 1, "norm");
     args.skip = ints(p[6], 1, 1, "skip");
     ops->adamw(ops, &args);
+}
+
+// ---- FP8: dtype is the format of what is rounded --------------------------------------------------------------------
+
+void call_quantize(Ops *ops, void **p, const CallSizes *s) { // rows cols amax in scale
+    int64_t stride = s->in_stride ? s->in_stride : s->dim;
+    Tensor in = tensor_cols(typed(p[3], DTYPE_BF16, s->rows, stride, "in"), s->in_first, s->dim);
+    ops->quantize(ops, stored(p[0], s, s->rows, s->dim, "rows"), stored(p[1], s, s->dim, s->rows, "cols"),
+                  floats(p[2], 1, 1, "amax"), in, floats(p[4], 1, 1, "scale"));
+}
+
+void call_quantize_scales(Ops *ops, void **p, const CallSizes *s) { // scale amax
+    ops->quantize_scales(ops, floats(p[0], s->rows, s->dim, "scale"), floats(p[1], s->rows, s->dim, "amax"), s->value);
+}
+
+void call_linear_fp8(Ops *ops, void **p, const CallSizes *s) { // out a b a_scale b_scale add
+    DType out = s->first ? DTYPE_F32 : DTYPE_BF16;
+    ops->linear_fp8(ops, typed(p[0], out, s->rows, s->out_dim, "out"), stored(p[1], s, s->rows, s->in_dim, "a"),
+                    typed(p[2], DTYPE_E4M3, s->out_dim, s->in_dim, "b"), floats(p[3], 1, 1, "a_scale"),
+                    floats(p[4], 1, 1, "b_scale"), typed(p[5], out, s->rows, s->out_dim, "add"), s->flag);
+}
+
+void call_rmsnorm_fp8_forward(Ops *ops, void **p, const CallSizes *s) { // out rows amax rstd residual weight scale
+    ops->rmsnorm_fp8_forward(ops, typed(p[0], DTYPE_BF16, s->rows, s->dim, "out"),
+                             typed(p[1], DTYPE_E4M3, s->rows, s->dim, "rows"), floats(p[2], 1, 1, "amax"),
+                             floats(p[3], s->rows, 1, "rstd"), typed(p[4], DTYPE_BF16, s->rows, s->dim, "residual"),
+                             typed(p[5], DTYPE_BF16, 1, s->dim, "weight"), floats(p[6], 1, 1, "scale"), 1e-5f);
+}
+
+// hidden hidden_amax gate_up8 gate_up_amax gate_up hidden_scale gate_up_scale
+void call_swiglu_fp8_forward(Ops *ops, void **p, const CallSizes *s) {
+    ops->swiglu_fp8_forward(ops, typed(p[0], DTYPE_E4M3, s->rows, s->dim, "hidden"), floats(p[1], 1, 1, "hidden_amax"),
+                            typed(p[2], DTYPE_E4M3, s->rows, 2 * s->dim, "gate_up8"),
+                            floats(p[3], 1, 1, "gate_up_amax"), typed(p[4], DTYPE_BF16, s->rows, 2 * s->dim, "gate_up"),
+                            floats(p[5], 1, 1, "hidden_scale"), floats(p[6], 1, 1, "gate_up_scale"));
+}
+
+// drows dcols damax hidden_cols gate_up8 dhidden dscale hidden_scale gate_up_scale
+void call_swiglu_fp8_backward(Ops *ops, void **p, const CallSizes *s) {
+    ops->swiglu_fp8_backward(ops, typed(p[0], DTYPE_E5M2, s->rows, 2 * s->dim, "drows"),
+                             typed(p[1], DTYPE_E5M2, 2 * s->dim, s->rows, "dcols"), floats(p[2], 1, 1, "damax"),
+                             typed(p[3], DTYPE_E4M3, s->dim, s->rows, "hidden_cols"),
+                             typed(p[4], DTYPE_E4M3, s->rows, 2 * s->dim, "gate_up8"),
+                             typed(p[5], DTYPE_BF16, s->rows, s->dim, "dhidden"), floats(p[6], 1, 1, "dscale"),
+                             floats(p[7], 1, 1, "hidden_scale"), floats(p[8], 1, 1, "gate_up_scale"));
 }

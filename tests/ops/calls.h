@@ -10,6 +10,7 @@ typedef struct MoeSizes {
     bool norm_topk;
     int64_t rows; // capacity of the permuted buffers: moe_rows_capacity(tokens, top_k, experts, row_align)
     MoeForce force;
+    int first_expert;
 } MoeSizes;
 
 typedef struct CallSizes {
@@ -18,6 +19,9 @@ typedef struct CallSizes {
     int dim, in_dim, out_dim, vocab;
     int64_t in_stride, in_first; // of a linear layer's input; 0: in_dim, and the element that it starts with
     int batch, seq, heads, kv_heads, head_dim, first;
+    bool full; // of attention
+    int first_key;
+    DType second; // of the input, where it may be another
     int layers;
     int ranks; // that share a vocabulary; dim: the columns of each
     float value;

@@ -25,6 +25,24 @@ void sweep_add(Compare *run) {
     }
 }
 
+void sweep_convert(Compare *run) {
+    EACH_DTYPE(dtype)
+    EACH_DTYPE(second) EACH_SIZE(rows, 1, 13) EACH(dim, 5, 64, 4100) EACH(wider, 0, 3, 8) EACH(added, 0, 1) {
+        Case c = {.sizes = {.dtype = dtype,
+                            .second = second,
+                            .rows = rows,
+                            .dim = dim,
+                            .out_dim = dim + 2 * wider,
+                            .in_dim = dim + 3 * wider,
+                            .first = wider,
+                            .flag = added}};
+        add_inout(run, &c, dtype, (int64_t)rows * c.sizes.out_dim, 1);
+        add_in(run, &c, second, (int64_t)rows * c.sizes.in_dim);
+        check(run, &c, call_convert, "%s from %s rows %d dim %d of %d added %d", dtype_name(dtype), dtype_name(second),
+              rows, dim, c.sizes.out_dim, added);
+    }
+}
+
 void sweep_sum_f32(Compare *run) {
     EACH(n, 1, 5, 4097, 1000003) EACH(accumulate, 0, 1) {
         Case c = {.sizes = {.count = n, .flag = accumulate}};
@@ -297,6 +315,8 @@ void sweep_linear_rope_forward(Compare *run) {
 
 // ---- attention -----------------------------------------------------------------------------------------------------
 
+enum { CHUNK_BEFORE = 11 };
+
 static void add_documents(Compare *run, Case *c, bool packed) {
     const CallSizes *s = &c->sizes;
     if (!packed) {
@@ -306,10 +326,74 @@ static void add_documents(Compare *run, Case *c, bool packed) {
     int32_t *start = add_in(run, c, DTYPE_I32, (int64_t)s->batch * s->seq);
     uint64_t state = run->seed++;
     for (int b = 0; b < s->batch; b++)
-        for (int i = 0, first = 0; i < s->seq; i++) {
+        for (int i = 0, first = -CHUNK_BEFORE; i < s->seq; i++) {
             if (random_next(&state) % 23 == 0) first = i;
-            start[b * s->seq + i] = first;
+            // Chunks: documents begin before the keys too, and where queries come after them all, also behind them.
+            int at = s->full ? 3 * first : first;
+            start[b * s->seq + i] = s->first_key ? s->first_key + at : first < 0 ? 0 : first;
         }
+}
+
+// Parts of a longer sequence: lse and out of the backward pass are those of all parts. Here another one has as much.
+static void other_part(float *lse, int64_t count) {
+    for (int64_t i = 0; i < count; i++)
+        lse[i] = lse[i] == -INFINITY ? 0 : lse[i] + logf(2);
+}
+
+static void sweep_chunks(Compare *run, bool backward) {
+    EACH_DTYPE(dtype)
+    EACH(hd, 8, 56, 64, 128) EACH(seq, 1, 65, 129, 256) EACH_SIZE(heads, 2, 9) EACH(packed, 0, 1) EACH(full, 0, 1) {
+        if (!full && !packed) continue; // nothing says that it is a chunk
+        if (seq == 256 && (dtype == DTYPE_F32 || hd < 56)) continue;
+        Case c = {.sizes = {.dtype = dtype,
+                            .batch = 2,
+                            .seq = seq,
+                            .heads = heads,
+                            .kv_heads = heads == 9 ? 1 : 2,
+                            .head_dim = hd,
+                            .full = full,
+                            .first_key = 2 * CHUNK_BEFORE * 3}};
+        int64_t tokens = 2 * seq, n = tokens * heads * hd, all = tokens * (heads + 2 * c.sizes.kv_heads) * hd;
+        double rounding = dtype == DTYPE_BF16 ? 0x1p-6 : 0x1p-18;
+        int queries = heads / c.sizes.kv_heads;
+        if (backward) {
+            double early = sqrt(seq > 32 ? seq / 32.0 : 1);
+            add(run, &c, ROLE_OUT, dtype, all, seq * queries, 2 * rounding * sqrt(queries) * early);
+            add_in(run, &c, dtype, n);
+            void *out = add_in(run, &c, dtype, n), *lse = add_in(run, &c, DTYPE_F32, tokens * heads);
+            void *qkv = add_in(run, &c, dtype, all);
+            add_documents(run, &c, packed);
+            add_null(run, &c);
+            add_null(run, &c);
+            call_attention_forward(run->cpu, (void *[]){out, lse, qkv, c.buffers[5].start}, &c.sizes);
+            other_part(lse, tokens * heads);
+        } else {
+            double rare = full && packed ? sqrt(3) : 1; // a third of the queries see keys: the rms is of all
+            add(run, &c, ROLE_OUT, dtype, n, seq, rounding * rare);
+            add(run, &c, ROLE_OUT, DTYPE_F32, tokens * heads, hd, 0x1p-18);
+            add_in(run, &c, dtype, all);
+            add_documents(run, &c, packed);
+        }
+        check(run, &c, backward ? call_attention_backward : call_attention_forward,
+              "%s seq %d heads %d+%d hd %d packed %d chunk, full %d", dtype_name(dtype), seq, heads, c.sizes.kv_heads,
+              hd, packed, full);
+    }
+}
+
+void sweep_attention_merge(Compare *run) {
+    EACH_DTYPE(dtype) EACH(hd, 8, 56, 64, 128) EACH_SIZE(seq, 1, 65) EACH_SIZE(heads, 2, 9) {
+        Case c = {.sizes = {.dtype = dtype, .batch = 2, .seq = seq, .heads = heads, .kv_heads = 1, .head_dim = hd}};
+        int64_t lines = (int64_t)2 * seq * heads;
+        add_inout(run, &c, DTYPE_F32, lines * hd, 8);
+        float *lse = add_inout(run, &c, DTYPE_F32, lines, 8);
+        add_in(run, &c, dtype, lines * hd);
+        float *part = add_in(run, &c, DTYPE_F32, lines);
+        for (int64_t i = 0; i < lines; i++) { // some have found nothing yet, some find nothing here
+            lse[i] = i % 7 == 3 ? -INFINITY : 20 * lse[i];
+            part[i] = i % 5 == 2 ? -INFINITY : 20 * part[i];
+        }
+        check(run, &c, call_attention_merge, "%s seq %d heads %d hd %d", dtype_name(dtype), seq, heads, hd);
+    }
 }
 
 static void sweep_attention(Compare *run, bool backward) {
@@ -355,9 +439,11 @@ static void sweep_attention(Compare *run, bool backward) {
 }
 void sweep_attention_forward(Compare *run) {
     sweep_attention(run, false);
+    sweep_chunks(run, false);
 }
 void sweep_attention_backward(Compare *run) {
     sweep_attention(run, true);
+    sweep_chunks(run, true);
 }
 
 void sweep_attention_cached(Compare *run) {
@@ -585,13 +671,18 @@ void sweep_cross_entropy_apply(Compare *run) {
 void sweep_guard(Compare *run) {
     const float values[] = {1.0f, 5.0f, INFINITY, -INFINITY, NAN};
     for (int i = 0; i < 5; i++)
-        for (int j = 0; j < 5; j++) {
-            Case c = {.sizes.value = 2.0f};
-            add_out(run, &c, DTYPE_I32, 1, 0);
-            *(float *)add_in(run, &c, DTYPE_F32, 1) = values[i];
-            *(float *)add_in(run, &c, DTYPE_F32, 1) = values[j];
-            check(run, &c, call_guard, "loss %g norm %g", (double)values[i], (double)values[j]);
-        }
+        for (int j = 0; j < 5; j++)
+            EACH(refuse, -1, 0, 700) { // -1: absent
+                Case c = {.sizes.value = 2.0f};
+                add_out(run, &c, DTYPE_I32, 1, 0);
+                *(float *)add_in(run, &c, DTYPE_F32, 1) = values[i];
+                *(float *)add_in(run, &c, DTYPE_F32, 1) = values[j];
+                if (refuse < 0)
+                    add_null(run, &c);
+                else
+                    *(int32_t *)add_in(run, &c, DTYPE_I32, 1) = refuse;
+                check(run, &c, call_guard, "loss %g norm %g refuse %d", (double)values[i], (double)values[j], refuse);
+            }
 }
 
 void sweep_adamw(Compare *run) {

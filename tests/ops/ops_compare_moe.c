@@ -1,6 +1,8 @@
 // The cases of ops_compare for the MoE ops: random routing, empty experts, one expert that takes all, equal scores.
 #include "ops_compare.h"
 
+#include "base/rng.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -52,7 +54,15 @@ static MoeSizes moe_sizes(const Compare *run, int64_t tokens, int experts, int t
                       force};
 }
 
-// The buffers of MoeRouting, as outputs; with `routed`, as inputs filled by the CPU.
+static void add_rows(Compare *run, Case *c, Role role) { // offsets, row_of_slot, slot_of_row, row_weight
+    const MoeSizes *m = &c->sizes.moe;
+    add(run, c, role, DTYPE_I32, m->experts + 1, 0, 0);
+    add(run, c, role, DTYPE_I32, m->tokens * m->top_k, 0, 0);
+    add(run, c, role, DTYPE_I32, m->rows, 0, 0);
+    add(run, c, role, DTYPE_F32, m->rows, m->experts, 0x1p-20);
+}
+
+// The buffers of MoeRouting, as outputs; with `routed`, as inputs filled by the CPU; without rows where m->rows is 0.
 static void add_routing(Compare *run, Case *c, Scene scene, bool bias, bool routed) {
     const MoeSizes *m = &c->sizes.moe;
     Role out = routed ? ROLE_IN : ROLE_OUT;
@@ -67,16 +77,79 @@ static void add_routing(Compare *run, Case *c, Scene scene, bool bias, bool rout
     add(run, c, out, DTYPE_I32, m->tokens * m->top_k, 0, 0);
     add(run, c, out, DTYPE_F32, m->tokens * m->top_k, m->experts, 0x1p-20);
     add(run, c, out, DTYPE_I32, m->experts, 0, 0);
-    add(run, c, out, DTYPE_I32, m->experts + 1, 0, 0);
-    add(run, c, out, DTYPE_I32, m->tokens * m->top_k, 0, 0);
-    add(run, c, out, DTYPE_I32, m->rows, 0, 0);
-    add(run, c, out, DTYPE_F32, m->rows, m->experts, 0x1p-20);
+    if (m->rows) add_rows(run, c, out);
+    for (int i = 0; i < (m->rows ? 0 : 4); i++)
+        add_null(run, c);
     add(run, c, out, DTYPE_F32, m->experts, (double)m->tokens, 0x1p-20);
     if (!routed) return;
     void *p[ROUTING_BUFFERS];
     for (int i = 0; i < ROUTING_BUFFERS; i++)
         p[i] = c->buffers[first + i].start;
     call_moe_route_forward(run->cpu, p, &c->sizes);
+}
+
+// Where a rank's experts are among all: one rank's, the first, a middle and the last share of several.
+typedef struct Share {
+    int all, first, here;
+} Share;
+static const Share SHARES[] = {{8, 0, 8}, {8, 0, 4}, {16, 6, 2}, {128, 112, 16}, {256, 0, 1}};
+
+// The routing of moe_place_rows, which has no choice of its own; with `placed`, rows are inputs filled by the CPU.
+// tight: there is room for the slots that fall on the share when all experts are equally busy, instead of for all.
+static void add_placed(Compare *run, Case *c, const Share *share, int64_t tokens, int top_k, Scene scene, bool tight,
+                       bool placed) {
+    MoeSizes *m = &c->sizes.moe;
+    int64_t align = run->cuda->row_align, slots = tokens * top_k, mean = slots * share->here / share->all;
+    *m = (MoeSizes){.tokens = tokens,
+                    .experts = share->here,
+                    .top_k = top_k,
+                    .rows = tight ? (mean + align) / align * align
+                                  : moe_rows_capacity(tokens, top_k, share->here, (int)align),
+                    .first_expert = share->first};
+    int first = c->count;
+    for (int i = 0; i < 4; i++) // logits, bias, probs, lse
+        add_null(run, c);
+    int32_t *expert = add_in(run, c, DTYPE_I32, slots);
+    for (int64_t i = 0; i < slots; i++) {
+        int any = (int)rng_below(run->seed, RNG_STREAM_TEST, (uint64_t)i, (uint64_t)share->all);
+        expert[i] = scene == SCENE_ONE ? share->first : scene == SCENE_EMPTY ? any / 2 * 2 : any;
+    }
+    run->seed++;
+    positive(add_in(run, c, DTYPE_F32, slots), slots);
+    add(run, c, placed ? ROLE_IN : ROLE_OUT, DTYPE_I32, m->experts, 0, 0);
+    add_rows(run, c, placed ? ROLE_IN : ROLE_OUT);
+    add_null(run, c); // prob_sum
+    if (!placed) return;
+    int32_t needed = 0;
+    void *p[ROUTING_BUFFERS + 1];
+    for (int i = 0; i < ROUTING_BUFFERS; i++)
+        p[i] = c->buffers[first + i].start;
+    p[ROUTING_BUFFERS] = &needed;
+    call_moe_place_rows(run->cpu, p, &c->sizes);
+}
+
+void sweep_moe_place_rows(Compare *run) {
+    EACH_SIZE(tokens, 1, 700, 65)
+    EACH(share, 0, 1, 2, 3, 4)
+    EACH(top_k, 1, 2, 8)
+    EACH_SIZE(scene, SCENE_RANDOM, SCENE_EMPTY, SCENE_ONE) EACH(tight, 0, 1) EACH(before, 0, 1000000) {
+        Case c = {0};
+        add_placed(run, &c, &SHARES[share], tokens, top_k, (Scene)scene, tight, false);
+        *(int32_t *)add(run, &c, ROLE_INOUT, DTYPE_I32, 1, 0, 0) = before;
+        check(run, &c, call_moe_place_rows, "tokens %d experts %d of %d top %d %s tight %d needed %d", tokens,
+              SHARES[share].here, SHARES[share].all, top_k, SCENE_NAMES[scene], tight, before);
+    }
+}
+
+void sweep_moe_slot_gradient(Compare *run) {
+    EACH_SIZE(tokens, 1, 700, 65) EACH(share, 0, 1, 2, 3, 4) EACH(top_k, 1, 8) EACH(tight, 0, 1) {
+        Case c = {0};
+        add_placed(run, &c, &SHARES[share], tokens, top_k, SCENE_RANDOM, tight, true);
+        add_out(run, &c, DTYPE_F32, (int64_t)tokens * top_k, 0);
+        add_in(run, &c, DTYPE_F32, c.sizes.moe.rows);
+        check(run, &c, call_moe_slot_gradient, "tokens %d experts %d of %d top %d tight %d", tokens, SHARES[share].here,
+              SHARES[share].all, top_k, tight);
+    }
 }
 
 void sweep_moe_route_forward(Compare *run) {
@@ -92,15 +165,21 @@ void sweep_moe_route_forward(Compare *run) {
         add_routing(run, &c, SCENE_RANDOM, false, false);
         check(run, &c, call_moe_route_forward, "tokens 333 experts %d top %d force %d", experts, top_k, force);
     }
+    EACH_SIZE(tokens, 1, 700, 65) EACH(experts, 4, 60, 256) EACH(top_k, 1, 4) { // the choice alone
+        Case c = {.sizes.moe = {.tokens = tokens, .experts = experts, .top_k = top_k, .norm_topk = true}};
+        add_routing(run, &c, SCENE_RANDOM, true, false);
+        check(run, &c, call_moe_route_forward, "tokens %d experts %d top %d without rows", tokens, experts, top_k);
+    }
 }
 
 void sweep_moe_route_backward(Compare *run) {
     EACH_SIZE(tokens, 1, 300, 65)
-    EACH(experts, 4, 16, 60, 128, 256) EACH(top_k, 1, 2, 4) EACH(norm, 0, 1) EACH(extra, 0, 1) {
+    EACH(experts, 4, 16, 60, 128, 256) EACH(top_k, 1, 2, 4) EACH(norm, 0, 1) EACH(extra, 0, 1, 2) { // 2: without rows
         Case c = {.sizes.moe = moe_sizes(run, tokens, experts, top_k, norm, MOE_NATURAL)};
+        if (extra == 2) c.sizes.moe.rows = 0;
         add_routing(run, &c, SCENE_RANDOM, false, true);
         add(run, &c, ROLE_OUT, DTYPE_F32, (int64_t)tokens * experts, experts, 0x1p-18);
-        add_in(run, &c, DTYPE_F32, c.sizes.moe.rows);
+        add_in(run, &c, DTYPE_F32, extra == 2 ? (int64_t)tokens * top_k : c.sizes.moe.rows);
         if (extra) {
             add_in(run, &c, DTYPE_F32, experts);
             *(float *)add_in(run, &c, DTYPE_F32, 1) = 0.01f;
@@ -181,6 +260,17 @@ static void sweep_moe_rows(Compare *run, bool sum) {
         }
         check(run, &c, sum ? call_moe_sum : call_moe_gather, "%s dim %d experts %d top %d %s", dtype_name(dtype), dim,
               experts, top_k, SCENE_NAMES[scene]);
+    }
+    // A rank's share of the experts: slots without a row, also because there was no room.
+    EACH_DTYPE(dtype) EACH(dim, 57, 96) EACH(share, 1, 2, 3) EACH(top_k, 1, 6) EACH(tight, 0, 1) {
+        Case c = {.sizes = {.dtype = dtype, .dim = dim}};
+        add_placed(run, &c, &SHARES[share], 129, top_k, SCENE_RANDOM, tight, true);
+        int64_t rows = c.sizes.moe.rows * dim, tokens = 129 * dim;
+        add_out(run, &c, dtype, sum ? tokens : rows, sum ? top_k : 0);
+        add_in(run, &c, dtype, sum ? rows : tokens);
+        if (sum) add_null(run, &c);
+        check(run, &c, sum ? call_moe_sum : call_moe_gather, "%s dim %d experts %d of %d top %d tight %d",
+              dtype_name(dtype), dim, SHARES[share].here, SHARES[share].all, top_k, tight);
     }
 }
 void sweep_moe_gather(Compare *run) {

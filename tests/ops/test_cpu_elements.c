@@ -62,6 +62,26 @@ static void conversions_round_to_nearest_even_and_keep_nan(void **state) {
     }
 }
 
+static void long_rows_convert_in_every_element(void **state) {
+    (void)state;
+    const int64_t counts[] = {0, 1, 17, 200003}; // the last: several threads
+    Ops *ops = oracle_ops(1, 8, 0, 1, 8, 0);
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        int64_t count = counts[i];
+        Values in = values_normal(DTYPE_F32, count, 100, 0), half = values_poison(DTYPE_BF16, count);
+        Values back = values_poison(DTYPE_F32, count);
+        ops->convert(ops, view(&half, 1, count), view(&in, 1, count), false);
+        ops->convert(ops, view(&back, 1, count), view(&half, 1, count), false);
+        for (int64_t j = 0; j < count; j++) {
+            bf16 want = bf16_from_f32(((float *)in.data)[j]);
+            assert_int_equal(((bf16 *)half.data)[j], want);
+            assert_true(((float *)back.data)[j] == bf16_to_f32(want));
+        }
+        values_free(&in, &half, &back);
+    }
+    oracle_ops_free(ops);
+}
+
 static void sums_and_norms_match_float64(void **state) {
     (void)state;
     Ops *ops = oracle_ops(1, 8, 0, 1, 8, 0);
@@ -522,6 +542,7 @@ int main(void) {
         cmocka_unit_test(exponential_is_within_2_ulp_of_libm),
         cmocka_unit_test(exponential_handles_the_ends),
         cmocka_unit_test(conversions_round_to_nearest_even_and_keep_nan),
+        cmocka_unit_test(long_rows_convert_in_every_element),
         cmocka_unit_test(sums_and_norms_match_float64),
         cmocka_unit_test(embedding_matches_float64),
         cmocka_unit_test(add_rmsnorm_forward_matches_float64),

@@ -125,6 +125,112 @@ static void route_forward_matches_float64_and_permutes_stably(void **state) {
     }
 }
 
+// A rank's share of the experts gets exactly the rows that it would have on one rank, and other slots none.
+static void rows_of_a_share_are_those_of_all_experts_shifted(void **state) {
+    (void)state;
+    const struct {
+        int tokens, experts, top_k, shares;
+    } rows[] = {{1, 2, 1, 2}, {65, 4, 2, 2}, {129, 6, 6, 3}, {300, 128, 8, 8}, {70, 33, 3, 33}};
+    for (int i = 0; i < 5; i++) {
+        int64_t tokens = rows[i].tokens, slots = tokens * rows[i].top_k;
+        int experts = rows[i].experts, here = experts / rows[i].shares;
+        Ops *ops = oracle_ops(1, 8, 0, 1, 8, experts);
+        Routing all = routing_make(tokens, experts, rows[i].top_k, true, true, MOE_NATURAL);
+        ops->moe_route_forward(ops, &all.routing);
+        // The choice alone is the same choice.
+        Routing choice = routing_make(tokens, experts, rows[i].top_k, true, true, MOE_NATURAL);
+        memcpy(choice.logits.data, all.logits.data, (size_t)(tokens * experts) * sizeof(float));
+        memcpy(choice.bias.data, all.bias.data, (size_t)experts * sizeof(float));
+        choice.routing.offsets = choice.routing.row_of_slot = choice.routing.slot_of_row = choice.routing.row_weight =
+            TENSOR_NONE;
+        ops->moe_route_forward(ops, &choice.routing);
+        assert_memory_equal(choice.expert, all.expert, (size_t)slots * sizeof(int32_t));
+        assert_memory_equal(choice.counts, all.counts, (size_t)experts * sizeof(int32_t));
+        assert_memory_equal(choice.weight.data, all.weight.data, (size_t)slots * sizeof(float));
+        values_read(&all.row_weight);
+        int placed = 0;
+        for (int share = 0; share < rows[i].shares; share++) {
+            Routing part = routing_make(tokens, here, rows[i].top_k < here ? rows[i].top_k : here, true, false, 0);
+            int32_t needed = 5, first = share * here, *row_of_slot = poison_ints(slots);
+            MoeRouting *r = &part.routing;
+            r->logits = r->probs = r->lse = r->prob_sum = TENSOR_NONE;
+            r->expert = all.routing.expert, r->weight = all.routing.weight;
+            r->row_of_slot = view_ints(row_of_slot, tokens, rows[i].top_k);
+            r->first_expert = first;
+            ops->moe_place_rows(ops, view_ints(&needed, 1, 1), r);
+            assert_int_equal(needed, 5); // there was room
+            values_read(&part.row_weight);
+            for (int e = 0; e <= here; e++)
+                assert_int_equal(part.offsets[e], all.offsets[first + e] - all.offsets[first]);
+            assert_memory_equal(part.counts, all.counts + first, (size_t)here * sizeof(int32_t));
+            for (int64_t slot = 0; slot < slots; slot++) {
+                bool mine = all.expert[slot] >= first && all.expert[slot] < first + here;
+                int32_t row = row_of_slot[slot];
+                assert_int_equal(row, mine ? all.row_of_slot[slot] - all.offsets[first] : -1);
+                if (!mine) continue;
+                assert_int_equal(part.slot_of_row[row], slot);
+                assert_true(part.row_weight.value[row] == all.row_weight.value[all.row_of_slot[slot]]);
+                placed++;
+            }
+            for (int64_t row = part.offsets[here]; row < part.rows; row++)
+                assert_true(part.slot_of_row[row] == -1 && part.row_weight.value[row] == 0);
+            free(row_of_slot);
+            routing_free(&part);
+        }
+        assert_int_equal(placed, slots);
+        routing_free(&all);
+        routing_free(&choice);
+        oracle_ops_free(ops);
+    }
+}
+
+// Slots beyond the room get no row; nothing is written there, and the rows that were needed are told.
+static void rows_without_room_are_counted_and_left_out(void **state) {
+    (void)state;
+    enum { TOKENS = 40, ROOM = 16, EXPERTS = 3 };
+    Ops *ops = oracle_ops(1, 8, 0, 1, 8, EXPERTS);
+    ops->row_align = 4;
+    int32_t expert[TOKENS], counts[EXPERTS], offsets[EXPERTS + 1], row_of_slot[TOKENS], slot_of_row[ROOM + 4];
+    float weight[TOKENS], row_weight[ROOM + 4];
+    for (int i = 0; i < TOKENS; i++) // experts 2 .. 5, of which 3, 4 and 5 are here: 10 slots each
+        expert[i] = 2 + i % 4, weight[i] = (float)i;
+    memset(slot_of_row, 0x7f, sizeof slot_of_row);
+    MoeRouting r = {.expert = view_ints(expert, TOKENS, 1),
+                    .weight = view_floats(weight, TOKENS, 1),
+                    .counts = view_ints(counts, 1, EXPERTS),
+                    .offsets = view_ints(offsets, 1, EXPERTS + 1),
+                    .row_of_slot = view_ints(row_of_slot, TOKENS, 1),
+                    .slot_of_row = view_ints(slot_of_row, ROOM, 1),
+                    .row_weight = view_floats(row_weight, ROOM, 1),
+                    .first_expert = 3};
+    int32_t needed = 0;
+    ops->moe_place_rows(ops, view_ints(&needed, 1, 1), &r);
+    assert_int_equal(needed, 36); // 12 each, with padding
+    const int32_t ends[] = {0, 12, 16, 16}, cut[] = {10, 4, 0};
+    assert_memory_equal(offsets, ends, sizeof ends);
+    assert_memory_equal(counts, cut, sizeof cut);
+    for (int i = 0, seen[6] = {0}; i < TOKENS; i++) {
+        int of = seen[expert[i]]++, row = expert[i] == 3 ? of : expert[i] == 4 && of < 4 ? 12 + of : -1;
+        assert_int_equal(row_of_slot[i], row);
+        if (row >= 0) assert_true(slot_of_row[row] == i && row_weight[row] == weight[i]);
+    }
+    assert_int_equal(slot_of_row[ROOM], 0x7f7f7f7f);
+    needed = 50; // of another layer, which needed more
+    ops->moe_place_rows(ops, view_ints(&needed, 1, 1), &r);
+    assert_int_equal(needed, 50);
+    // A slot's gradient is that of its row, if it has one; sums pass over those without.
+    float drow[ROOM], dweight[TOKENS], in[ROOM], out[TOKENS];
+    for (int i = 0; i < ROOM; i++)
+        drow[i] = in[i] = (float)(100 + i);
+    ops->moe_slot_gradient(ops, view_floats(dweight, TOKENS, 1), view_floats(drow, ROOM, 1), &r);
+    ops->moe_sum(ops, view_floats(out, TOKENS, 1), view_floats(in, ROOM, 1), TENSOR_NONE, &r);
+    for (int i = 0; i < TOKENS; i++) {
+        assert_true(dweight[i] == (row_of_slot[i] < 0 ? 0 : (float)(100 + row_of_slot[i])));
+        assert_true(out[i] == dweight[i]);
+    }
+    oracle_ops_free(ops);
+}
+
 static void equal_scores_choose_the_lower_expert_first(void **state) {
     (void)state;
     Ops *ops = oracle_ops(1, 8, 0, 1, 8, 8);
@@ -349,6 +455,8 @@ static void gather_and_sum_move_rows_between_orders(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(route_forward_matches_float64_and_permutes_stably),
+        cmocka_unit_test(rows_of_a_share_are_those_of_all_experts_shifted),
+        cmocka_unit_test(rows_without_room_are_counted_and_left_out),
         cmocka_unit_test(equal_scores_choose_the_lower_expert_first),
         cmocka_unit_test(forced_routing_is_even_or_worst),
         cmocka_unit_test(route_backward_is_the_derivative_in_float64),

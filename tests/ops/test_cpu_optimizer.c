@@ -187,7 +187,7 @@ static void a_skipped_step_changes_nothing(void **state) {
     oracle_ops_free(ops);
 }
 
-static void guard_refuses_what_is_not_finite_or_too_large(void **state) {
+static void guard_refuses_what_is_not_finite_or_too_large_or_told_to(void **state) {
     (void)state;
     Ops *ops = oracle_ops(1, 8, 0, 1, 8, 0);
     const struct {
@@ -195,11 +195,13 @@ static void guard_refuses_what_is_not_finite_or_too_large(void **state) {
         int32_t skip;
     } rows[] = {{2, 1, 0},  {NAN, 1, 1}, {2, NAN, 1},  {INFINITY, 1, 1}, {2, INFINITY, 1},
                 {11, 1, 1}, {2, 101, 1}, {10, 100, 0}, {-INFINITY, 1, 1}};
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    int32_t no = 0, yes = 5;
+    const Tensor refuse[] = {TENSOR_NONE, view_ints(&no, 1, 1), view_ints(&yes, 1, 1)};
+    for (size_t i = 0; i < 3 * (sizeof rows / sizeof *rows); i++) {
         int32_t skip = 77;
-        ops->guard(ops, view_ints(&skip, 1, 1), view_floats(&rows[i].loss, 1, 1), view_floats(&rows[i].norm, 1, 1), 10,
-                   100);
-        assert_int_equal(skip, rows[i].skip);
+        ops->guard(ops, view_ints(&skip, 1, 1), view_floats(&rows[i / 3].loss, 1, 1),
+                   view_floats(&rows[i / 3].norm, 1, 1), refuse[i % 3], 10, 100);
+        assert_int_equal(skip, i % 3 == 2 ? 1 : rows[i / 3].skip);
     }
     oracle_ops_free(ops);
 }
@@ -211,7 +213,7 @@ int main(void) {
         cmocka_unit_test(stochastic_rounding_is_unbiased_and_keyed_by_element),
         cmocka_unit_test(a_nan_stays_visible_in_every_kind_of_weight),
         cmocka_unit_test(a_skipped_step_changes_nothing),
-        cmocka_unit_test(guard_refuses_what_is_not_finite_or_too_large),
+        cmocka_unit_test(guard_refuses_what_is_not_finite_or_too_large_or_told_to),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -41,7 +41,6 @@ static inline PlanRun preset_run(const char *preset, int micro_batch, int seq, i
                               .threads = 2},
                    .grad_accum = accum,
                    .virtual_stages = 1,
-                   .grad_bytes = 4,
                    .calibration = 1};
     assert_ok(model_preset(&run.layout.config, preset));
     return run;

@@ -64,6 +64,23 @@ static void full_recompute_repeats_one_of_four_all_reduces(void **state) {
     assert_near(seconds[1] / seconds[0], 5.0 / 4, 1e-9);
 }
 
+// Keys and values go cp - 1 hops forward, backward, and where the forward pass runs again; their gradients, in float,
+// cp hops.
+static void context_parallel_traffic_is_that_of_the_ring(void **state) {
+    PlanMachine machine = catalogue_machine("h100-sxm", "hearth", 4);
+    (void)state;
+    for (int full = 0; full < 2; full++) {
+        PlanRun run = preset_run("llama-3.2-1b", 1, 8192, 3);
+        PlanPrediction prediction;
+        run.layout.mesh.cp = 4;
+        run.layout.recompute = full ? RECOMPUTE_FULL : RECOMPUTE_SELECTIVE;
+        assert_ok(plan_predict(&prediction, &machine, &run));
+        double keys = 8192 / 4 * 2 * 8 * 64, hop = keys * 2, sums = keys * 4; // 8 KV heads of 64, in 16 layers
+        double micro_step = 16 * ((2 + full) * 3 * hop + 4 * sums);
+        assert_near(prediction.step.axis[STEP_CONTEXT].bytes, 3 * micro_step, 0);
+    }
+}
+
 static void ops_have_the_flops_of_the_formula(void **state) {
     PlanMachine machine = catalogue_machine("h200-sxm", "hearth", 1);
     static const char *const presets[] = {"smollm-360m", "llama-3.2-1b", "llama-3-8b"};
@@ -140,7 +157,7 @@ static void kept_bytes(const Layout *layout, int64_t *layers, int64_t *once) {
     *layers = *once = 0;
     for (int i = 0; i < layout->activation_count; i++)
         if (layout->activations[i].kept)
-            *(layout->activations[i].layer >= 0 ? layers : once) += layout->activations[i].bytes;
+            *(layout->activations[i].in_flight ? layers : once) += layout->activations[i].bytes;
 }
 
 static void a_stage_keeps_as_many_activations_as_its_schedule_has_in_flight(void **state) {
@@ -157,7 +174,7 @@ static void a_stage_keeps_as_many_activations_as_its_schedule_has_in_flight(void
                 LayoutRequest request = run.layout;
                 Layout layout;
                 int64_t layers, once, in_flight = pp - stage; // 1F1B
-                request.stage = stage;
+                request.rank = stage * mesh_stage_ranks(&request.mesh);
                 assert_ok(layout_build(&layout, &request));
                 kept_bytes(&layout, &layers, &once);
                 assert_true(layers > 0);
@@ -174,12 +191,16 @@ static void virtual_stages_raise_what_is_in_flight(void **state) {
     PlanRun run = preset_run("smollm-360m", 1, 512, 8);
     (void)state;
     run.layout.mesh.pp = 4;
-    assert_ok(plan_report(&report, "1F1B", &machine, &run, &(PlanQuestions){0}));
-    double stage_layers = (report.stash[0] - report.stash[3]) / 3, once = report.stash[3] - stage_layers;
+    LayoutRequest request = run.layout;
+    Layout layout;
+    assert_ok(layout_build(&layout, &request));
+    int64_t layers, once, end = layout.tokens * request.config.hidden * 2; // the last layer's output, for the head
+    kept_bytes(&layout, &layers, &once);
+    layout_free(&layout);
     run.virtual_stages = 2;
     assert_ok(plan_report(&report, "interleaved", &machine, &run, &(PlanQuestions){0}));
-    assert_near(report.stash[0], once + 11 * stage_layers / 2, 0);
-    assert_near(report.stash[3], once + 5 * stage_layers / 2, 0);
+    assert_near(report.stash[0], (double)(once + 11 * layers / 2), 0);
+    assert_near(report.stash[3], (double)(once + 5 * (layers / 2 + end)), 0);
     assert_near(report.in_flight[0], (2 * 3 + 1 * 4 + 1) / 2.0, 0); // chunks of half a stage
     assert_near(report.in_flight[3], (2 * 0 + 1 * 4 + 1) / 2.0, 0);
     run.grad_accum = 4;
@@ -310,7 +331,7 @@ static void plan_of_405b(PlanQuestions questions) {
     machine.gpu.usd_per_hour = 2;
     run.layout.mesh = (Mesh){.dp = 128, .tp = 8, .pp = 16, .ep = 1, .cp = 1, .etp = 1, .zero = 1};
     run.layout.recompute = RECOMPUTE_FULL;
-    run.grad_bytes = 2;
+    run.layout.reduce = DTYPE_BF16;
     assert_ok(plan_report(&report, "405B", &machine, &run, &questions));
 }
 
@@ -329,6 +350,18 @@ static void the_405b_plan_has_the_workbooks_numbers(void **state) {
     assert_true(report.prediction.step.axis[STEP_DATA_PARALLEL].between_nodes);
     assert_false(report.prediction.step.axis[STEP_TENSOR].between_nodes);
     assert_int_equal(report.bottleneck, STEP_BUBBLE);
+}
+
+static void gradients_in_bf16_halve_what_data_parallel_ranks_send(void **state) {
+    PlanMachine machine = catalogue_machine("h200-sxm", "hearth", 4);
+    PlanRun run = preset_run("qwen3-moe-500m", 4, 4096, 4);
+    PlanPrediction whole, half;
+    (void)state;
+    run.layout.mesh.dp = 4;
+    assert_ok(plan_predict(&whole, &machine, &run));
+    run.layout.reduce = DTYPE_BF16;
+    assert_ok(plan_predict(&half, &machine, &run));
+    assert_near(half.step.axis[STEP_DATA_PARALLEL].bytes / whole.step.axis[STEP_DATA_PARALLEL].bytes, 0.5, 1e-12);
 }
 
 static void ten_billion_tokens_take_13_2_hours_at_the_measured_rate(void **state) {
@@ -399,6 +432,37 @@ static void warnings_name_what_is_wrong(void **state) {
     assert_error(plan_report(&report, "8B", &machine, &run, &(PlanQuestions){.mfu = 1.2}), "cannot be");
 }
 
+// Two islands of a node each do twice the work of one, but for the share of a meeting that each step has to pay.
+static void islands_multiply_the_tokens_and_pay_for_their_meetings(void **state) {
+    PlanMachine one = catalogue_machine("h100-sxm", "hearth", 8), two = catalogue_machine("h100-sxm", "hearth", 16);
+    PlanRun run = preset_run("llama-3.2-1b", 4, 4096, 1);
+    PlanPrediction alone, together;
+    (void)state;
+    run.layout.mesh.dp = 8;
+    assert_ok(plan_predict(&alone, &one, &run));
+    run.layout.islands = 2;
+    run.outer_every = 50;
+    run.outer_bytes = 4;
+    assert_ok(plan_report(&report, "islands", &two, &run, &(PlanQuestions){0}));
+    together = report.prediction;
+    assert_near(together.step.tokens, 2 * alone.step.tokens, 0);
+    const StepAxis *outer = &together.step.axis[STEP_OUTER];
+    Layout layout;
+    assert_ok(layout_build(&layout, &run.layout));
+    assert_true(outer->between_nodes && outer->ranks == 2);
+    // An all-reduce of two sends as many bytes as there are; each rank has an eighth of the model.
+    assert_near(outer->bytes, 4.0 * (double)layout.shard_count / 50, 1e-6);
+    assert_near((double)layout.shard_count / (1235814400.0 / 8), 1, 1e-3);
+    assert_near(outer->exposed, outer->bytes / (two.nic_bandwidth * two.gpu.efficiency.link) + 2 * two.nic_latency / 50,
+                1e-9);
+    assert_near(together.step.seconds - alone.step.seconds, outer->exposed, 1e-6);
+    // Anchor and momentum are in host memory: the device has room for what it had before, and padding.
+    assert_int_equal(together.memory.bytes[LAYOUT_OUTER] >= 8 * layout.shard_count, 1);
+    assert_near(together.memory.total / alone.memory.total, 1, 1e-4);
+    assert_near(report.checkpoint_bytes / (double)report.parameters.total, 2 * 12 + 8, 1e-9);
+    layout_free(&layout);
+}
+
 static void calibration_is_the_bounded_mean_of_the_last_runs(void **state) {
     PlanOutcome steps[12];
     (void)state;
@@ -423,7 +487,9 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(predicted_memory_is_the_layouts_total),
         cmocka_unit_test(the_parts_of_a_step_add_up),
+        cmocka_unit_test(gradients_in_bf16_halve_what_data_parallel_ranks_send),
         cmocka_unit_test(full_recompute_repeats_one_of_four_all_reduces),
+        cmocka_unit_test(context_parallel_traffic_is_that_of_the_ring),
         cmocka_unit_test(ops_have_the_flops_of_the_formula),
         cmocka_unit_test(predictions_for_an_h200_are_near_what_it_did),
         cmocka_unit_test(passes_inside_an_op_count_where_the_op_does),
@@ -437,6 +503,7 @@ int main(void) {
         cmocka_unit_test(hours_give_tokens_and_the_largest_model_meets_its_time),
         cmocka_unit_test(named_changes_gain_what_a_new_plan_says),
         cmocka_unit_test(warnings_name_what_is_wrong),
+        cmocka_unit_test(islands_multiply_the_tokens_and_pay_for_their_meetings),
         cmocka_unit_test(calibration_is_the_bounded_mean_of_the_last_runs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -148,6 +148,26 @@ static void what_does_not_fit_is_said_first_with_a_way_that_does(void **state) {
     free(text);
 }
 
+static void the_search_says_what_the_trainer_takes(void **state) {
+    char *text;
+    (void)state;
+    assert_ok(TEXT(&text, "smollm-360m", "--gpus", "2", "--search", "--json"));
+    json_t *root = plan_json(text), *candidate;
+    size_t i, data = 0;
+    json_array_foreach(json_object_get(root, "top"), i, candidate) {
+        assert_true(json_is_boolean(json_object_get(candidate, "runs")));
+        if (number(candidate, NULL, "dp") != 2) continue;
+        data++;
+        assert_true(json_is_true(json_object_get(candidate, "runs")));
+    }
+    assert_true(data > 0);
+    json_decref(root);
+    free(text);
+    assert_ok(TEXT(&text, "smollm-360m", "--gpu", "cpu", "--search"));
+    assert_non_null(strstr(text, "runs: hearth trains on such a mesh\n"));
+    free(text);
+}
+
 static void shipped_configs_fit_where_they_are_meant_to_run(void **state) {
     static const char *const configs[][3] = {{"configs/smollm-360m.toml", "--gpu", "a100-sxm"},
                                              {"configs/llama-3.2-1b.toml", "--gpu", "h100-sxm"},
@@ -332,6 +352,7 @@ int main(void) {
         cmocka_unit_test(expert_parallel_plans_name_the_bound_of_their_buffers),
         cmocka_unit_test(ops_inside_others_leave_no_row),
         cmocka_unit_test(what_does_not_fit_is_said_first_with_a_way_that_does),
+        cmocka_unit_test(the_search_says_what_the_trainer_takes),
         cmocka_unit_test(shipped_configs_fit_where_they_are_meant_to_run),
         cmocka_unit_test(a_run_is_as_long_as_the_trainer_makes_it),
         cmocka_unit_test(a_plan_has_one_bubble),

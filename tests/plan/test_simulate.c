@@ -133,10 +133,15 @@ static void sends_delay_the_fill_and_events_never_overlap_on_a_stage(void **stat
 static void a_link_carries_one_thing_at_a_time(void **state) {
     (void)state;
     const double second[2] = {1, 1};
-    SimulateRequest request = {
-        .stages = 2, .micro_batches = 4, .virtual_stages = 1, .forward = second, .backward = second, .send = 3};
+    SimulateRequest request = {.schedule = PIPELINE_GPIPE,
+                               .stages = 2,
+                               .micro_batches = 4,
+                               .virtual_stages = 1,
+                               .forward = second,
+                               .backward = second,
+                               .send = 3};
     SimulateResult result;
-    assert_ok(simulate_run(&result, &request)); // GPipe, where nothing else is said
+    assert_ok(simulate_run(&result, &request));
     double free_at[2] = {0, 0};
     for (int i = 0; i < result.event_count; i++) {
         const SimulateEvent *event = &result.events[i];

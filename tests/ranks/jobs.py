@@ -50,17 +50,29 @@ def until_met(test, *arguments, tries=20):
 
 
 class Mesh:
-    def __init__(self, dp=1, tp=1, zero=0):
-        self.dp, self.tp, self.zero = dp, tp, zero
-        self.size = dp * tp
-        self.name = "+".join(
-            word
-            for word, used in ((f"dp {dp}", dp > 1), (f"zero {zero}", zero), (f"tp {tp}", tp > 1), ("one", dp * tp == 1))
-            if used
-        )
+    """schedule: of a pipeline; chunks: of layers on each rank, where it interleaves."""
+
+    def __init__(self, dp=1, tp=1, zero=0, cp=1, ep=1, etp=1, pp=1, schedule="1f1b", chunks=0):
+        self.dp, self.tp, self.zero, self.cp, self.ep, self.etp, self.pp = dp, tp, zero, cp, ep, etp, pp
+        self.schedule, self.chunks = ("interleaved", chunks) if chunks else (schedule, 0)
+        self.size = dp * tp * cp * pp
+        degrees = (("dp", dp), ("cp", cp), ("tp", tp), ("ep", ep), ("etp", etp), ("pp", pp))
+        words = [f"{axis} {degree}" for axis, degree in degrees if degree > 1] + [f"zero {zero}"] * (zero > 0)
+        words += [schedule] * (schedule != "1f1b") + [f"{chunks} chunks"] * (chunks > 0)
+        self.name = "+".join(words) or "one"
 
     def sets(self):
-        return {"parallelism.data": self.dp, "parallelism.tensor": self.tp, "parallelism.zero": self.zero}
+        return {
+            "parallelism.data": self.dp,
+            "parallelism.tensor": self.tp,
+            "parallelism.zero": self.zero,
+            "parallelism.context": self.cp,
+            "parallelism.expert": self.ep,
+            "parallelism.expert_tensor": self.etp,
+            "parallelism.pipeline": self.pp,
+            "parallelism.schedule": self.schedule,
+            "parallelism.virtual_stages": self.chunks,
+        }
 
 
 ONE = Mesh()
@@ -147,12 +159,14 @@ class Bench:
             raise Failure(f"{' '.join(map(str, job.args))}\nended with {code}:\n{text}")
 
     def planned_bytes(self, config, mesh, sets=None):
+        """Of rank 0."""
         words = [self.program, "plan", config, "--json", "--no-machine", "--gpu", "cpu", *set_words({**mesh.sets(), **(sets or {})})]
         words += ["--gpus", str(mesh.size)] if mesh.size > 1 else []
         done = subprocess.run(words, env=self.environment, capture_output=True, text=True)
         if done.returncode:
             raise Failure(f"{' '.join(words)}\nended with {done.returncode}:\n{done.stderr}")
-        return json.loads(done.stdout)["memory_bytes"]["total"]
+        report = json.loads(done.stdout)
+        return report["pipeline"]["stage_bytes"][0] if mesh.pp > 1 else report["memory_bytes"]["total"]
 
 
 def set_words(sets):
@@ -369,7 +383,7 @@ class Tests:
         return 0
 
 
-def main(describe, tests):
+def main(describe, tests, make=Bench):
     """usage: NAME.py HEARTH [--quick] [--only TEXT]; MPIRUN names the launcher."""
     words = [word for word in sys.argv[1:] if not word.startswith("--only=")]
     only = [word[len("--only=") :] for word in sys.argv[1:] if word.startswith("--only=")]
@@ -377,7 +391,7 @@ def main(describe, tests):
     words = [word for word in words if word != "--quick"]
     if len(words) != 1:
         sys.exit(f"usage: {sys.argv[0]} HEARTH [--quick] [--only=TEXT]\n{describe}")
-    bench = Bench(words[0], os.environ.get("MPIRUN", "mpirun"))
+    bench = make(words[0], os.environ.get("MPIRUN", "mpirun"))
     list_of_tests = Tests(bench)
     for name, test, *arguments in tests(bench, quick):
         if not only or any(text in name for text in only):

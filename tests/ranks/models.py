@@ -24,6 +24,11 @@ MODELS = {
         "router_bias_rate": 0.001,
     },
 }
+# More layers than stages, and not as many in each.
+DEEP = {name: {**model, "layers": 7} for name, model in MODELS.items()}
+DEEP["moe together"] = {**DEEP["moe"], "balance": "together"}
+# Enough experts for four ranks, and more than a micro-batch has tokens for: some get none.
+MODELS["many-experts"] = {**MODELS["moe"], "experts": 48, "expert_ffn": 8, "aux_coef": 0.001, "router_bias_rate": 0}
 FIXTURE_NAMES = sorted(os.listdir(FIXTURES))
 
 

@@ -7,11 +7,11 @@ import shutil
 
 from jobs import LOSS_BOUND, NORM_BOUND, ONE, Failure, Mesh, Missed, Run
 from jobs import curve_difference, kill_job, main, same_files, until_met, wait_until
-from models import MODELS, SEQ, config_text
+from models import DEEP, MODELS, SEQ, config_text
 
 STEPS, SAVED = 24, 12  # of a run; where it is taken up
 BATCH = 4
-MESHES = [ONE, Mesh(4), Mesh(4, 1, 3), Mesh(1, 4), Mesh(2, 2)]
+MESHES = [ONE, Mesh(4), Mesh(4, 1, 3), Mesh(1, 4), Mesh(2, 2), Mesh(2, 1, 2, pp=2)]
 
 
 def batch_sets(mesh):
@@ -25,7 +25,7 @@ def file_name(text):
 class Resharding:
     """One model; its undisturbed run on each mesh is trained once."""
 
-    def __init__(self, bench, model):
+    def __init__(self, bench, model, models=MODELS):
         self.bench, self.model = bench, model
         # Fewer tokens than the run takes, and the edge between SAVED and STEPS: a loader that starts over would show.
         data = bench.data("few", 3)
@@ -33,7 +33,7 @@ class Resharding:
             tokens = json.load(file)["splits"]["train"]["tokens"]
         assert SAVED < tokens / (BATCH * SEQ) < STEPS, tokens
         more = "[data]\nmask_documents = true\n"
-        self.config = bench.config("reshard-" + model, config_text(MODELS[model], data, STEPS).replace("[data]\n", more))
+        self.config = bench.config("reshard-" + file_name(model), config_text(models[model], data, STEPS).replace("[data]\n", more))
         self.whole = {}
 
     def undisturbed(self, mesh):
@@ -89,9 +89,18 @@ class Resharding:
 def tests(bench, quick):
     dense, moe = Resharding(bench, "dense"), Resharding(bench, "moe")
     pairs = [(dense, source, target) for source in MESHES for target in MESHES]
+    deep = Resharding(bench, "moe together", DEEP)
+    interleaved = Mesh(1, 2, pp=2, chunks=2)
+    pairs += [(deep, source, target) for source in (Mesh(pp=4), interleaved) for target in (Mesh(4, 1, 3), interleaved, ONE)]
+    pairs += [(deep, Mesh(2, 2), interleaved), (deep, ONE, Mesh(pp=4))]
     pairs += [(moe, Mesh(4, 1, 3), Mesh(1, 4)), (moe, Mesh(2, 2), ONE), (moe, Mesh(1, 4), Mesh(2, 2, 3))]
+    spread = Mesh(2, 2, 3, ep=2, etp=2)
+    pairs += [(moe, Mesh(4, ep=2), Mesh(4)), (moe, Mesh(4), Mesh(1, 2, ep=2)), (moe, Mesh(1, 4), spread), (moe, spread, ONE)]
+    pairs += [(moe, spread, spread), (moe, ONE, Mesh(2, 1, 3, ep=2)), (moe, Mesh(2, 1, 3, ep=2), Mesh(4, 1, 1, ep=2))]
     if quick:
-        pairs = [(dense, Mesh(4, 1, 3), Mesh(4, 1, 3)), (dense, Mesh(4, 1, 3), Mesh(1, 4)), (moe, Mesh(2, 2), ONE)]
+        pairs = [(moe, spread, Mesh(4, ep=2))]
+        pairs += [(dense, Mesh(4, 1, 3), Mesh(4, 1, 3)), (dense, Mesh(4, 1, 3), Mesh(1, 4)), (moe, Mesh(2, 2), ONE)]
+        pairs += [(deep, interleaved, Mesh(4, 1, 3)), (deep, Mesh(2, 2), interleaved)]
     found = [
         (f"{job.model}: a checkpoint of {source.name} goes on on {target.name}", job.resumes, source, target)
         for job, source, target in pairs

@@ -56,14 +56,9 @@ static float *param_values(const Layout *layout, const LayoutParam *param, Model
 
 // A model that can be saved and loaded, and no more: creating a real one takes the other ranks.
 static Model *rank_model(LayoutRequest request, int rank) {
-    const Mesh *mesh = &request.mesh;
-    int copy;
     Model *model = xcalloc(1, sizeof *model);
     model->ops = ops;
-    request.tp_rank = rank % mesh->tp;
-    request.dp_rank = (int)(rank / mesh->tp % mesh_data_ranks(mesh));
-    request.stage = (int)(rank / mesh->tp / mesh_data_ranks(mesh));
-    mesh_expert_place(mesh, request.dp_rank, request.tp_rank, &request.ep_rank, &request.etp_rank, &copy);
+    request.rank = rank;
     assert_ok(layout_build(&model->layout, &request));
     for (int kind = LAYOUT_WEIGHTS; kind <= LAYOUT_MOMENTS; kind++)
         if (model->layout.bytes[kind]) model->memory[kind] = xcalloc(1, (size_t)model->layout.bytes[kind]);

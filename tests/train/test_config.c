@@ -23,7 +23,7 @@ static void read_config(Config *config, const char *text) {
 static void torchtitan_names_are_accepted(void **state) {
     (void)state;
     Config config;
-    read_config(&config, "[training]\nlocal_batch_size = 4\nseq_len = 12288\n"
+    read_config(&config, "[training]\nlocal_batch_size = 4\nseq_len = 12288\nmixed_precision_reduce = \"bfloat16\"\n"
                          "[activation_checkpoint]\nmode = \"selective\"\n"
                          "[compile]\nenable = true\n"
                          "[parallelism]\ntensor_parallel_degree = 1\ncontext_parallel_degree = 1\n"
@@ -33,6 +33,7 @@ static void torchtitan_names_are_accepted(void **state) {
     assert_string_equal(config.recompute.mode, "selective");
     assert_true(config.train.graph);
     assert_int_equal(config.parallelism.expert, 4);
+    assert_string_equal(config.parallelism.reduce_dtype, "bfloat16");
     config_free(&config);
 }
 

@@ -40,7 +40,7 @@ static const Mistake mistakes[] = {
     {"above the range", MODEL DATA TRAIN "[optimizer]\nbeta2 = 1.0\n", NULL, "15:9", "at most"},
     {"a negative count", MODEL DATA TRAIN "grad_accum = -1\n", NULL, "14:14", "at least 1"},
     {"not a number at all", MODEL DATA TRAIN "[optimizer]\nlr = nan\n", NULL, "15:6", "must be a number"},
-    {"an unknown choice", MODEL DATA "[train]\nprecision = \"fp8\"\n", NULL, "9:13", "fp32|bf16|bf16-pure"},
+    {"an unknown choice", MODEL DATA "[train]\nprecision = \"fp4\"\n", NULL, "9:13", "fp32|bf16|bf16-pure|fp8"},
     {"an unknown schedule", MODEL DATA TRAIN "[schedule]\nkind = \"step\"\n", NULL, "15:8", "constant|cosine|wsd"},
     {"an unknown recompute mode", MODEL DATA TRAIN "[activation_checkpoint]\nmode = \"some\"\n", NULL, "15:8",
      "none|selective|full"},

@@ -32,10 +32,11 @@ static void record_adamw(Ops *ops, const AdamwArgs *args) {
     recorded.real.adamw(ops, args);
 }
 
-static void record_guard(Ops *ops, Tensor skip, Tensor loss, Tensor norm, float loss_limit, float norm_limit) {
+static void record_guard(Ops *ops, Tensor skip, Tensor loss, Tensor norm, Tensor refuse, float loss_limit,
+                         float norm_limit) {
     assert_true(recorded.guard_count < STEPS);
     recorded.guard[recorded.guard_count++] = (GuardCall){loss_limit, norm_limit};
-    recorded.real.guard(ops, skip, loss, norm, recorded.refuse ? -1 : loss_limit, norm_limit);
+    recorded.real.guard(ops, skip, loss, norm, refuse, recorded.refuse ? -1 : loss_limit, norm_limit);
 }
 
 typedef struct Recording {

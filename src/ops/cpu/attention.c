@@ -1,4 +1,4 @@
-// Causal attention with grouped queries, in blocks with matrix products inside; the scores never exist as a whole.
+// Attention with grouped queries, in blocks with matrix products inside; the scores never exist as a whole.
 // The query heads that share a KV head are stacked into one block of rows: row = head in group * block queries + query,
 // so that even short blocks give matrix products of a good size.
 #include "ops/cpu/cpu.h"
@@ -88,14 +88,20 @@ static int64_t block_row(const AttentionWork *attention, const Block *block, int
 
 static int first_key(const AttentionWork *attention, int batch, int query) {
     const int32_t *start = attention->shape.doc_start;
-    return start ? start[(int64_t)batch * attention->shape.seq + query] : 0;
+    int first = start ? start[(int64_t)batch * attention->shape.seq + query] - attention->shape.first_key : 0;
+    return first > 0 ? first : 0;
+}
+
+// Behind the last key that a query sees.
+static int end_key(const AttentionWork *attention, int query) {
+    return attention->shape.full ? attention->shape.seq : attention->first + query + 1;
 }
 
 static Block block_make(const AttentionWork *attention, int batch, int kv_head, int query) {
     Block block = {batch, kv_head, query, attention->block_queries, 0, 0, 0};
     if (block.queries > attention->shape.seq - query) block.queries = attention->shape.seq - query;
     block.rows = (int64_t)attention->group * block.queries;
-    block.key_end = attention->first + query + block.queries;
+    block.key_end = end_key(attention, query + block.queries - 1);
     block.key_begin = first_key(attention, batch, query);
     for (int i = 1; i < block.queries; i++) {
         int first = first_key(attention, batch, query + i);
@@ -150,7 +156,7 @@ static void row_mask(const AttentionWork *attention, const Block *block, float *
                      int64_t keys) {
     const float masked = -INFINITY;
     int query = block->query + (int)(row % block->queries);
-    int64_t low = first_key(attention, block->batch, query) - key, high = attention->first + query + 1 - key;
+    int64_t low = first_key(attention, block->batch, query) - key, high = end_key(attention, query) - key;
     int64_t padded = (keys + VEC_LANES - 1) / VEC_LANES * VEC_LANES;
     for (int64_t i = 0; i < low && i < keys; i++)
         scores[i] = masked;
@@ -207,7 +213,7 @@ static void forward_block(const AttentionWork *attention, const Block *block, Bu
                   keys, buffers->gemm);
     }
     for (int64_t row = 0; row < block->rows; row++) {
-        float factor = 1.0f / buffers->sum[row];
+        float factor = buffers->sum[row] > 0 ? 1.0f / buffers->sum[row] : 0; // of a row without keys, only if full
         for (int i = 0; i < head_dim; i++)
             buffers->o[row * head_dim + i] *= factor;
         if (!attention->lse) continue;
@@ -255,6 +261,40 @@ static void cpu_attention_forward(Ops *ops, Tensor out, Tensor lse, Tensor q, Te
         .lse = lse.data,
     };
     forward_run(ops, &attention);
+}
+
+typedef struct MergeWork {
+    MergeShape shape;
+    DType dtype;
+    float *out, *lse;
+    const void *part;
+    const float *part_lse;
+} MergeWork;
+
+static void merge_tokens(void *context, int64_t begin, int64_t end, int worker) {
+    (void)worker;
+    const MergeWork *merge = context;
+    const MergeShape *shape = &merge->shape;
+    int64_t head_dim = shape->head_dim;
+    for (int64_t i = begin * shape->heads; i < end * shape->heads; i++) {
+        int64_t token = i / shape->heads, head = i % shape->heads;
+        int64_t line = (token / shape->seq * shape->heads + head) * shape->seq + token % shape->seq;
+        float lse = merge->lse[line], part = merge->part_lse[line], high = lse > part ? lse : part;
+        if (part == -INFINITY) continue;
+        float own = expf(lse - high), other = expf(part - high), sum = own + other;
+        float *out = merge->out + i * head_dim;
+        const void *in = cpu_at(merge->part, i * head_dim, merge->dtype);
+        VEC_FOR(k, n, head_dim)
+        vec_put(out, k, n, DTYPE_F32,
+                vec_get(out, k, n, DTYPE_F32) * (own / sum) + vec_get(in, k, n, merge->dtype) * (other / sum));
+        merge->lse[line] = high + logf(sum);
+    }
+}
+
+static void cpu_attention_merge(Ops *ops, Tensor out, Tensor lse, Tensor part, Tensor part_lse) {
+    CPU_TIMED(ops, OP_ATTENTION_MERGE);
+    MergeWork merge = {merge_shape(out, lse), part.dtype, out.data, lse.data, part.data, part_lse.data};
+    threads_for(out.rows, cpu_row_chunk(out.cols), merge_tokens, &merge);
 }
 
 static void cpu_attention_cached(Ops *ops, Tensor out, Tensor q, Tensor k_cache, Tensor v_cache, int first,
@@ -402,5 +442,6 @@ static void cpu_attention_backward(Ops *ops, Tensor dq, Tensor dk, Tensor dv, Te
 void cpu_install_attention(Ops *ops) {
     ops->attention_forward = cpu_attention_forward;
     ops->attention_backward = cpu_attention_backward;
+    ops->attention_merge = cpu_attention_merge;
     ops->attention_cached = cpu_attention_cached;
 }

@@ -120,8 +120,50 @@ static void cpu_add(Ops *ops, Tensor out, Tensor in) {
     threads_for(tensor_count(out), 1 << 16, add_task, &(Add){out.data, in.data, out.dtype});
 }
 
+enum { CONVERT_STRETCH = 1 << 14 };
+
+typedef struct Convert {
+    Tensor out, in;
+    bool accumulate;
+} Convert;
+
+VEC_INLINE void convert_row(const Convert *convert, int64_t row, DType to, DType from) {
+    void *out = tensor_at(convert->out, row, 0);
+    const void *in = tensor_at(convert->in, row, 0);
+    VEC_FOR(i, n, convert->out.cols) {
+        Vec value = vec_get(in, i, n, from);
+        vec_put(out, i, n, to, convert->accumulate ? vec_get(out, i, n, to) + value : value);
+    }
+}
+
+static void convert_task(void *context, int64_t begin, int64_t end, int worker) {
+    (void)worker;
+    const Convert *convert = context;
+    bool to_float = convert->out.dtype == DTYPE_F32, from_float = convert->in.dtype == DTYPE_F32;
+    for (int64_t row = begin; row < end; row++)
+        if (to_float)
+            convert_row(convert, row, DTYPE_F32, from_float ? DTYPE_F32 : DTYPE_BF16);
+        else
+            convert_row(convert, row, DTYPE_BF16, from_float ? DTYPE_F32 : DTYPE_BF16);
+}
+
+static void cpu_convert(Ops *ops, Tensor out, Tensor in, bool accumulate) {
+    CPU_TIMED(ops, OP_CONVERT);
+    if (out.rows == 1) { // one long row: threads take stretches of it
+        int64_t whole = out.cols / CONVERT_STRETCH * CONVERT_STRETCH;
+        Convert stretches = {tensor_cols(out, 0, whole), tensor_cols(in, 0, whole), accumulate};
+        stretches.out = tensor_reshape(stretches.out, whole / CONVERT_STRETCH, CONVERT_STRETCH);
+        stretches.in = tensor_reshape(stretches.in, whole / CONVERT_STRETCH, CONVERT_STRETCH);
+        threads_for(stretches.out.rows, 1, convert_task, &stretches);
+        out = tensor_cols(out, whole, out.cols - whole);
+        in = tensor_cols(in, whole, in.cols - whole);
+    }
+    threads_for(out.rows, cpu_row_chunk(out.cols), convert_task, &(Convert){out, in, accumulate});
+}
+
 void cpu_install_elements(Ops *ops) {
     ops->add = cpu_add;
+    ops->convert = cpu_convert;
     ops->sum_f32 = cpu_sum_f32;
     ops->norm_f32 = cpu_norm_f32;
 }

@@ -86,28 +86,44 @@ static void route_task(void *context, int64_t begin, int64_t end, int worker) {
     }
 }
 
-// Slots of an expert stand together in slot order: one counting pass and one placing pass over the slots.
-static void route_permute(const MoePointers *r, int row_align) {
-    int64_t slots = r->tokens * r->top_k;
+static int expert_here(const MoePointers *r, int64_t slot) { // -1: not one of those that are counted
+    int expert = r->expert[slot] - r->first_expert;
+    return expert >= 0 && expert < r->experts ? expert : -1;
+}
+
+static void count_slots(const MoePointers *r) {
     memset(r->counts, 0, (size_t)r->experts * sizeof *r->counts);
-    for (int64_t slot = 0; slot < slots; slot++)
-        r->counts[r->expert[slot]]++;
+    for (int64_t slot = 0; slot < r->tokens * r->top_k; slot++) {
+        int expert = expert_here(r, slot);
+        if (expert >= 0) r->counts[expert]++;
+    }
+}
+
+// Slots of an expert stand together in slot order: one counting pass and one placing pass over the slots. Experts that
+// end beyond the last row are cut there. Returns the rows that all of them need.
+static int64_t place_rows(const MoePointers *r, int row_align) {
+    int64_t needed = 0;
+    count_slots(r);
     r->offsets[0] = 0;
-    for (int e = 0; e < r->experts; e++)
-        r->offsets[e + 1] = r->offsets[e] + (r->counts[e] + row_align - 1) / row_align * row_align;
-    assert(r->offsets[r->experts] <= r->rows);
+    for (int e = 0; e < r->experts; e++) {
+        needed += (r->counts[e] + row_align - 1) / row_align * row_align;
+        r->offsets[e + 1] = (int32_t)(needed < r->rows ? needed : r->rows);
+    }
     for (int64_t row = 0; row < r->rows; row++) {
         r->slot_of_row[row] = -1;
         r->row_weight[row] = 0;
     }
     memset(r->counts, 0, (size_t)r->experts * sizeof *r->counts);
-    for (int64_t slot = 0; slot < slots; slot++) {
-        int expert = r->expert[slot];
+    for (int64_t slot = 0; slot < r->tokens * r->top_k; slot++) {
+        int expert = expert_here(r, slot);
+        r->row_of_slot[slot] = -1;
+        if (expert < 0 || r->offsets[expert] + r->counts[expert] >= r->offsets[expert + 1]) continue;
         int32_t row = r->offsets[expert] + r->counts[expert]++;
         r->row_of_slot[slot] = row;
         r->slot_of_row[row] = (int32_t)slot;
         r->row_weight[row] = r->weight[slot];
     }
+    return needed;
 }
 
 static void cpu_moe_route_forward(Ops *ops, const MoeRouting *routing) {
@@ -123,10 +139,29 @@ static void cpu_moe_route_forward(Ops *ops, const MoeRouting *routing) {
     threads_for(p.tokens, route.part_rows, route_task, &route);
     memset(p.prob_sum, 0, (size_t)p.experts * sizeof(float));
     cpu_add_parts(p.prob_sum, route.partial, cpu_part_count(p.tokens), p.experts, p.experts);
-    route_permute(&p, ops->row_align);
+    if (!p.offsets) {
+        count_slots(&p);
+        return;
+    }
+    int64_t needed = place_rows(&p, ops->row_align);
+    assert(needed <= p.rows);
+    (void)needed;
+}
+
+static void cpu_moe_place_rows(Ops *ops, Tensor needed_out, const MoeRouting *routing) {
+    CPU_TIMED(ops, OP_MOE_PLACE_ROWS);
+    MoePointers p = moe_pointers(routing);
+    int32_t *needed = needed_out.data;
+    int64_t rows = place_rows(&p, ops->row_align);
+    if (rows > p.rows && rows > *needed) *needed = (int32_t)rows;
 }
 
 // ---- its gradient: combine weight -> (rescaling) -> probability -> softmax; plus both auxiliary losses -------------
+
+// Of a slot's combine weight: that of its row, or where there are no rows it is given by slots.
+static double slot_gradient(const Route *route, int64_t slot) {
+    return (double)route->drow_weight[route->p.row_of_slot ? route->p.row_of_slot[slot] : slot];
+}
 
 static void route_backward_task(void *context, int64_t begin, int64_t end, int worker) {
     (void)worker;
@@ -135,7 +170,7 @@ static void route_backward_task(void *context, int64_t begin, int64_t end, int w
     int experts = r->experts, top_k = r->top_k;
     for (int64_t t = begin; t < end; t++) {
         const float *probs = r->probs + t * experts, *weight = r->weight + t * top_k;
-        const int32_t *chosen = r->expert + t * top_k, *row = r->row_of_slot + t * top_k;
+        const int32_t *chosen = r->expert + t * top_k;
         float *dlogits = route->dlogits + t * experts;
         for (int e = 0; e < experts; e++)
             dlogits[e] = route->dprob ? route->dprob[e] : 0.0f;
@@ -144,11 +179,11 @@ static void route_backward_task(void *context, int64_t begin, int64_t end, int w
             sum = 0;
             for (int j = 0; j < top_k; j++) {
                 sum += (double)probs[chosen[j]];
-                mean += (double)route->drow_weight[row[j]] * (double)weight[j];
+                mean += slot_gradient(route, t * top_k + j) * (double)weight[j];
             }
         }
         for (int j = 0; j < top_k; j++)
-            dlogits[chosen[j]] += (float)(((double)route->drow_weight[row[j]] - mean) / sum);
+            dlogits[chosen[j]] += (float)((slot_gradient(route, t * top_k + j) - mean) / sum);
         double dot = 0;
         for (int e = 0; e < experts; e++)
             dot += (double)dlogits[e] * (double)probs[e];
@@ -169,6 +204,15 @@ static void cpu_moe_route_backward(Ops *ops, Tensor dlogits, Tensor drow_weight,
         .z_coef = z_coef.data,
     };
     threads_for(route.p.tokens, cpu_row_chunk(4 * route.p.experts), route_backward_task, &route);
+}
+
+static void cpu_moe_slot_gradient(Ops *ops, Tensor dweight_out, Tensor drow_weight, const MoeRouting *routing) {
+    CPU_TIMED(ops, OP_MOE_SLOT_GRADIENT);
+    MoePointers p = moe_pointers(routing);
+    float *dweight = dweight_out.data;
+    const float *of_row = drow_weight.data;
+    for (int64_t slot = 0; slot < p.tokens * p.top_k; slot++)
+        dweight[slot] = p.row_of_slot[slot] >= 0 ? of_row[p.row_of_slot[slot]] : 0;
 }
 
 static void cpu_moe_balance(Ops *ops, Tensor loss_out, Tensor dprob_out, Tensor scale_in, Tensor counts_in,
@@ -274,9 +318,20 @@ static Rows rows_make(Tensor out, Tensor in, Tensor add, const MoeRouting *routi
     return (Rows){out.data, in.data, add.data, p, p.top_k, (int)out.cols, out.dtype};
 }
 
+// A GPU clears what stands behind an expert's count of rows; so counts must still be those of this routing.
+static bool counts_match_rows(const MoePointers *p) {
+    for (int e = 0; e < p->experts; e++) {
+        int32_t end = p->offsets[e] + p->counts[e], next = p->offsets[e + 1];
+        if (end > next || (end < next && p->slot_of_row[end] >= 0)) return false;
+        if (p->counts[e] && p->slot_of_row[end - 1] < 0) return false;
+    }
+    return true;
+}
+
 static void cpu_moe_gather(Ops *ops, Tensor out, Tensor in, const MoeRouting *routing) {
     CPU_TIMED(ops, OP_MOE_GATHER);
     Rows rows = rows_make(out, in, TENSOR_NONE, routing);
+    assert(counts_match_rows(&rows.p));
     int64_t used = rows.p.offsets[routing->offsets.cols - 1];
     threads_for(used, cpu_row_chunk(rows.dim), gather_task, &rows);
 }
@@ -289,7 +344,7 @@ VEC_INLINE void sum_tokens(const Rows *rows, int64_t begin, int64_t end, DType d
         VEC_FOR(i, n, dim) {
             Vec sum = {0};
             for (int j = 0; j < top_k; j++)
-                sum += vec_get(cpu_at(rows->in, (int64_t)row[j] * dim, dtype), i, n, dtype);
+                if (row[j] >= 0) sum += vec_get(cpu_at(rows->in, (int64_t)row[j] * dim, dtype), i, n, dtype);
             if (rows->add) sum += vec_get(cpu_at(rows->add, t * dim, dtype), i, n, dtype);
             vec_put(out, i, n, dtype, sum);
         }
@@ -313,6 +368,8 @@ static void cpu_moe_sum(Ops *ops, Tensor out, Tensor in, Tensor add, const MoeRo
 
 void cpu_install_moe(Ops *ops) {
     ops->moe_route_forward = cpu_moe_route_forward;
+    ops->moe_place_rows = cpu_moe_place_rows;
+    ops->moe_slot_gradient = cpu_moe_slot_gradient;
     ops->moe_route_backward = cpu_moe_route_backward;
     ops->moe_balance = cpu_moe_balance;
     ops->moe_add_counts = cpu_moe_add_counts;

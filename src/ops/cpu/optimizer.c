@@ -109,10 +109,12 @@ static void cpu_adamw(Ops *ops, const AdamwArgs *args) {
     threads_for(tensor_count(args->weight), CHUNK, adamw_task, &adamw);
 }
 
-static void cpu_guard(Ops *ops, Tensor skip, Tensor loss, Tensor norm, float loss_limit, float norm_limit) {
+static void cpu_guard(Ops *ops, Tensor skip, Tensor loss, Tensor norm, Tensor refuse, float loss_limit,
+                      float norm_limit) {
     CPU_TIMED(ops, OP_GUARD);
     float l = *(const float *)loss.data, n = *(const float *)norm.data;
-    *(int32_t *)skip.data = !isfinite(l) || !isfinite(n) || l > loss_limit || n > norm_limit;
+    bool refused = tensor_present(refuse) && *(const int32_t *)refuse.data;
+    *(int32_t *)skip.data = refused || !isfinite(l) || !isfinite(n) || l > loss_limit || n > norm_limit;
 }
 
 void cpu_install_optimizer(Ops *ops) {

@@ -1,6 +1,7 @@
 // Which engine computes attention. cuDNN and hearth's own kernels are candidates; where several can do a shape they are
 // timed at its first use outside a graph (into the outputs, which the call overwrites anyway), and the
-// choice is kept in the tuning cache. Documents and fp32 are the own kernels' alone.
+// choice is kept in the tuning cache. Documents and fp32 are the own kernels' alone; the fastest of these leave queries
+// that see all keys (Attention.full) to the portable ones where there are documents or a length of no whole tiles.
 #include "ops/cuda/attention_sm90.h"
 #include "ops/cuda/cuda.h"
 #include "ops/cuda/sample.h"
@@ -21,6 +22,7 @@ typedef struct AttentionCase {
     DType dtype;
     bool backward, rope; // rope: the gradients also go back through a rotation
     int64_t dqkv_stride;
+    size_t workspace; // that the engine was chosen with: some need much
     int engine;
     CudnnPlan *plan;
 } AttentionCase;
@@ -113,9 +115,9 @@ static float case_time(CudaState *state, const AttentionCase *item, int engine, 
 
 static char *case_key(const CudaState *state, const AttentionCase *item) {
     const AttentionShape *s = &item->shape;
-    return text_format("attention 7 cudnn %d workspace %zu %s%s %s batch %d seq %d heads %d kv %d dim %d",
+    return text_format("attention 7 cudnn %d workspace %zu %s%s %s%s batch %d seq %d heads %d kv %d dim %d",
                        cudnn_version(state->attention->library), state->workspace_bytes,
-                       item->backward ? "backward" : "forward", item->rope ? " rope" : "",
+                       item->backward ? "backward" : "forward", item->rope ? " rope" : "", s->full ? "full " : "",
                        s->doc_start ? "documents" : "plain", s->batch, s->seq, s->heads, s->kv_heads, s->head_dim);
 }
 
@@ -153,8 +155,9 @@ static Sample case_sample(CudaState *state, const AttentionCase *item, const Att
         sample_take(state, &sample, 2, a->dv, item->dqkv_stride, kv, rows);
     } else {
         sample_take(state, &sample, 0, a->out, s->o_stride, q, rows);
-        sample_take(state, &sample, 1, (const bf16 *)a->lse + 1, 2, 1,
-                    rows * s->heads); // a float's upper half is a bf16
+        if (!s->full || !s->doc_start) // of queries that see no key it is infinite
+            sample_take(state, &sample, 1, (const bf16 *)a->lse + 1, 2, 1,
+                        rows * s->heads); // a float's upper half is a bf16
     }
     CUDA_CHECK(state, cudaStreamSynchronize(state->stream));
     return sample;
@@ -209,7 +212,7 @@ static void case_choose(CudaState *state, AttentionCase *item, const AttentionAr
     int engine = known && text_to_int64(known, &cached) && cached < ENGINE_COUNT ? (int)cached : -1;
     if (case_can(state, item, engine)) {
         item->engine = engine;
-    } else if (!state->capturing) {
+    } else if (!state->capturing && !tune_held(state->tune)) {
         float best = 0;
         Sample reference = {0}; // of engine 0, which can do every shape
         item->engine = -1;
@@ -236,7 +239,8 @@ static bool case_same(const AttentionCase *x, const AttentionCase *y) {
     return a->batch == b->batch && a->seq == b->seq && a->heads == b->heads && a->kv_heads == b->kv_heads &&
            a->head_dim == b->head_dim && a->q_stride == b->q_stride && a->k_stride == b->k_stride &&
            a->v_stride == b->v_stride && a->o_stride == b->o_stride && !a->doc_start == !b->doc_start &&
-           x->dtype == y->dtype && x->backward == y->backward && x->rope == y->rope && x->dqkv_stride == y->dqkv_stride;
+           a->full == b->full && x->dtype == y->dtype && x->backward == y->backward && x->rope == y->rope &&
+           x->dqkv_stride == y->dqkv_stride && x->workspace == y->workspace;
 }
 
 static void attention(Ops *ops, const AttentionCase *wanted, const AttentionArgs *args) {
@@ -259,7 +263,7 @@ static void attention(Ops *ops, const AttentionCase *wanted, const AttentionArgs
 
 void cuda_attention_forward(Ops *ops, Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v, const Attention *how) {
     AttentionShape shape = attention_shape(out, q, k, v, how);
-    AttentionCase wanted = {.shape = shape, .dtype = q.dtype};
+    AttentionCase wanted = {.shape = shape, .dtype = q.dtype, .workspace = cuda_state(ops)->workspace_bytes};
     AttentionArgs args = {
         .out = out.data, .lse = lse.data, .q = q.data, .k = k.data, .v = v.data, .shape = &shape, .ops = ops};
     attention(ops, &wanted, &args);
@@ -271,8 +275,12 @@ void cuda_attention_backward(Ops *ops, Tensor dq, Tensor dk, Tensor dv, Tensor d
     assert(!rope || (!tensor_present(rope->q_weight) && !tensor_present(rope->k_weight) &&
                      dk.data == tensor_at(dq, 0, dq.cols)));
     AttentionShape shape = attention_shape(out, q, k, v, how);
-    AttentionCase wanted = {
-        .shape = shape, .dtype = q.dtype, .backward = true, .rope = rope != NULL, .dqkv_stride = dq.stride};
+    AttentionCase wanted = {.shape = shape,
+                            .dtype = q.dtype,
+                            .backward = true,
+                            .rope = rope != NULL,
+                            .dqkv_stride = dq.stride,
+                            .workspace = cuda_state(ops)->workspace_bytes};
     AttentionArgs args = {.dq = dq.data,
                           .dk = dk.data,
                           .dv = dv.data,

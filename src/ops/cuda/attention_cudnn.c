@@ -245,7 +245,7 @@ static void graph_forward(Builder *b, const Dims *n, const AttentionShape *shape
     Descriptor raw = scores(b, n, CUDNN_DATA_FLOAT), scaled = scores(b, n, CUDNN_DATA_FLOAT);
     matmul(b, raw, q, k, "q k");
     FLOAT_POINTWISE(CUDNN_POINTWISE_MUL, scaled, raw, scalar(b, UID_SCALE));
-    Descriptor masked = causal(b, n, scaled);
+    Descriptor masked = shape->full ? scaled : causal(b, n, scaled);
     Descriptor maximum = rows(b, 0, n, TENSOR_VIRTUAL), shifted = scores(b, n, CUDNN_DATA_FLOAT);
     reduction(b, CUDNN_REDUCE_TENSOR_MAX, maximum, masked, "maximum");
     FLOAT_POINTWISE(CUDNN_POINTWISE_SUB, shifted, masked, maximum);
@@ -296,7 +296,7 @@ static void graph_backward(Builder *b, const Dims *n, const AttentionShape *shap
     FLOAT_POINTWISE(CUDNN_POINTWISE_MUL, scaled, raw, scale);
     Descriptor shifted = scores(b, n, CUDNN_DATA_FLOAT);
     FLOAT_POINTWISE(CUDNN_POINTWISE_SUB, shifted, scaled, rows(b, UID_STATS, n, TENSOR_MEMORY));
-    Descriptor masked = causal(b, n, shifted), p = scores(b, n, CUDNN_DATA_FLOAT);
+    Descriptor masked = shape->full ? shifted : causal(b, n, shifted), p = scores(b, n, CUDNN_DATA_FLOAT);
     FLOAT_POINTWISE(CUDNN_POINTWISE_EXP, p, masked, NULL);
     Descriptor pt = scores_transposed(b, n);
     reshape(b, pt, p, "p transposed");
@@ -437,8 +437,8 @@ void cudnn_run_forward(CudaState *state, CudnnPlan *plan, void *out, float *lse,
     const int64_t uids[] = {UID_Q, UID_K, UID_V, UID_O, UID_STATS, UID_SCALE, UID_MINUS_INFINITY};
     void *pointers[] = {(void *)q, (void *)k, (void *)v, out, lse, &scale, &minus_infinity};
     void *scratch = plan->workspace_bytes ? cuda_scratch(state, plan->workspace_bytes) : NULL;
-    if (plan->workspace_bytes && !scratch) return; // the failure is recorded
-    plan_run(state, plan, 7, uids, pointers, scratch);
+    if (plan->workspace_bytes && !scratch) return;                       // the failure is recorded
+    plan_run(state, plan, shape->full ? 6 : 7, uids, pointers, scratch); // without a mask, no number for it
 }
 
 void cudnn_run_backward(CudaState *state, CudnnPlan *plan, void *dq, void *dk, void *dv, int64_t dqkv_stride,
@@ -465,7 +465,7 @@ void cudnn_run_backward(CudaState *state, CudnnPlan *plan, void *dq, void *dk, v
                             scratch,
                             &one,
                             &minus_infinity};
-        plan_run(state, plan, 13, uids, pointers, scratch + plan->row_sum_bytes);
+        plan_run(state, plan, shape->full ? 12 : 13, uids, pointers, scratch + plan->row_sum_bytes);
     }
 }
 

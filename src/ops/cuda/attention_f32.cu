@@ -49,7 +49,8 @@ template <bool GRADIENT> static __global__ void f32_query_kernel(const __grid_co
     const int m0 = blockIdx.y * F32_WARPS, row = m0 + warp;
     const int64_t token0 = (int64_t)b * n.seq, line = (int64_t)blockIdx.x * n.seq + row;
     const bool there = row < n.seq;
-    const int begin = there && n.doc_start ? n.doc_start[token0 + row] : 0;
+    const int begin = there && n.doc_start ? n.doc_start[token0 + row] - n.first_key : 0;
+    const int last = n.full ? n.seq - 1 : row, last_of_block = n.full ? n.seq : min(m0 + F32_WARPS, n.seq);
     float *own = shared->own[warp][0], *own_dout = shared->own[warp][1];
     float sum = 0, maximum = -CUDART_INF_F, acc[F32_DIM / 32] = {};
     float lse = 0, row_sum = 0;
@@ -67,14 +68,14 @@ template <bool GRADIENT> static __global__ void f32_query_kernel(const __grid_co
             if (lane == 0) args.row_sum[line] = row_sum;
         }
     }
-    for (int n0 = 0; n0 < min(m0 + F32_WARPS, n.seq); n0 += 32) {
+    for (int n0 = 0; n0 < last_of_block; n0 += 32) {
         __syncthreads();
         tile_read(shared->first, args.k + (token0 + n0) * n.k_stride + group * d, n.k_stride, n.seq - n0, d);
         tile_read(shared->second, args.v + (token0 + n0) * n.v_stride + group * d, n.v_stride, n.seq - n0, d);
         __syncthreads();
-        if (!there || n0 > row || n0 + 31 < begin) continue;
+        if (!there || n0 > last || min(n0 + 31, n.seq - 1) < begin) continue;
         const int key = n0 + lane;
-        const bool seen = key <= row && key >= begin;
+        const bool seen = key <= last && key >= begin;
         float weight = seen ? dot(own, shared->first[lane], d) * n.scale : -CUDART_INF_F, shrink = 1;
         if (GRADIENT) {
             float p = seen ? expf(weight - lse) : 0;
@@ -104,7 +105,7 @@ template <bool GRADIENT> static __global__ void f32_query_kernel(const __grid_co
         if (GRADIENT)
             args.dq[(token0 + row) * args.grad_stride + h * d + column] = acc[part] * n.scale;
         else
-            args.out[(token0 + row) * n.o_stride + h * d + column] = acc[part] / sum;
+            args.out[(token0 + row) * n.o_stride + h * d + column] = sum > 0 ? acc[part] / sum : 0;
     }
     if (!GRADIENT && lane == 0) args.lse[line] = maximum + logf(sum);
 }
@@ -127,14 +128,15 @@ static __global__ void f32_key_kernel(const __grid_constant__ F32Args args) {
     }
     for (int g = 0; g < group_heads; g++) {
         const int h = group * group_heads + g;
-        for (int m0 = n0 / 32 * 32; m0 < n.seq; m0 += 32) {
+        for (int m0 = n.full ? 0 : n0 / 32 * 32; m0 < n.seq; m0 += 32) {
             __syncthreads();
             tile_read(shared->first, args.q + (token0 + m0) * n.q_stride + h * d, n.q_stride, n.seq - m0, d);
             tile_read(shared->second, args.dout + (token0 + m0) * n.o_stride + h * d, n.o_stride, n.seq - m0, d);
             __syncthreads();
             if (!there) continue;
             const int row = m0 + lane;
-            const bool seen = row < n.seq && row >= key && (!n.doc_start || n.doc_start[token0 + row] <= key);
+            const bool seen = row < n.seq && (n.full || row >= key) &&
+                              (!n.doc_start || n.doc_start[token0 + row] - n.first_key <= key);
             float p = 0, ds = 0;
             if (seen) {
                 int64_t line = ((int64_t)b * n.heads + h) * n.seq + row;

@@ -102,18 +102,24 @@ static __device__ __forceinline__ void rows_store(uint8_t *tile, int row0, const
 }
 
 // Keys after their query, or of documents before its own, do not count. row, key: the first of the warp's block.
-template <int MT, int COUNT>
-static __device__ __forceinline__ void scores_mask(float (&s)[MT][COUNT][4], int row, int key,
+template <bool FULL, int MT, int COUNT>
+static __device__ __forceinline__ void scores_mask(const FlashArgs &args, float (&s)[MT][COUNT][4], int row, int key,
                                                    const int (&first)[MT][2]) {
     const int lane = threadIdx.x & 31;
+    int last[MT][2];
+#pragma unroll
+    for (int t = 0; t < MT; t++)
+#pragma unroll
+        for (int half = 0; half < 2; half++)
+            last[t][half] = last_key<FULL>(args, row + t * 16 + lane / 4 + half * 8);
 #pragma unroll
     for (int t = 0; t < MT; t++)
 #pragma unroll
         for (int j = 0; j < COUNT; j++)
 #pragma unroll
             for (int e = 0; e < 4; e++) {
-                int query = row + t * 16 + lane / 4 + (e / 2) * 8, other = key + j * 8 + (lane & 3) * 2 + (e & 1);
-                if (other > query || other < first[t][e / 2]) s[t][j][e] = -CUDART_INF_F;
+                int other = key + j * 8 + (lane & 3) * 2 + (e & 1);
+                if (other > last[t][e / 2] || other < first[t][e / 2]) s[t][j][e] = -CUDART_INF_F;
             }
 }
 
@@ -152,7 +158,7 @@ static __device__ __forceinline__ void softmax_step(float (&acc)[MT][COLUMNS][4]
 }
 
 // WARPS warps of 16 * MT queries each against tiles of BN keys; BLOCKS: blocks that should fit a multiprocessor.
-template <int D, int WARPS, int MT, int BN, int BLOCKS>
+template <int D, int WARPS, int MT, int BN, int BLOCKS, bool FULL>
 static __global__ void __launch_bounds__(WARPS * 32, BLOCKS) forward_kernel(const __grid_constant__ FlashArgs args) {
     constexpr int BM = WARPS * 16 * MT, THREADS = WARPS * 32, STEPS = D / 16;
     constexpr bool KEEP_Q = D <= 64; // in registers
@@ -165,7 +171,8 @@ static __global__ void __launch_bounds__(WARPS * 32, BLOCKS) forward_kernel(cons
     const Bf16 *k = args.k + token0 * args.k_stride + group * args.head_dim;
     const Bf16 *v = args.v + token0 * args.v_stride + group * args.head_dim;
     const int32_t *doc_start = args.doc_start ? args.doc_start + token0 : NULL;
-    const int n_end = (min(m0 + BM, args.seq) + BN - 1) / BN, n_begin = doc_start ? doc_start[m0] / BN : 0;
+    const int n_end = key_blocks_end<FULL>(args, m0, BM, BN),
+              n_begin = key_blocks_begin(args, doc_start, m0, BN, n_end);
     const float scale2 = args.scale * LOG2E;
 
     tile_load<D, BM, THREADS>(q_tile, args.q + (token0 + m0) * args.q_stride + h * args.head_dim, args.q_stride,
@@ -186,7 +193,7 @@ static __global__ void __launch_bounds__(WARPS * 32, BLOCKS) forward_kernel(cons
         for (int half = 0; half < 2; half++) {
             int row = m0 + row0 + t * 16 + lane / 4 + half * 8;
             maximum[t][half] = -CUDART_INF_F;
-            first[t][half] = doc_start && row < args.seq ? doc_start[row] : 0;
+            first[t][half] = doc_start && row < args.seq ? doc_start[row] - args.first_key : 0;
         }
     uint32_t q_kept[KEEP_Q ? MT : 1][KEEP_Q ? STEPS : 1][4];
 
@@ -208,7 +215,7 @@ static __global__ void __launch_bounds__(WARPS * 32, BLOCKS) forward_kernel(cons
                     left_fragment<D>(q_kept[t][i], q_tile, row0 + t * 16, i);
         }
         const int n0 = n * BN;
-        if (n0 > m0 + row0 + 16 * MT - 1) continue; // above the diagonal for the whole warp
+        if (n0 > m0 + row0 + 16 * MT - 1 + keys_ahead<FULL>(args)) continue; // above the diagonal for the whole warp
         const uint32_t k_now = k_tile + stage * BN * D * 2, v_now = v_tile + stage * BN * D * 2;
 
         float s[MT][BN / 8][4] = {};
@@ -236,7 +243,8 @@ static __global__ void __launch_bounds__(WARPS * 32, BLOCKS) forward_kernel(cons
                 }
             }
         }
-        if (n0 + BN - 1 > m0 + row0 || doc_start) scores_mask(s, m0 + row0, n0, first);
+        if (n0 + BN - 1 > last_key<FULL>(args, m0 + row0) || doc_start)
+            scores_mask<FULL>(args, s, m0 + row0, n0, first);
         softmax_step(acc, s, maximum, sum, scale2);
         rows_multiply<D>(acc, s, v_now);
     }
@@ -262,7 +270,7 @@ static __global__ void __launch_bounds__(WARPS * 32, BLOCKS) forward_kernel(cons
 
 // ---- backward: dQ and the row sums --------------------------------------------------------------------------------
 
-template <int D, int WARPS, int MT, int BN, int BLOCKS>
+template <int D, int WARPS, int MT, int BN, int BLOCKS, bool FULL>
 static __global__ void __launch_bounds__(WARPS * 32, BLOCKS) backward_q_kernel(const __grid_constant__ FlashArgs args) {
     constexpr int BM = WARPS * 16 * MT, THREADS = WARPS * 32, STEPS = D / 16;
     constexpr bool KEEP = D <= 64 && MT == 1; // Q and dO in registers
@@ -279,7 +287,8 @@ static __global__ void __launch_bounds__(WARPS * 32, BLOCKS) backward_q_kernel(c
     const Bf16 *d_o = args.dout + (token0 + m0) * args.o_stride + h * args.head_dim;
     const Bf16 *o = args.o + (token0 + m0) * args.o_stride + h * args.head_dim;
     const int32_t *doc_start = args.doc_start ? args.doc_start + token0 : NULL;
-    const int n_end = (min(m0 + BM, args.seq) + BN - 1) / BN, n_begin = doc_start ? doc_start[m0] / BN : 0;
+    const int n_end = key_blocks_end<FULL>(args, m0, BM, BN),
+              n_begin = key_blocks_begin(args, doc_start, m0, BN, n_end);
     const float scale2 = args.scale * LOG2E;
 
     tile_load<D, BM, THREADS>(q_tile, args.q + (token0 + m0) * args.q_stride + h * args.head_dim, args.q_stride,
@@ -317,7 +326,7 @@ static __global__ void __launch_bounds__(WARPS * 32, BLOCKS) backward_q_kernel(c
             bool there = m0 + row < args.seq;
             lse2[t][half] = there ? args.lse[line0 + m0 + row] * LOG2E : CUDART_INF_F; // P becomes 0
             row_sum[t][half] = row_sums[row];
-            first[t][half] = doc_start && there ? doc_start[m0 + row] : 0;
+            first[t][half] = doc_start && there ? doc_start[m0 + row] - args.first_key : 0;
         }
 
     float acc[MT][D / 8][4] = {};
@@ -342,7 +351,7 @@ static __global__ void __launch_bounds__(WARPS * 32, BLOCKS) backward_q_kernel(c
             }
         }
         const int n0 = n * BN;
-        if (n0 > m0 + row0 + 16 * MT - 1) continue;
+        if (n0 > m0 + row0 + 16 * MT - 1 + keys_ahead<FULL>(args)) continue;
         const uint32_t k_now = k_tile + stage * BN * D * 2, v_now = v_tile + stage * BN * D * 2;
 
         float s[MT][BN / 8][4] = {}, dp[MT][BN / 8][4] = {};
@@ -374,7 +383,8 @@ static __global__ void __launch_bounds__(WARPS * 32, BLOCKS) backward_q_kernel(c
                 }
             }
         }
-        if (n0 + BN - 1 > m0 + row0 || doc_start) scores_mask(s, m0 + row0, n0, first);
+        if (n0 + BN - 1 > last_key<FULL>(args, m0 + row0) || doc_start)
+            scores_mask<FULL>(args, s, m0 + row0, n0, first);
 #pragma unroll
         for (int t = 0; t < MT; t++)
 #pragma unroll
@@ -439,7 +449,7 @@ static __device__ __forceinline__ void keys_accumulate(float (&dk)[D / 8][4], fl
 
 // WARPS warps of 16 keys each; scores are kept transposed (keys are rows), so that P and dS come out of the
 // accumulators in the shape of a left operand. All query heads of the group are walked in turn, BM queries at a time.
-template <int D, int WARPS, int BM, int BLOCKS>
+template <int D, int WARPS, int BM, int BLOCKS, bool FULL>
 static __global__ void __launch_bounds__(WARPS * 32, BLOCKS)
     backward_kv_kernel(const __grid_constant__ FlashArgs args) {
     constexpr int BN = WARPS * 16, THREADS = WARPS * 32, STEPS = D / 16;
@@ -454,8 +464,8 @@ static __global__ void __launch_bounds__(WARPS * 32, BLOCKS)
     const int n0 = blockIdx.y * BN; // the first keys are seen by the most queries, and come first
     const int64_t token0 = (int64_t)b * args.seq;
     const int32_t *doc_start = args.doc_start ? args.doc_start + token0 : NULL;
-    const int m_begin = n0 / BM;
-    const int m_end = query_blocks_end(doc_start, args.seq, BM, m_begin, n0 + BN - 1);
+    const int m_begin = query_blocks_begin<FULL>(args, n0, BM);
+    const int m_end = query_blocks_end(args, doc_start, BM, m_begin, n0 + BN - 1);
     const int tiles = m_end - m_begin, iterations = tiles * group_heads;
     const float scale2 = args.scale * LOG2E;
 
@@ -501,7 +511,7 @@ static __global__ void __launch_bounds__(WARPS * 32, BLOCKS)
             }
         }
         const int m0 = (m_begin + i % tiles) * BM;
-        if (m0 + BM - 1 >= n0 + row0) { // else all of the warp's keys come after these queries
+        if (m0 + BM - 1 + keys_ahead<FULL>(args) >= n0 + row0) { // else all of the warp's keys come after these queries
             const uint32_t q_now = q_tile + stage * BM * D * 2, do_now = do_tile + stage * BM * D * 2;
             float s[BM / 8][4] = {}, dp[BM / 8][4] = {};
 #pragma unroll
@@ -526,13 +536,15 @@ static __global__ void __launch_bounds__(WARPS * 32, BLOCKS)
                     mma(dp[2 * j + 1], c, w[2], w[3]);
                 }
             }
-            if (m0 < n0 + row0 + 15 || doc_start) {
+            if (m0 + keys_ahead<FULL>(args) < n0 + row0 + 15 || doc_start) {
+                const KeyPair keys = key_pair<FULL>(args, n0 + row0 + lane / 4);
 #pragma unroll
                 for (int j = 0; j < BM / 8; j++)
 #pragma unroll
                     for (int e = 0; e < 4; e++) {
-                        int key = n0 + row0 + lane / 4 + (e / 2) * 8, query = m0 + j * 8 + (lane & 3) * 2 + (e & 1);
-                        if (key > query || (doc_start && query < args.seq && key < doc_start[query]))
+                        int query = m0 + j * 8 + (lane & 3) * 2 + (e & 1);
+                        if (keys.first_query[e / 2] > query ||
+                            (doc_start && query < args.seq && keys.position[e / 2] < doc_start[query]))
                             s[j][e] = -CUDART_INF_F;
                     }
             }
@@ -555,21 +567,30 @@ template <int D, int WARPS, int MT, int BN, int BLOCKS>
 static void forward_launch(CudaState *state, const FlashArgs &args) {
     constexpr int BM = WARPS * 16 * MT, BYTES = (BM + 4 * BN) * D * 2;
     dim3 grid((unsigned)(args.batch * args.heads), (unsigned)((args.seq + BM - 1) / BM));
-    LAUNCH_SHARED(state, (forward_kernel<D, WARPS, MT, BN, BLOCKS>), grid, WARPS * 32, BYTES, args);
+    if (args.full)
+        LAUNCH_SHARED(state, (forward_kernel<D, WARPS, MT, BN, BLOCKS, true>), grid, WARPS * 32, BYTES, args);
+    else
+        LAUNCH_SHARED(state, (forward_kernel<D, WARPS, MT, BN, BLOCKS, false>), grid, WARPS * 32, BYTES, args);
 }
 
 template <int D, int WARPS, int MT, int BN, int BLOCKS>
 static void backward_q_launch(CudaState *state, const FlashArgs &args) {
     constexpr int BM = WARPS * 16 * MT, BYTES = (2 * BM + 4 * BN) * D * 2;
     dim3 grid((unsigned)(args.batch * args.heads), (unsigned)((args.seq + BM - 1) / BM));
-    LAUNCH_SHARED(state, (backward_q_kernel<D, WARPS, MT, BN, BLOCKS>), grid, WARPS * 32, BYTES, args);
+    if (args.full)
+        LAUNCH_SHARED(state, (backward_q_kernel<D, WARPS, MT, BN, BLOCKS, true>), grid, WARPS * 32, BYTES, args);
+    else
+        LAUNCH_SHARED(state, (backward_q_kernel<D, WARPS, MT, BN, BLOCKS, false>), grid, WARPS * 32, BYTES, args);
 }
 
 template <int D, int WARPS, int BM, int BLOCKS>
 static void backward_kv_launch(CudaState *state, const FlashArgs &args) {
     constexpr int BN = WARPS * 16, BYTES = (2 * BN + 4 * BM) * D * 2;
     dim3 grid((unsigned)(args.batch * args.kv_heads), (unsigned)((args.seq + BN - 1) / BN));
-    LAUNCH_SHARED(state, (backward_kv_kernel<D, WARPS, BM, BLOCKS>), grid, WARPS * 32, BYTES, args);
+    if (args.full)
+        LAUNCH_SHARED(state, (backward_kv_kernel<D, WARPS, BM, BLOCKS, true>), grid, WARPS * 32, BYTES, args);
+    else
+        LAUNCH_SHARED(state, (backward_kv_kernel<D, WARPS, BM, BLOCKS, false>), grid, WARPS * 32, BYTES, args);
 }
 
 void flash_forward(CudaState *state, void *out, float *lse, const void *q, const void *k, const void *v,

@@ -108,7 +108,7 @@ static __device__ __forceinline__ void rows_store(uint8_t *tile, int row0, const
 // ---- dQ and the row sums ------------------------------------------------------------------------------------------
 
 // GROUPS warpgroups of 64 queries each, against tiles of 64 keys.
-template <int D, int GROUPS, int BLOCKS>
+template <int D, int GROUPS, int BLOCKS, bool FULL>
 static __global__ void __launch_bounds__(GROUPS * 128, BLOCKS) hopper_q_kernel(const __grid_constant__ FlashArgs args) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     constexpr int BM = GROUPS * 64, BN = 64, THREADS = GROUPS * 128;
@@ -125,7 +125,8 @@ static __global__ void __launch_bounds__(GROUPS * 128, BLOCKS) hopper_q_kernel(c
     const Bf16 *d_o = args.dout + (token0 + m0) * args.o_stride + h * args.head_dim;
     const Bf16 *o = args.o + (token0 + m0) * args.o_stride + h * args.head_dim;
     const int32_t *doc_start = args.doc_start ? args.doc_start + token0 : NULL;
-    const int n_end = (min(m0 + BM, args.seq) + BN - 1) / BN, n_begin = doc_start ? doc_start[m0] / BN : 0;
+    const int n_end = key_blocks_end<FULL>(args, m0, BM, BN),
+              n_begin = key_blocks_begin(args, doc_start, m0, BN, n_end);
     const float scale2 = args.scale * LOG2E;
 
     tile_load<D, BM, THREADS>(q_tile, args.q + (token0 + m0) * args.q_stride + h * args.head_dim, args.q_stride,
@@ -158,7 +159,7 @@ static __global__ void __launch_bounds__(GROUPS * 128, BLOCKS) hopper_q_kernel(c
         const bool there = m0 + row < args.seq;
         lse2[half] = there ? args.lse[line0 + m0 + row] * LOG2E : CUDART_INF_F; // P becomes 0
         row_sum[half] = row_sums[row];
-        first[half] = doc_start && there ? doc_start[m0 + row] : 0;
+        first[half] = doc_start && there ? doc_start[m0 + row] - args.first_key : 0;
     }
 
     float acc[D / 64][32] = {};
@@ -173,7 +174,7 @@ static __global__ void __launch_bounds__(GROUPS * 128, BLOCKS) hopper_q_kernel(c
                                       args.head_dim);
         }
         const int n0 = n * BN;
-        if (n0 > m0 + group0 + 63) continue; // above the diagonal for the whole warpgroup
+        if (n0 > m0 + group0 + 63 + keys_ahead<FULL>(args)) continue; // above the diagonal for the whole warpgroup
         const uint32_t k_now = k_tile + stage * BN * D * 2, v_now = v_tile + stage * BN * D * 2;
         float s[32], dp[32];
         wgmma_fence();
@@ -183,11 +184,12 @@ static __global__ void __launch_bounds__(GROUPS * 128, BLOCKS) hopper_q_kernel(c
         wgmma_commit();
         wgmma_wait<1>();
         wgmma_hold(s);
-        if (n0 + BN - 1 > m0 + group0 || doc_start) {
+        if (n0 + BN - 1 > last_key<FULL>(args, m0 + group0) || doc_start) {
+            const int row = m0 + row0 + lane / 4, last[2] = {last_key<FULL>(args, row), last_key<FULL>(args, row + 8)};
 #pragma unroll
             for (int i = 0; i < 32; i++) {
                 const int half = (i / 2) & 1, key = n0 + i / 4 * 8 + (lane & 3) * 2 + (i & 1);
-                if (key > m0 + row0 + lane / 4 + half * 8 || key < first[half]) s[i] = -CUDART_INF_F;
+                if (key > last[half] || key < first[half]) s[i] = -CUDART_INF_F;
             }
         }
 #pragma unroll
@@ -217,7 +219,7 @@ static __global__ void __launch_bounds__(GROUPS * 128, BLOCKS) hopper_q_kernel(c
 
 // GROUPS warpgroups of 64 keys each; scores are kept transposed (keys are rows). All query heads of the group are
 // walked in turn, 64 queries at a time.
-template <int D, int GROUPS, int BLOCKS, bool LEAN>
+template <int D, int GROUPS, int BLOCKS, bool LEAN, bool FULL>
 static __global__ void __launch_bounds__(GROUPS * 128, BLOCKS)
     hopper_kv_kernel(const __grid_constant__ FlashArgs args) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -232,8 +234,8 @@ static __global__ void __launch_bounds__(GROUPS * 128, BLOCKS)
     const int n0 = blockIdx.y * BN; // the first keys are seen by the most queries, and come first
     const int64_t token0 = (int64_t)b * args.seq;
     const int32_t *doc_start = args.doc_start ? args.doc_start + token0 : NULL;
-    const int m_begin = n0 / BM;
-    const int m_end = query_blocks_end(doc_start, args.seq, BM, m_begin, n0 + BN - 1);
+    const int m_begin = query_blocks_begin<FULL>(args, n0, BM);
+    const int m_end = query_blocks_end(args, doc_start, BM, m_begin, n0 + BN - 1);
     const int tiles = m_end - m_begin, iterations = tiles * group_heads;
     const float scale2 = args.scale * LOG2E;
 
@@ -268,7 +270,8 @@ static __global__ void __launch_bounds__(GROUPS * 128, BLOCKS)
         copies_arrive();
         if (i + 1 < iterations) fetch(i + 1, stage ^ 1);
         const int m0 = (m_begin + i % tiles) * BM;
-        if (m0 + BM - 1 >= n0 + group0) { // else all of the warpgroup's keys come after these queries
+        if (m0 + BM - 1 + keys_ahead<FULL>(args) >=
+            n0 + group0) { // else all of the warpgroup's keys come after these queries
             const uint32_t q_now = q_tile + stage * BM * D * 2, do_now = do_tile + stage * BM * D * 2;
             float s[32], dp[32];
             wgmma_fence();
@@ -278,12 +281,14 @@ static __global__ void __launch_bounds__(GROUPS * 128, BLOCKS)
             wgmma_commit();
             wgmma_wait<1>();
             wgmma_hold(s);
-            if (m0 < n0 + group0 + 63 || doc_start) {
+            if (m0 + keys_ahead<FULL>(args) < n0 + group0 + 63 || doc_start) {
+                const KeyPair keys = key_pair<FULL>(args, n0 + row0 + lane / 4);
 #pragma unroll
                 for (int i = 0; i < 32; i++) {
-                    const int key = n0 + row0 + lane / 4 + ((i / 2) & 1) * 8;
-                    const int query = m0 + i / 4 * 8 + (lane & 3) * 2 + (i & 1);
-                    if (key > query || (doc_start && query < args.seq && key < doc_start[query])) s[i] = -CUDART_INF_F;
+                    const int half = (i / 2) & 1, query = m0 + i / 4 * 8 + (lane & 3) * 2 + (i & 1);
+                    if (keys.first_query[half] > query ||
+                        (doc_start && query < args.seq && keys.position[half] < doc_start[query]))
+                        s[i] = -CUDART_INF_F;
                 }
             }
 #pragma unroll
@@ -338,18 +343,24 @@ static __global__ void __launch_bounds__(GROUPS * 128, BLOCKS)
 template <int D, int GROUPS, int BLOCKS> static void hopper_q_launch(CudaState *state, const FlashArgs &args) {
     constexpr int BM = GROUPS * 64, BYTES = (2 * BM + 4 * 64) * D * 2 + BM * 4;
     dim3 grid((unsigned)(args.batch * args.heads), (unsigned)((args.seq + BM - 1) / BM));
-    LAUNCH_SHARED(state, (hopper_q_kernel<D, GROUPS, BLOCKS>), grid, GROUPS * 128, BYTES, args);
+    if (args.full)
+        LAUNCH_SHARED(state, (hopper_q_kernel<D, GROUPS, BLOCKS, true>), grid, GROUPS * 128, BYTES, args);
+    else
+        LAUNCH_SHARED(state, (hopper_q_kernel<D, GROUPS, BLOCKS, false>), grid, GROUPS * 128, BYTES, args);
 }
 
 template <int D, int GROUPS, int BLOCKS, bool LEAN>
 static void hopper_kv_launch(CudaState *state, const FlashArgs &args) {
     constexpr int BN = GROUPS * 64, BYTES = (2 * BN + 4 * 64) * D * 2 + 4 * 64 * 4;
     dim3 grid((unsigned)(args.batch * args.kv_heads), (unsigned)((args.seq + BN - 1) / BN));
-    LAUNCH_SHARED(state, (hopper_kv_kernel<D, GROUPS, BLOCKS, LEAN>), grid, GROUPS * 128, BYTES, args);
+    if (args.full)
+        LAUNCH_SHARED(state, (hopper_kv_kernel<D, GROUPS, BLOCKS, LEAN, true>), grid, GROUPS * 128, BYTES, args);
+    else
+        LAUNCH_SHARED(state, (hopper_kv_kernel<D, GROUPS, BLOCKS, LEAN, false>), grid, GROUPS * 128, BYTES, args);
 }
 
 bool hopper_available(CudaState *state) {
-    return kernel_is_there(state->arch, hopper_q_kernel<64, 2, 2>);
+    return kernel_is_there(state->arch, hopper_q_kernel<64, 2, 2, false>);
 }
 
 void hopper_backward(CudaState *state, void *dq, void *dk, void *dv, int64_t dqkv_stride, const void *dout,

@@ -316,7 +316,7 @@ static __device__ __forceinline__ void backward_compute(const BackwardArgs &args
         operands_make<D>(at, s, dp, p, ds, flags, ahead, whole);
         if (C::HAS_TOKEN) token_wait(warpgroup);
         dq_start<D>(dq, base + C::DS + (stage ^ 1) * C::DS_BYTES, base + C::K + (before & STEP_SLOT ? C::KV_BYTES : 0),
-                    warpgroup, D != 64 || warpgroup == 1 || !(before & STEP_ENDS));
+                    warpgroup, D != 64 || warpgroup == 1 || !(before & STEP_DIAGONAL));
         accumulate_start<D>(dv, p, do_tile, !(flags & STEP_FIRST), whole);
         wgmma_wait<1>(); // dQ
         wgmma_hold(dq);
@@ -359,7 +359,7 @@ static __device__ __forceinline__ void backward_compute(const BackwardArgs &args
     wgmma_hold(dv);
     mbarrier_wait(base + C::DS_FULL + (at.n & 1) * 8, at.n >> 1 & 1);
     dq_start<D>(dq, base + C::DS + (at.n & 1) * C::DS_BYTES, base + C::K + (flags & STEP_SLOT ? C::KV_BYTES : 0),
-                warpgroup, D != 64 || warpgroup == 1 || !(flags & STEP_ENDS));
+                warpgroup, D != 64 || warpgroup == 1 || !(flags & STEP_DIAGONAL));
     gradients_store<D, ROPE>(args, at, dk, dv);
     wgmma_wait<0>();
     wgmma_hold(dq);
@@ -491,7 +491,8 @@ extern "C" bool attention_sm90_backward_supported(const CudaState *state, int64_
     if (shape->doc_start || shape->head_dim > 128 || shape->head_dim % 8 || shape->q_stride % 8 ||
         shape->k_stride % 8 || shape->v_stride % 8 || shape->o_stride % 8 || dqkv_stride % 8)
         return false;
-    static int there = -1; // asking costs some microseconds
+    if (shape->full && shape->seq % KEYS) return false; // only the diagonal masks keys beyond the end
+    static int there = -1;                              // asking costs some microseconds
     if (there < 0) there = kernel_is_there(state->arch, backward_kernel<64, false>);
     return there;
 }
@@ -523,6 +524,7 @@ extern "C" bool attention_sm90_backward(CudaState *state, void *dq, void *dk, vo
         const int64_t first = (int64_t)rope->first_position * (rope->head_dim / 2);
         args.cos = rope->cos + first, args.sin = rope->sin + first;
     }
+    args.full = shape->full;
     args.section = section_choose(state, args.key_blocks, args.batch * args.kv_heads);
     if (rope)
         backward_launch<64, true>(state, &args, q, k, v, shape);

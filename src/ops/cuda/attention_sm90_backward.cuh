@@ -3,8 +3,9 @@
 //
 // A block is persistent and takes work items from a counter. An item is 128 keys of one KV head: K and V stay in shared
 // memory, dK and dV in the registers of two warpgroups of 64 keys each, over all query heads of the group and all
-// blocks of queries at or below the diagonal (so dK and dV need no reduction). A third warpgroup gives its registers to
-// them; its first warp feeds Q and dO through the bulk copy engine, its second and third move dQ of one warpgroup each.
+// blocks of queries at or below the diagonal, or all where queries see all keys (so dK and dV need no reduction). A
+// third warpgroup gives its registers to them; its first warp feeds Q and dO through the bulk copy engine, its second
+// and third move dQ of one warpgroup each.
 //
 // dQ of a block of queries is the sum over the items with keys at or before it. They take turns (a counter per block of
 // queries and warpgroup), by rising key block: the first stores its part, the next ones have the copy engine add theirs
@@ -44,6 +45,7 @@ struct BackwardArgs {
     int64_t o_stride, grad_stride;
     float scale;
     const float *cos, *sin; // [seq, head_dim / 2], read where there is a rotation
+    bool full;              // queries see all keys
     int section;            // KV heads (of all sequences) whose items are handed out together
 };
 
@@ -53,10 +55,11 @@ struct BackwardMaps {
 };
 
 // One block of queries of one head against the keys of an item, as the loading thread tells the others.
-enum { STEP_FIRST = 1, STEP_LAST = 2, STEP_ENDS = 4, STEP_STOP = 8, STEP_SLOT = 16 };
+enum { STEP_FIRST = 1, STEP_LAST = 2, STEP_ENDS = 4, STEP_STOP = 8, STEP_SLOT = 16, STEP_DIAGONAL = 32 };
 struct Step {
-    int flags; // first or last step of the item, sum of dQ ends here, there are no more, the second place of K and V
-    int ahead; // position of the first query minus that of the first key
+    int flags; // first or last step of the item, sum of dQ ends here, there are no more, the second place of K and V,
+               // some keys come after some queries
+    int ahead; // position of the first query minus that of the first key; KEYS where queries see all keys
     int query, head, line;
     int batch, kv_head, key_block;
 };
@@ -111,7 +114,7 @@ template <int D> static __device__ __forceinline__ Walk walk_begin(const Backwar
     Walk walk;
     walk.block = args.query_blocks - 1, walk.head = item.kv_head * group;
     walk.line = (item.batch * args.heads + walk.head) * args.query_blocks + walk.block;
-    walk.left = group * (args.query_blocks - item.key_block * (KEYS / Config<D>::QUERIES));
+    walk.left = group * (args.query_blocks - (args.full ? 0 : item.key_block * (KEYS / Config<D>::QUERIES)));
     return walk;
 }
 
@@ -172,11 +175,12 @@ static __device__ __forceinline__ void backward_load(const BackwardArgs &args, c
             const int stage = n & 1, parity = (n / 2 + 1) & 1, query = walk.block * C::QUERIES;
             const uint32_t q_full = base + C::Q_FULL + stage * 8, do_full = base + C::DO_FULL + stage * 8;
             mbarrier_wait(base + C::Q_EMPTY + stage * 8, parity);
-            const int flags = (first ? STEP_FIRST : 0) | (walk.left == 1 ? STEP_LAST : 0) |
-                              (query - key < KEYS ? STEP_ENDS : 0) | (n_item & 1 ? STEP_SLOT : 0);
-            step_tell<D>(
-                shared, base, n,
-                Step{flags, query - key, query, walk.head, walk.line, item.batch, item.kv_head, item.key_block});
+            const int ahead = args.full ? KEYS : query - key;
+            const bool ends = args.full ? item.key_block == args.key_blocks - 1 : ahead < KEYS;
+            const int flags = (first ? STEP_FIRST : 0) | (walk.left == 1 ? STEP_LAST : 0) | (ends ? STEP_ENDS : 0) |
+                              (n_item & 1 ? STEP_SLOT : 0) | (ahead < KEYS ? STEP_DIAGONAL : 0);
+            step_tell<D>(shared, base, n,
+                         Step{flags, ahead, query, walk.head, walk.line, item.batch, item.kv_head, item.key_block});
             mbarrier_expect(q_full, C::Q_BYTES + C::QUERIES * 4 + (first ? C::KV_BYTES : 0));
             load_rows<D>(base + C::Q + stage * C::Q_BYTES, &maps.q, q_full, walk.head, query, item.batch, C::Q_PANEL);
             tensor_load(base + C::LSE + stage * C::QUERIES * 4, &maps.lse2, q_full, 0, walk.line, 0);

@@ -5,9 +5,9 @@
 // A block of threads is persistent. Its three warpgroups each own a tile: 64 queries of one head, whose sums stay in
 // registers. An item is three tiles of one KV head, the heads of the group before the next 64 queries, so that the
 // tiles share the keys and values that one more warp brings in through the bulk copy engine. A warpgroup walks over
-// 128 keys at a time from the diagonal down. The scores of the next block of keys are started before the product of
-// this one's probabilities with the values, and the warpgroups start their products in turns: while one's products run,
-// the others take their exponentials.
+// 128 keys at a time from the diagonal down (from the end, where queries see all keys). The scores of the next block of
+// keys are started before the product of this one's probabilities with the values, and the warpgroups start their
+// products in turns: while one's products run, the others take their exponentials.
 //
 // Probabilities are relative to the highest score of the block on the diagonal, not of all so far: being floating-point
 // numbers they may exceed 1 by far without losing precision, and the search for a maximum would be a fifth of the
@@ -61,6 +61,7 @@ struct ForwardArgs {
     int items;   // of a KV head
     int section; // KV heads (of all sequences) whose items are dealt out together
     float scale;
+    int first_key; // position of key 0, as doc_start counts
 };
 
 struct ForwardMaps {
@@ -77,6 +78,11 @@ struct Work { // of a warpgroup
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
+// First key of a query's document; those beyond the end count as the last query.
+static __device__ __forceinline__ int document_start(const ForwardArgs &args, const int32_t *start, int query) {
+    return max(start[min(query, args.seq - 1)] - args.first_key, 0);
+}
+
 // ---- the warp that moves data -------------------------------------------------------------------------------------
 
 static __device__ __forceinline__ void keys_load(const CUtensorMap *map, uint32_t shared, uint32_t full, int parts,
@@ -87,7 +93,7 @@ static __device__ __forceinline__ void keys_load(const CUtensorMap *map, uint32_
 }
 
 // One thread: deals itself items and loads what they need, as far ahead as the buffers allow.
-template <bool DOCUMENTS>
+template <bool DOCUMENTS, bool FULL>
 static __device__ __forceinline__ void forward_load(const ForwardArgs &args, const ForwardMaps &maps, uint8_t *shared,
                                                     uint32_t base) {
     const int pairs = args.batch * args.kv_heads, group = args.heads / args.kv_heads, last = args.tiles / group - 1;
@@ -100,11 +106,11 @@ static __device__ __forceinline__ void forward_load(const ForwardArgs &args, con
         const int here = min(args.section, pairs - section * args.section), index = more ? rest / here : 0;
         const int pair = section * args.section + rest - index * here, batch = pair / args.kv_heads;
         const int kv_head = pair - batch * args.kv_heads, first = index * GROUPS;
-        const int row = last - first / group, top = more ? row * TILE / KEYS : -1;
+        const int row = last - first / group, top = !more ? -1 : FULL ? last * TILE / KEYS : row * TILE / KEYS;
         const int32_t *start = DOCUMENTS ? args.doc_start + (int64_t)batch * args.seq : NULL;
         // Documents begin ever later: the earliest keys are those of the item's last tile.
         const int earliest = last - (min(first + GROUPS, args.tiles) - 1) / group;
-        const int bottom = DOCUMENTS && more ? start[earliest * TILE] / KEYS : 0;
+        const int bottom = DOCUMENTS && more ? document_start(args, start, earliest * TILE) / KEYS : 0;
         for (int i = 0; i < GROUPS; i++) {
             const int at = i * SLOTS + slot, tile = first + i;
             const uint32_t full = base + Q_FULL + at * 8;
@@ -114,8 +120,8 @@ static __device__ __forceinline__ void forward_load(const ForwardArgs &args, con
             mbarrier_wait(base + Q_EMPTY + at * 8, (n_item / SLOTS + 1) & 1);
             work[0] = make_int4(batch, head, tile_row, top);
             if (DOCUMENTS)
-                work[1] = make_int4(bottom, there ? start[tile_row * TILE] / KEYS : 0,
-                                    there ? start[min(tile_row * TILE + TILE, args.seq) - 1] : 0, 0);
+                work[1] = make_int4(bottom, there ? document_start(args, start, tile_row * TILE) / KEYS : 0,
+                                    there ? document_start(args, start, tile_row * TILE + TILE - 1) : 0, 0);
             if (there) {
                 mbarrier_expect(full, TILE_BYTES);
                 tensor_load_head(base + PLACE_Q + at * TILE_BYTES, &maps.q, full, 0, head, tile_row * TILE, batch);
@@ -126,7 +132,7 @@ static __device__ __forceinline__ void forward_load(const ForwardArgs &args, con
         if (!more) return;
         for (int block = top; block >= bottom; block--, n++) {
             const int stage = n % STAGES, parity = (n / STAGES + 1) & 1, token = block * KEYS;
-            const int parts = min(KEYS / TILE, row + 1 - block * (KEYS / TILE));
+            const int parts = FULL ? KEYS / TILE : min(KEYS / TILE, row + 1 - block * (KEYS / TILE));
             mbarrier_wait(base + K_EMPTY + stage * 8, parity);
             keys_load(&maps.k, base + PLACE_K + stage * KV_BYTES, base + K_FULL + stage * 8, parts, kv_head, token,
                       batch);
@@ -237,7 +243,7 @@ static __device__ __forceinline__ void documents_mask(float (&s)[64], const Forw
                                                       int key) {
     const int query = work.row * TILE + (threadIdx.x / 32 & 3) * 16 + (threadIdx.x & 31) / 4;
     const int32_t *start = args.doc_start + (int64_t)work.batch * args.seq;
-    const int first[2] = {start[min(query, args.seq - 1)], start[min(query + 8, args.seq - 1)]};
+    const int first[2] = {document_start(args, start, query), document_start(args, start, query + 8)};
     key += (threadIdx.x & 3) * 2;
 #pragma unroll
     for (int i = 0; i < 64; i++)
@@ -296,8 +302,8 @@ static __device__ __forceinline__ void blocks_skip(Place &at, int from, int to, 
     }
 }
 
-// The block of keys on the diagonal: all 128, or the first 64 of them where the tile is an even one.
-template <bool DOCUMENTS>
+// The block of keys on the diagonal: all 128, or the first 64 of them where the tile is an even one. Or the last block.
+template <bool DOCUMENTS, bool FULL>
 static __device__ __forceinline__ void tile_begin(Place &at, const ForwardArgs &args, const Work &work, Rows &rows,
                                                   uint32_t (&p)[8][4], bool wide) {
     float s[64];
@@ -311,7 +317,7 @@ static __device__ __forceinline__ void tile_begin(Place &at, const ForwardArgs &
     rows.maximum[0] = rows.maximum[1] = -CUDART_INF_F;
     rows.sum[0] = rows.sum[1] = 0;
     if (wide) {
-        scores_mask<64>(s);
+        if (!FULL) scores_mask<64>(s);
         scores_maximum<64>(s, rows.maximum);
         scores_exponentiate<64>(p, s, rows, at.scale2);
     } else {
@@ -397,7 +403,7 @@ static __device__ __forceinline__ void tile_store(Place &at, const ForwardArgs &
     at.storing = slot;
 }
 
-template <bool DOCUMENTS>
+template <bool DOCUMENTS, bool FULL>
 static __device__ __forceinline__ void forward_compute(const ForwardArgs &args, const ForwardMaps &maps,
                                                        uint8_t *shared, uint32_t base, int group) {
     Place at;
@@ -410,7 +416,7 @@ static __device__ __forceinline__ void forward_compute(const ForwardArgs &args, 
     for (;; at.n_item++) {
         const Work work = work_wait<DOCUMENTS>(at);
         if (work.top < 0) break;
-        const int own = work.row < 0 ? work.bottom - 1 : work.row * TILE / KEYS;
+        const int own = work.row < 0 ? work.bottom - 1 : FULL ? work.top : work.row * TILE / KEYS;
         blocks_skip(at, work.top, own, work.bottom);
         if (work.row < 0) {
             store_finish(at);
@@ -420,9 +426,9 @@ static __device__ __forceinline__ void forward_compute(const ForwardArgs &args, 
         Rows rows;
         float o[32];
         uint32_t p[8][4];
-        bool wide = work.row & 1;
+        bool wide = FULL || work.row & 1;
         int keep = 0;
-        tile_begin<DOCUMENTS>(at, args, work, rows, p, wide);
+        tile_begin<DOCUMENTS, FULL>(at, args, work, rows, p, wide);
         for (int block = own - 1; block >= work.first; block--)
             block_step<DOCUMENTS>(at, args, work, block, rows, o, p, wide, keep);
         values_begin(at, o, p, wide, keep);
@@ -438,7 +444,7 @@ static __device__ __forceinline__ void forward_compute(const ForwardArgs &args, 
 
 #endif
 
-template <bool DOCUMENTS>
+template <bool DOCUMENTS, bool FULL>
 static __global__ void __launch_bounds__(THREADS, 1)
     forward_kernel(const __grid_constant__ ForwardMaps maps, const __grid_constant__ ForwardArgs args) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -457,23 +463,23 @@ static __global__ void __launch_bounds__(THREADS, 1)
     __syncthreads();
     if (warpgroup == 0) {
         registers_shrink<REGISTERS_MOVE>();
-        if (threadIdx.x == 0) forward_load<DOCUMENTS>(args, maps, shared, base);
+        if (threadIdx.x == 0) forward_load<DOCUMENTS, FULL>(args, maps, shared, base);
     } else {
         registers_grow<REGISTERS_COMPUTE>();
-        forward_compute<DOCUMENTS>(args, maps, shared, base, warpgroup - 1);
+        forward_compute<DOCUMENTS, FULL>(args, maps, shared, base, warpgroup - 1);
     }
 #endif
 }
 
 // ---- host -----------------------------------------------------------------------------------------------------------
 
-template <bool DOCUMENTS>
+template <bool DOCUMENTS, bool FULL>
 static void forward_launch(CudaState *state, const ForwardMaps &maps, const ForwardArgs &args) {
     const int64_t items = (int64_t)args.batch * args.kv_heads * args.items;
     const int blocks = items < state->sm_count ? (int)items : state->sm_count;
-    CUDA_CHECK(state, cudaFuncSetAttribute(forward_kernel<DOCUMENTS>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+    CUDA_CHECK(state, cudaFuncSetAttribute(forward_kernel<DOCUMENTS, FULL>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                            SHARED_BYTES));
-    forward_kernel<DOCUMENTS><<<blocks, THREADS, SHARED_BYTES, state->stream>>>(maps, args);
+    forward_kernel<DOCUMENTS, FULL><<<blocks, THREADS, SHARED_BYTES, state->stream>>>(maps, args);
     LAUNCH_CHECK(state);
 }
 
@@ -481,8 +487,9 @@ extern "C" bool attention_sm90_forward_supported(const CudaState *state, const A
     if (shape->head_dim > 64 || shape->head_dim % 8 || shape->q_stride % 8 || shape->k_stride % 8 ||
         shape->v_stride % 8 || shape->o_stride % 8)
         return false;
-    static int there = -1; // asking costs some microseconds
-    if (there < 0) there = kernel_is_there(state->arch, forward_kernel<false>);
+    if (shape->full && (shape->doc_start || shape->seq % KEYS)) return false; // nothing masks keys beyond the end
+    static int there = -1;                                                    // asking costs some microseconds
+    if (there < 0) there = kernel_is_there(state->arch, forward_kernel<false, false>);
     return there;
 }
 
@@ -501,10 +508,12 @@ extern "C" bool attention_sm90_forward(CudaState *state, void *out, float *lse, 
     args.tiles = (shape->seq + TILE - 1) / TILE * (shape->heads / shape->kv_heads);
     args.items = (args.tiles + GROUPS - 1) / GROUPS;
     args.section = (state->sm_count + 3) / 4;
-    args.scale = shape->scale;
+    args.scale = shape->scale, args.first_key = shape->first_key;
     if (shape->doc_start)
-        forward_launch<true>(state, maps, args);
+        forward_launch<true, false>(state, maps, args);
+    else if (shape->full)
+        forward_launch<false, true>(state, maps, args);
     else
-        forward_launch<false>(state, maps, args);
+        forward_launch<false, false>(state, maps, args);
     return true;
 }

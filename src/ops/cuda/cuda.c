@@ -230,6 +230,20 @@ static void cuda_profile_start(Ops *ops) {
     state->profile.on = true;
 }
 
+static bool cuda_choice_recall(Ops *ops, const char *key, int *value) {
+    const char *known = tune_get(cuda_state(ops)->tune, key);
+    int64_t number;
+    if (!known || !text_to_int64(known, &number) || number < INT32_MIN || number > INT32_MAX) return false;
+    *value = (int)number;
+    return true;
+}
+
+static void cuda_choice_keep(Ops *ops, const char *key, int value) {
+    char text[16];
+    snprintf(text, sizeof text, "%d", value);
+    tune_put(cuda_state(ops)->tune, key, text);
+}
+
 static void cuda_profile_stop(Ops *ops, double milliseconds[OP_COUNT]) {
     CudaState *state = cuda_state(ops);
     profile_fold(state);
@@ -238,6 +252,17 @@ static void cuda_profile_stop(Ops *ops, double milliseconds[OP_COUNT]) {
 }
 
 // ---- the table ------------------------------------------------------------------------------------------------------
+
+static void cuda_forget_choices(Ops *ops) {
+    CudaState *state = cuda_state(ops);
+    CUDA_CHECK(state, cudaStreamSynchronize(state->stream));
+    attention_cache_free(state->attention);
+    race_cache_free(state->races);
+    gemm_cache_free(state->gemms);
+    state->attention = attention_cache_create();
+    state->races = race_cache_create();
+    state->gemms = gemm_cache_create();
+}
 
 static const Ops cuda_table = {.kind = DEVICE_CUDA,
                                .row_align = CUDA_ROW_ALIGN,
@@ -256,10 +281,13 @@ static const Ops cuda_table = {.kind = DEVICE_CUDA,
                                .graph_end = cuda_graph_end,
                                .graph_launch = cuda_graph_launch,
                                .graph_free = cuda_graph_free,
+                               .forget_choices = cuda_forget_choices,
                                .mark = cuda_mark,
                                .mark_elapsed = cuda_mark_elapsed,
                                .profile_start = cuda_profile_start,
                                .profile_stop = cuda_profile_stop,
+                               .choice_recall = cuda_choice_recall,
+                               .choice_keep = cuda_choice_keep,
 #define OPS_LIST_FIELD(id, function, category) .function = cuda_##function,
                                OPS_TENSOR_LIST(OPS_LIST_FIELD)
 #undef OPS_LIST_FIELD
@@ -319,7 +347,7 @@ Status ops_cuda_create(Ops **out, int device, const char *tune_cache) {
     ops->state = state;
     state_create_device(state, device);
     ops->device = state->gpu_name;
-    state->tune = tune_open(tune_cache, state->gpu_name);
+    ops->tune = state->tune = tune_open(tune_cache, state->gpu_name);
     state->gemms = gemm_cache_create();
     state->attention = attention_cache_create();
     state->races = race_cache_create();

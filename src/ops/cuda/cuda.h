@@ -28,6 +28,7 @@ extern "C" {
 #include "base/status.h"
 #include "base/text.h"
 #include "ops/shapes.h"
+#include "ops/tune.h"
 
 enum {
     CUDA_FETCH_SLOTS = 8,
@@ -42,7 +43,6 @@ enum {
 typedef struct GemmCache GemmCache;           // gemm.c
 typedef struct AttentionCache AttentionCache; // attention.c
 typedef struct RaceCache RaceCache;           // race.c
-typedef struct TuneFile TuneFile;             // tune.c
 
 typedef struct CudaState {
     int device;
@@ -133,17 +133,11 @@ static inline int64_t ceil_div64(int64_t a, int64_t b) {
     return (a + b - 1) / b;
 }
 
-// ---- tuning cache (tune.c): text values under text keys, kept on disk ---------------------------------------------
-
-TuneFile *tune_open(const char *path, const char *gpu_name); // path may be NULL: memory only
-const char *tune_get(TuneFile *tune, const char *key);       // NULL when unknown
-void tune_put(TuneFile *tune, const char *key, const char *value);
-void tune_close(TuneFile *tune);
-
 // ---- the functions behind the table, by file ----------------------------------------------------------------------
 
 // elementwise.cu and its neighbours
 void cuda_add(Ops *ops, Tensor out, Tensor in);
+void cuda_convert(Ops *ops, Tensor out, Tensor in, bool accumulate);
 void cuda_sum_f32(Ops *ops, Tensor out, Tensor in, bool accumulate);
 void cuda_embedding_forward(Ops *ops, Tensor out, Tensor ids, Tensor weight, int64_t first);
 void cuda_embedding_backward(Ops *ops, Tensor dweight, Tensor dout, Tensor ids, int64_t first);
@@ -159,16 +153,27 @@ void cuda_swiglu_backward(Ops *ops, Tensor dgate_up, Tensor out, Tensor drow_wei
                           Tensor row_weight, Tensor row_count);
 void cuda_swiglu_packed_forward(Ops *ops, Tensor gate_up);
 void cuda_swiglu_packed_backward(Ops *ops, Tensor dgate_up, Tensor gate_hidden, Tensor dhidden);
+void cuda_quantize(Ops *ops, Tensor rows, Tensor cols, Tensor amax, Tensor in, Tensor scale);
+void cuda_quantize_scales(Ops *ops, Tensor scale, Tensor amax, float most);
+void cuda_rmsnorm_fp8_forward(Ops *ops, Tensor out, Tensor rows, Tensor amax, Tensor rstd, Tensor residual,
+                              Tensor weight, Tensor scale, float eps);
+void cuda_swiglu_fp8_forward(Ops *ops, Tensor hidden, Tensor hidden_amax, Tensor gate_up8, Tensor gate_up_amax,
+                             Tensor gate_up, Tensor hidden_scale, Tensor gate_up_scale);
+void cuda_swiglu_fp8_backward(Ops *ops, Tensor drows, Tensor dcols, Tensor damax, Tensor hidden_cols, Tensor gate_up8,
+                              Tensor dhidden, Tensor dscale, Tensor hidden_scale, Tensor gate_up_scale);
 void cuda_cross_entropy(Ops *ops, Tensor losses, Tensor logits, Tensor targets, Tensor scale);
 void cuda_cross_entropy_stats(Ops *ops, Tensor stats, Tensor logits, Tensor targets, int64_t first, int64_t vocab);
 void cuda_cross_entropy_apply(Ops *ops, Tensor losses, Tensor logits, Tensor targets, Tensor stats, Tensor scale,
                               int64_t first, int64_t vocab);
+void cuda_attention_merge(Ops *ops, Tensor out, Tensor lse, Tensor part, Tensor part_lse);
 void cuda_attention_cached(Ops *ops, Tensor out, Tensor q, Tensor k_cache, Tensor v_cache, int first, int head_dim,
                            float scale);
 void cuda_moe_router_forward(Ops *ops, Tensor logits, Tensor in, Tensor weight);
 void cuda_moe_router_backward(Ops *ops, Tensor din, Tensor dweight, Tensor dlogits, Tensor in, Tensor weight,
                               bool accumulate);
 void cuda_moe_route_forward(Ops *ops, const MoeRouting *routing);
+void cuda_moe_place_rows(Ops *ops, Tensor needed, const MoeRouting *routing);
+void cuda_moe_slot_gradient(Ops *ops, Tensor dweight, Tensor drow_weight, const MoeRouting *routing);
 void cuda_moe_route_backward(Ops *ops, Tensor dlogits, Tensor drow_weight, Tensor dprob, Tensor z_coef,
                              const MoeRouting *routing);
 void cuda_moe_balance(Ops *ops, Tensor loss, Tensor dprob, Tensor scale, Tensor counts, Tensor prob_sum,
@@ -179,7 +184,7 @@ void cuda_moe_bias_update(Ops *ops, Tensor bias, Tensor counts, Tensor skip, flo
 void cuda_moe_gather(Ops *ops, Tensor out, Tensor in, const MoeRouting *routing);
 void cuda_moe_sum(Ops *ops, Tensor out, Tensor in, Tensor add, const MoeRouting *routing);
 void cuda_norm_f32(Ops *ops, Tensor out, Tensor in);
-void cuda_guard(Ops *ops, Tensor skip, Tensor loss, Tensor norm, float loss_limit, float norm_limit);
+void cuda_guard(Ops *ops, Tensor skip, Tensor loss, Tensor norm, Tensor refuse, float loss_limit, float norm_limit);
 void cuda_adamw(Ops *ops, const AdamwArgs *args);
 
 // grouped_gemm.cu
@@ -192,6 +197,8 @@ void cuda_grouped_linear_backward_weight(Ops *ops, Tensor dweight, Tensor dout, 
 void gemm_linear_forward(Ops *ops, Tensor out, Tensor in, Tensor weight, Tensor add);
 void gemm_linear_backward_input(Ops *ops, Tensor din, Tensor dout, Tensor weight);
 void cuda_linear_backward_weight(Ops *ops, Tensor dweight, Tensor dout, Tensor in, bool accumulate);
+void cuda_linear_fp8(Ops *ops, Tensor out, Tensor a, Tensor b, Tensor a_scale, Tensor b_scale, Tensor add,
+                     bool accumulate);
 GemmCache *gemm_cache_create(void);
 void gemm_cache_free(GemmCache *cache);
 

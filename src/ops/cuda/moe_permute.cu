@@ -28,7 +28,9 @@ static __global__ __launch_bounds__(256) void moe_gather_kernel(T *__restrict__ 
         for (int a = 0; a < AHEAD; a++)
             if (first + a * 32 * V < dim) load_floats<V>(values[a], in + token * dim + first + a * 32 * V);
         for (int j = 0; j < top_k; j++) {
-            T *row = out + (int64_t)row_of_slot[token * top_k + j] * dim + first;
+            int32_t at = row_of_slot[token * top_k + j];
+            if (at < 0) continue;
+            T *row = out + (int64_t)at * dim + first;
 #pragma unroll
             for (int a = 0; a < AHEAD; a++)
                 if (first + a * 32 * V < dim) store_floats<V>(row + a * 32 * V, values[a]);
@@ -67,10 +69,12 @@ static __global__ __launch_bounds__(256) void moe_sum_kernel(T *out, const T *__
         float sum[V] = {};
         if (add) load_floats<V>(sum, add + token * dim + i);
         for (int j = 0; j < top_k; j += 4) {
-            float part[4][V];
+            float part[4][V] = {};
 #pragma unroll
-            for (int u = 0; u < 4; u++)
-                if (j + u < top_k) load_floats<V>(part[u], in + (int64_t)row_of[j + u] * dim + i);
+            for (int u = 0; u < 4; u++) {
+                int32_t row = j + u < top_k ? row_of[j + u] : -1;
+                if (row >= 0) load_floats<V>(part[u], in + (int64_t)row * dim + i);
+            }
 #pragma unroll
             for (int u = 0; u < 4; u++) {
                 if (j + u >= top_k) break;

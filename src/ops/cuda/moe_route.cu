@@ -1,8 +1,10 @@
 // MoE routing without a word to the host: softmax, choice of experts, counts, offsets and the stable permutation in
 // three launches whose shapes depend on sizes only. Tokens are cut into tiles of ROUTE_TILE: the first kernel routes
 // each tile and counts its slots per expert, the second turns the counts of all tiles into first rows (one block), the
-// third ranks the slots of each tile in order and writes the permutation. Also the gradient of the router's logits and
-// the balancing loss. workspace: moe_route_forward uses workspace_moe_route_forward(tokens, experts).
+// third ranks the slots of each tile in order and writes the permutation. Where experts are spread over ranks the first
+// runs on a rank's own tokens, and the other two on the slots of all ranks, behind one that counts these. Also the
+// gradient of the router's logits and the balancing loss. workspace: moe_route_forward uses
+// workspace_moe_route_forward(tokens, experts), moe_place_rows workspace_moe_place_rows(tokens, experts).
 #include "ops/cuda/cuda.h"
 #include "ops/cuda/reduce.cuh"
 #include "ops/cuda/vector.cuh"
@@ -24,6 +26,20 @@ static __device__ __forceinline__ uint32_t ordered(float value) {
     return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
 
+// Of the experts that rows are made for; -1: not one of them.
+static __device__ __forceinline__ int expert_here(const RouteParams &p, int64_t slot) {
+    int expert = p.expert[slot] - p.first_expert;
+    return expert >= 0 && expert < p.experts ? expert : -1;
+}
+
+// Every row starts as unused; route_permute_kernel fills those in use.
+static __device__ __forceinline__ void clear_rows(const RouteParams &p) {
+    for (int64_t row = (int64_t)blockIdx.x * 256 + threadIdx.x; row < p.rows; row += (int64_t)gridDim.x * 256) {
+        p.slot_of_row[row] = -1;
+        p.row_weight[row] = 0;
+    }
+}
+
 // ---- forward: softmax and choice -----------------------------------------------------------------------------------
 
 // A warp takes a token; lane l holds the experts l, l + 32, ... (P of them).
@@ -35,11 +51,7 @@ static __global__ __launch_bounds__(256) void route_choose_kernel(RouteParams p,
     int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
     for (int e = (int)threadIdx.x; e < p.experts; e += 256)
         counts[e] = 0;
-    // Every row starts as unused; the third kernel fills those in use.
-    for (int64_t row = (int64_t)blockIdx.x * 256 + threadIdx.x; row < p.rows; row += (int64_t)gridDim.x * 256) {
-        p.slot_of_row[row] = -1;
-        p.row_weight[row] = 0;
-    }
+    clear_rows(p);
     __syncthreads();
     float prob_sum[P] = {}, bias[P];
 #pragma unroll
@@ -124,10 +136,27 @@ static __global__ __launch_bounds__(256) void route_choose_kernel(RouteParams p,
 
 // ---- forward: places -----------------------------------------------------------------------------------------------
 
+static __global__ __launch_bounds__(256) void count_slots_kernel(RouteParams p, int32_t *tile_counts) {
+    __shared__ int32_t counts[EXPERTS_MAX];
+    for (int e = (int)threadIdx.x; e < p.experts; e += 256)
+        counts[e] = 0;
+    clear_rows(p);
+    __syncthreads();
+    int64_t slots = p.tokens * p.top_k, begin = (int64_t)blockIdx.x * ROUTE_TILE * p.top_k;
+    int64_t end = begin + ROUTE_TILE * p.top_k < slots ? begin + ROUTE_TILE * p.top_k : slots;
+    for (int64_t slot = begin + threadIdx.x; slot < end; slot += 256) {
+        int expert = expert_here(p, slot);
+        if (expert >= 0) atomicAdd(&counts[expert], 1);
+    }
+    __syncthreads();
+    for (int e = (int)threadIdx.x; e < p.experts; e += 256)
+        tile_counts[(int64_t)blockIdx.x * p.experts + e] = counts[e];
+}
+
 // One block. Thread (slice, e) owns a range of tiles of expert e; afterwards tile_counts holds the first row of each
-// tile.
+// tile. Experts that end beyond the last row are cut there. tile_probs and needed may be NULL.
 static __global__ __launch_bounds__(1024) void route_place_kernel(RouteParams p, int32_t *tile_counts,
-                                                                  const float *tile_probs, int tiles) {
+                                                                  const float *tile_probs, int tiles, int32_t *needed) {
     __shared__ int32_t part[1024], first[EXPERTS_MAX + 1];
     __shared__ float prob_part[1024];
     int width = 1;
@@ -142,7 +171,7 @@ static __global__ __launch_bounds__(1024) void route_place_kernel(RouteParams p,
 #pragma unroll 8
         for (int tile = begin; tile < end; tile++) {
             count += tile_counts[(int64_t)tile * p.experts + e];
-            probs += tile_probs[(int64_t)tile * p.experts + e];
+            if (tile_probs) probs += tile_probs[(int64_t)tile * p.experts + e];
         }
     }
     part[threadIdx.x] = count;
@@ -158,7 +187,7 @@ static __global__ __launch_bounds__(1024) void route_place_kernel(RouteParams p,
             prob_total += prob_part[s * width + e];
         }
         p.counts[e] = total;
-        p.prob_sum[e] = prob_total;
+        if (tile_probs) p.prob_sum[e] = prob_total;
         first[e + 1] = (total + p.row_align - 1) / p.row_align * p.row_align;
     }
     if (threadIdx.x == 0) first[0] = 0;
@@ -171,8 +200,12 @@ static __global__ __launch_bounds__(1024) void route_place_kernel(RouteParams p,
         if (at <= p.experts && at >= step) first[at] += below;
         __syncthreads();
     }
-    if ((int)threadIdx.x <= p.experts) p.offsets[threadIdx.x] = first[threadIdx.x];
+    if (!p.offsets) return; // only the choice was asked for
+    int32_t rows = (int32_t)p.rows, all = first[p.experts];
+    if ((int)threadIdx.x <= p.experts) p.offsets[threadIdx.x] = min(first[threadIdx.x], rows);
+    if (needed && threadIdx.x == 0 && all > rows && all > *needed) *needed = all;
     if (e >= p.experts) return;
+    if (slice == 0 && all > rows) p.counts[e] = min(p.counts[e], min(first[e + 1], rows) - min(first[e], rows));
     int32_t row = first[e] + part[threadIdx.x];
 #pragma unroll 4
     for (int tile = begin; tile < end; tile++) {
@@ -195,8 +228,10 @@ static __global__ __launch_bounds__(256) void route_permute_kernel(RouteParams p
         place[i] = 0;
     __syncthreads();
     int32_t *own = place + warp * p.experts;
-    for (int64_t slot = begin + lane; slot < end; slot += 32)
-        atomicAdd(&own[p.expert[slot]], 1);
+    for (int64_t slot = begin + lane; slot < end; slot += 32) {
+        int expert = expert_here(p, slot);
+        if (expert >= 0) atomicAdd(&own[expert], 1);
+    }
     __syncthreads();
     for (int e = (int)threadIdx.x; e < p.experts; e += 256) {
         int32_t row = tile_rows[(int64_t)blockIdx.x * p.experts + e];
@@ -210,14 +245,15 @@ static __global__ __launch_bounds__(256) void route_permute_kernel(RouteParams p
     for (int64_t base = begin; base < end; base += 32) {
         int64_t slot = base + lane;
         bool real = slot < end;
-        int expert = real ? p.expert[slot] : -1;
+        int expert = real ? expert_here(p, slot) : -1;
         unsigned same = __match_any_sync(FULL_WARP, expert);
         int before = __popc(same & ((1u << lane) - 1));
-        int32_t row = real ? own[expert] + before : 0;
+        int32_t row = expert >= 0 ? own[expert] + before : -1;
         __syncwarp();
-        if (real) {
-            if (before == 0) own[expert] += __popc(same);
-            p.row_of_slot[slot] = row;
+        if (expert >= 0 && before == 0) own[expert] += __popc(same);
+        if (row >= p.rows) row = -1; // no room
+        if (real) p.row_of_slot[slot] = row;
+        if (row >= 0) {
             p.slot_of_row[row] = (int32_t)slot;
             p.row_weight[row] = p.weight[slot];
         }
@@ -227,9 +263,15 @@ static __global__ __launch_bounds__(256) void route_permute_kernel(RouteParams p
 
 static RouteParams route_params(Ops *ops, const MoeRouting *routing) {
     RouteParams p = {moe_pointers(routing), ops->row_align};
-    assert(p.experts <= EXPERTS_MAX && p.top_k <= OPS_CUDA_TOP_K_MAX && p.top_k <= p.experts);
-    assert(p.tokens * p.top_k < INT32_MAX);
+    assert(p.experts <= EXPERTS_MAX && p.top_k <= OPS_CUDA_TOP_K_MAX && (p.top_k <= p.experts || !p.probs));
+    assert(p.tokens * p.top_k + (int64_t)p.experts * p.row_align < INT32_MAX);
     return p;
+}
+
+static void launch_permute(CudaState *state, const RouteParams &p, int tiles, const int32_t *tile_rows) {
+    size_t shared = (size_t)(ROUTE_WARPS * p.experts) * sizeof(int32_t);
+    route_permute_kernel<<<tiles, 256, shared, state->stream>>>(p, tile_rows);
+    LAUNCH_CHECK(state);
 }
 
 extern "C" void cuda_moe_route_forward(Ops *ops, const MoeRouting *routing) {
@@ -249,12 +291,45 @@ extern "C" void cuda_moe_route_forward(Ops *ops, const MoeRouting *routing) {
         else
             route_choose_kernel<8><<<tiles, 256, 0, state->stream>>>(p, tile_counts, tile_probs);
         LAUNCH_CHECK(state);
-        route_place_kernel<<<1, 1024, 0, state->stream>>>(p, tile_counts, tile_probs, tiles);
+        route_place_kernel<<<1, 1024, 0, state->stream>>>(p, tile_counts, tile_probs, tiles, NULL);
         LAUNCH_CHECK(state);
-        size_t shared = (size_t)(ROUTE_WARPS * p.experts) * sizeof(int32_t);
-        route_permute_kernel<<<tiles, 256, shared, state->stream>>>(p, tile_counts);
-        LAUNCH_CHECK(state);
+        if (p.offsets) launch_permute(state, p, tiles, tile_counts);
     }
+    cuda_scope_end(state);
+}
+
+extern "C" void cuda_moe_place_rows(Ops *ops, Tensor needed, const MoeRouting *routing) {
+    CudaState *state = cuda_scope_begin(ops, OP_MOE_PLACE_ROWS);
+    const RouteParams p = route_params(ops, routing);
+    int32_t *tile_counts = (int32_t *)cuda_scratch(state, workspace_moe_place_rows(p.tokens, p.experts));
+    if (tile_counts) {
+        int tiles = (int)ceil_div64(p.tokens, ROUTE_TILE);
+        count_slots_kernel<<<tiles, 256, 0, state->stream>>>(p, tile_counts);
+        LAUNCH_CHECK(state);
+        route_place_kernel<<<1, 1024, 0, state->stream>>>(p, tile_counts, NULL, tiles, (int32_t *)needed.data);
+        LAUNCH_CHECK(state);
+        launch_permute(state, p, tiles, tile_counts);
+    }
+    cuda_scope_end(state);
+}
+
+// ---- backward: combine weights -------------------------------------------------------------------------------------
+
+static __global__ __launch_bounds__(256) void slot_gradient_kernel(float *dweight, const float *drow_weight,
+                                                                   const int32_t *row_of_slot, int64_t slots) {
+    int64_t slot = (int64_t)blockIdx.x * 256 + threadIdx.x;
+    if (slot >= slots) return;
+    int32_t row = row_of_slot[slot];
+    dweight[slot] = row >= 0 ? drow_weight[row] : 0;
+}
+
+extern "C" void cuda_moe_slot_gradient(Ops *ops, Tensor dweight, Tensor drow_weight, const MoeRouting *routing) {
+    CudaState *state = cuda_scope_begin(ops, OP_MOE_SLOT_GRADIENT);
+    const MoePointers p = moe_pointers(routing);
+    int64_t slots = p.tokens * p.top_k;
+    slot_gradient_kernel<<<(unsigned)ceil_div64(slots, 256), 256, 0, state->stream>>>(
+        (float *)dweight.data, (const float *)drow_weight.data, p.row_of_slot, slots);
+    LAUNCH_CHECK(state);
     cuda_scope_end(state);
 }
 
@@ -276,7 +351,7 @@ static __global__ __launch_bounds__(256) void route_backward_kernel(RouteParams 
         chosen = p.expert[slot];
         chosen_prob = p.probs[token * p.experts + chosen];
         weight = p.weight[slot];
-        if (drow_weight) dchosen = drow_weight[p.row_of_slot[slot]];
+        if (drow_weight) dchosen = drow_weight[p.row_of_slot ? p.row_of_slot[slot] : slot];
     }
     if (p.norm_topk) {
         float sum = warp_sum(chosen_prob), dot = warp_sum(dchosen * weight);

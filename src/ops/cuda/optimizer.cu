@@ -9,16 +9,17 @@ extern "C" {
 
 // ---- guard ---------------------------------------------------------------------------------------------------------
 
-static __global__ void guard_kernel(int32_t *skip, const float *loss, const float *norm, float loss_limit,
-                                    float norm_limit) {
-    bool bad = !isfinite(*loss) || !isfinite(*norm) || *loss > loss_limit || *norm > norm_limit;
+static __global__ void guard_kernel(int32_t *skip, const float *loss, const float *norm, const int32_t *refuse,
+                                    float loss_limit, float norm_limit) {
+    bool bad = !isfinite(*loss) || !isfinite(*norm) || *loss > loss_limit || *norm > norm_limit || (refuse && *refuse);
     *skip = bad ? 1 : 0;
 }
 
-extern "C" void cuda_guard(Ops *ops, Tensor skip, Tensor loss, Tensor norm, float loss_limit, float norm_limit) {
+extern "C" void cuda_guard(Ops *ops, Tensor skip, Tensor loss, Tensor norm, Tensor refuse, float loss_limit,
+                           float norm_limit) {
     CudaState *state = cuda_scope_begin(ops, OP_GUARD);
     guard_kernel<<<1, 1, 0, state->stream>>>((int32_t *)skip.data, (const float *)loss.data, (const float *)norm.data,
-                                             loss_limit, norm_limit);
+                                             (const int32_t *)refuse.data, loss_limit, norm_limit);
     LAUNCH_CHECK(state);
     cuda_scope_end(state);
 }

@@ -60,7 +60,7 @@ bool race_known(CudaState *state, const Race *race, int *choice) {
     free(key);
     if (usable) *choice = (int)value;
     if (usable || state->capturing) case_add(state, race, *choice);
-    return usable || state->capturing;
+    return usable || state->capturing || tune_held(state->tune);
 }
 
 void race_give_up(CudaState *state, const Race *race) {

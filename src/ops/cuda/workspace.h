@@ -52,6 +52,11 @@ static inline size_t workspace_moe_route_forward(int64_t tokens, int experts) {
     return 2 * workspace_align(tiles * (size_t)experts * sizeof(float)); // slots and probability of each tile
 }
 
+static inline size_t workspace_moe_place_rows(int64_t tokens, int experts) {
+    size_t tiles = (size_t)((tokens + ROUTE_TILE - 1) / ROUTE_TILE);
+    return workspace_align(tiles * (size_t)experts * sizeof(int32_t)); // slots of each tile
+}
+
 // Parts into which the tokens are cut for the router's weight gradient: enough blocks to fill a GPU, few enough that
 // the partial results stay small.
 static inline int router_splits(int64_t rows, int dim, int experts) {
