@@ -1,0 +1,174 @@
+// Several runs: what each changed against the one before and what that brought, and their curves in one picture.
+#include "watch/chart.h"
+#include "watch/html.h"
+#include "watch/report.h"
+
+#include <math.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+// A key of where a run lies, or how it is shown, changes nothing about it.
+static bool is_telling(const char *key) {
+    static const char *const silent[] = {"train.name", "train.runs", "watch.", "checkpoint."};
+    for (size_t i = 0; i < sizeof silent / sizeof silent[0]; i++)
+        if (text_starts_with(key, silent[i])) return false;
+    return true;
+}
+
+static void write_change(const char *key, const char *before, const char *now, TextBuffer *out) {
+    text_buffer_format(out, "<div><code>");
+    html_text(out, key);
+    text_buffer_format(out, "</code> ");
+    html_text(out, before && before[0] ? before : "–");
+    text_buffer_format(out, " → <b>");
+    html_text(out, now && now[0] ? now : "–");
+    text_buffer_format(out, "</b></div>");
+}
+
+static void write_changes(const RunRecord *before, const RunRecord *run, TextBuffer *out) {
+    bool any = false;
+    for (size_t i = 0; i < run->setting_count; i++) {
+        const RunSetting *s = &run->settings[i];
+        const char *was = run_setting(before, s->key);
+        if (!is_telling(s->key) || (was && strcmp(was, s->value) == 0) || (!was && !s->value[0])) continue;
+        write_change(s->key, was, s->value, out);
+        any = true;
+    }
+    for (size_t i = 0; i < before->setting_count; i++) {
+        const RunSetting *s = &before->settings[i];
+        if (!is_telling(s->key) || run_setting(run, s->key) || !s->value[0]) continue;
+        write_change(s->key, s->value, NULL, out);
+        any = true;
+    }
+    if (!any) text_buffer_format(out, "<span class=\"soft\">nothing</span>");
+}
+
+static void loss_cell(double loss, double before, TextBuffer *out) {
+    if (!isfinite(loss)) {
+        text_buffer_format(out, "<td class=\"r soft\">–</td>");
+        return;
+    }
+    text_buffer_format(out, "<td class=\"r\">%.4f", loss);
+    if (isfinite(before)) text_buffer_format(out, "<br/><span class=\"soft\">%+.4f</span>", loss - before);
+    text_buffer_format(out, "</td>");
+}
+
+static void share_cell(const char *value, double now, double before, TextBuffer *out) {
+    text_buffer_format(out, "<td class=\"r\">%s", now > 0 ? value : "–");
+    if (now > 0 && before > 0)
+        text_buffer_format(out, "<br/><span class=\"soft\">%+.1f %%</span>", 100 * (now / before - 1));
+    text_buffer_format(out, "</td>");
+}
+
+typedef struct LadderFigures {
+    double loss, validation;
+} LadderFigures;
+
+// The most tokens that every run has reached, by its steps and by its validations.
+static void equal_tokens(const ReportRun *runs, const RunFigures *figures, int count, double *of_steps,
+                         double *of_evals) {
+    *of_steps = *of_evals = INFINITY;
+    for (int i = 0; i < count; i++) {
+        double last = -INFINITY;
+        for (size_t k = 0; k < runs[i].record.eval_count; k++)
+            last = fmax(last, runs[i].record.evals[k].tokens);
+        *of_steps = fmin(*of_steps, figures[i].tokens);
+        *of_evals = fmin(*of_evals, last);
+    }
+}
+
+static void write_table(const ReportRun *runs, const RunFigures *figures, int count, TextBuffer *out) {
+    double tokens, eval_tokens, fastest = 0;
+    LadderFigures before = {NAN, NAN};
+    char text[32];
+    equal_tokens(runs, figures, count, &tokens, &eval_tokens);
+    for (int i = 0; i < count; i++)
+        if (figures[i].rate > fastest) fastest = figures[i].rate;
+    text_buffer_format(out, "<div class=\"scroll\"><table><tr><th>run</th><th>changed against the one before</th><th "
+                            "class=\"r\">training loss</th><th class=\"r\">validation loss</th><th class=\"r\">tokens/s"
+                            "</th><th class=\"r\">MFU</th><th class=\"wide-only\">tokens/s</th></tr>\n");
+    for (int i = 0; i < count; i++) {
+        double *smooth = report_smooth(&runs[i].record);
+        LadderFigures now = {report_loss_at(&runs[i].record, smooth, tokens),
+                             report_validation_at(&runs[i].record, eval_tokens)};
+        free(smooth);
+        text_buffer_format(out, "<tr><td><span class=\"legend\"><i class=\"b%d\"></i></span><b>", i % CHART_COLOURS);
+        html_text(out, runs[i].record.name);
+        text_buffer_format(out, "</b></td><td>");
+        if (i) write_changes(&runs[i - 1].record, &runs[i].record, out);
+        text_buffer_format(out, "</td>");
+        loss_cell(now.loss, before.loss, out);
+        loss_cell(now.validation, before.validation, out);
+        share_cell(text_grouped(text, figures[i].rate > 0 ? llround(figures[i].rate) : 0), figures[i].rate,
+                   i ? figures[i - 1].rate : 0, out);
+        snprintf(text, sizeof text, "%.1f %%", 100 * figures[i].mfu);
+        share_cell(text, figures[i].mfu, i ? figures[i - 1].mfu : 0, out);
+        text_buffer_format(out, "<td class=\"wide-only\"><i class=\"bar b%d\" style=\"width:%.1f%%\"></i></td></tr>\n",
+                           i % CHART_COLOURS, figures[i].rate > 0 ? 100 * figures[i].rate / fastest : 0);
+        before = now;
+    }
+    text_buffer_format(out, "</table></div>\n<p class=\"note\">Losses at equal tokens: training at %s",
+                       text_count(text, tokens));
+    if (eval_tokens > 0 && isfinite(eval_tokens))
+        text_buffer_format(out, ", validation at %s", text_count(text, eval_tokens));
+    text_buffer_format(out, ", the most that every run has reached. Below each figure: against the run above.</p>\n");
+}
+
+typedef struct Overlay {
+    const char *title;
+    bool by_time, smooth, from_zero;
+    ChartUnit unit;
+    size_t offset;
+} Overlay;
+
+static void overlay_chart(const ReportRun *runs, int count, const Overlay *o, TextBuffer *out) {
+    Chart chart = {.title = o->title,
+                   .x_name = o->by_time ? "wall clock" : "tokens",
+                   .x_unit = o->by_time ? CHART_TIME : CHART_COUNT,
+                   .y_unit = o->unit,
+                   .from_zero = o->from_zero,
+                   .columns = count > 4 ? 160 : 320};
+    for (int r = 0; r < count; r++) {
+        const RunRecord *run = &runs[r].record;
+        double *x = xmalloc((run->step_count + 1) * sizeof *x), *y = report_smooth(run);
+        for (size_t i = 0; i < run->step_count; i++) {
+            x[i] = o->by_time ? run->steps[i].time : run->steps[i].tokens;
+            if (!o->smooth)
+                memcpy(&y[i], (const char *)&run->steps[i] + o->offset, sizeof *y);
+            else if (i >= run->step_count / 40 && isfinite(y[i]))
+                chart.y_most = fmax(chart.y_most, 1.05 * y[i]);
+        }
+        chart_add(&chart, run->name, CHART_LINE, r, x, y, run->step_count);
+    }
+    chart_write(&chart, out);
+}
+
+static void validation_chart(const ReportRun *runs, int count, TextBuffer *out) {
+    Chart chart = {.title = "Validation loss over tokens", .x_name = "tokens", .x_unit = CHART_COUNT, .columns = 160};
+    for (int r = 0; r < count; r++) {
+        const RunRecord *run = &runs[r].record;
+        double *x = xmalloc((run->eval_count + 1) * sizeof *x), *y = xmalloc((run->eval_count + 1) * sizeof *y);
+        for (size_t i = 0; i < run->eval_count; i++)
+            x[i] = run->evals[i].tokens, y[i] = run->evals[i].loss;
+        chart_add(&chart, run->name, CHART_DOTS, r, x, y, run->eval_count);
+    }
+    chart_write(&chart, out);
+}
+
+void report_ladder(const ReportRun *runs, const RunFigures *figures, int count, TextBuffer *out) {
+    static const Overlay overlays[] = {
+        {"Training loss over tokens, smoothed", false, true, false, CHART_PLAIN, 0},
+        {"Training loss over time, smoothed", true, true, false, CHART_PLAIN, 0},
+        {"Tokens a second", false, false, true, CHART_COUNT, offsetof(RunStep, rate)},
+        {"MFU", false, false, true, CHART_PERCENT, offsetof(RunStep, mfu)},
+    };
+    text_buffer_format(out, "<h2>What each change brought</h2>\n");
+    write_table(runs, figures, count, out);
+    text_buffer_format(out, "<h2>Side by side</h2>\n<div class=\"charts two\">\n");
+    for (size_t i = 0; i < sizeof overlays / sizeof overlays[0]; i++) {
+        if (i == 2) validation_chart(runs, count, out);
+        overlay_chart(runs, count, &overlays[i], out);
+    }
+    text_buffer_format(out, "</div>\n");
+}
