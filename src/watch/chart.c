@@ -6,7 +6,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { WIDTH = 560, HEIGHT = 290, LEFT = 66, RIGHT = 16, TOP = 10, BOTTOM = 48, BANDS = 56, TICKS = 12 };
+enum { WIDTH = 560, HEIGHT = 290, LEFT = 66, RIGHT = 16, TOP = 10, BOTTOM = 48, BANDS = 56, TICKS = 12, DOT = 4 };
+enum { INNER_WIDTH = WIDTH - LEFT - RIGHT + 2 * DOT, INNER_HEIGHT = HEIGHT - TOP - BOTTOM + DOT };
 
 typedef struct Axis {
     double least, most;
@@ -46,7 +47,7 @@ static Scale scale_for(double most, ChartUnit unit) {
 
 char *chart_value(char out[48], double value, double most, ChartUnit unit) {
     Scale scale = scale_for(most, unit);
-    snprintf(out, 48, value == 0 ? "%.0f%s" : "%.4g%s", value / scale.per, scale.name);
+    snprintf(out, 48, "%.4g%s", value / scale.per, value == 0 ? "" : scale.name);
     return out;
 }
 
@@ -54,7 +55,7 @@ char *chart_value(char out[48], double value, double most, ChartUnit unit) {
 
 static double nice_step(double range, int parts) {
     double rough = range / parts, power = pow(10, floor(log10(rough))), share = rough / power;
-    return power * (share <= 1 ? 1 : share <= 2 ? 2 : share <= 5 ? 5 : 10);
+    return power * (share < 1.5 ? 1 : share < 3.5 ? 2 : share < 7.5 ? 5 : 10);
 }
 
 static void axis_decades(Axis *axis) {
@@ -265,13 +266,14 @@ static void lines_free(Chart *chart) {
 void chart_write(Chart *chart, TextBuffer *out) {
     Axis x, y;
     if (chart_axes(chart, &x, &y)) {
-        text_buffer_format(out, "<figure class=\"chart\"><figcaption><b>%s</b>", chart->title);
+        text_buffer_format(out, "<figure class=\"chart\"><figcaption><b>%s%s</b>", chart->title,
+                           y.logarithmic ? ", log scale" : "");
         write_legend(chart, out);
         text_buffer_format(out,
                            "</figcaption>\n<svg viewBox=\"0 0 %d %d\" role=\"img\" aria-label=\"%s\">\n"
                            "<svg x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" viewBox=\"%d %d %d %d\">\n",
-                           WIDTH, HEIGHT, chart->title, LEFT, TOP, WIDTH - LEFT - RIGHT + 8, HEIGHT - TOP - BOTTOM + 4,
-                           LEFT, TOP, WIDTH - LEFT - RIGHT + 8, HEIGHT - TOP - BOTTOM + 4);
+                           WIDTH, HEIGHT, chart->title, LEFT - DOT, TOP, INNER_WIDTH, INNER_HEIGHT, LEFT - DOT, TOP,
+                           INNER_WIDTH, INNER_HEIGHT);
         for (int l = 0; l < chart->count; l++)
             draw_line(chart, &chart->lines[l], &x, &y, out);
         text_buffer_format(out, "</svg>\n"); // what lies outside of the inner picture is cut off

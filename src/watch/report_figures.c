@@ -78,7 +78,7 @@ RunFigures report_figures(const ReportRun *report) {
         f.skipped += run->steps[i].skipped;
     }
     if (run->step_count) {
-        double *smooth = report_smooth(run);
+        double *smooth = report_losses(run);
         f.loss = smooth[run->step_count - 1];
         free(smooth);
     }
@@ -92,14 +92,34 @@ RunFigures report_figures(const ReportRun *report) {
 
 // ---- losses ---------------------------------------------------------------------------------------------------------
 
-double *report_smooth(const RunRecord *run) {
-    double *smooth = xmalloc((run->step_count + 1) * sizeof *smooth), sum = 0, weight = 0;
-    double window = fmax(5, (double)run->step_count / 60), keep = exp(-1 / window);
-    for (size_t i = 0; i < run->step_count; i++) {
-        const RunStep *s = &run->steps[i];
-        if (isfinite(s->loss) && !s->skipped) sum = keep * sum + s->loss, weight = keep * weight + 1;
-        smooth[i] = weight > 0 ? sum / weight : NAN;
+size_t report_window(size_t count) {
+    return 2 * (count / 120 > 4 ? count / 120 : 4) + 1;
+}
+
+// At the start, where losses fall fast, the window is as narrow as what lies before.
+double *report_smooth(const double *values, size_t count) {
+    double *smooth = xmalloc((count + 1) * 3 * sizeof *smooth), *sums = smooth + count, *counts = sums + count + 1;
+    size_t half = report_window(count) / 2;
+    sums[0] = counts[0] = 0;
+    for (size_t i = 0; i < count; i++) {
+        bool finite = fabs(values[i]) < 1e100;
+        sums[i + 1] = sums[i] + (finite ? values[i] : 0);
+        counts[i + 1] = counts[i] + finite;
     }
+    for (size_t i = 0; i < count; i++) {
+        size_t before = i < half ? i : half, end = i + before < count ? i + before + 1 : count;
+        double of = counts[end] - counts[i - before];
+        smooth[i] = of > 0 ? (sums[end] - sums[i - before]) / of : NAN;
+    }
+    return smooth;
+}
+
+double *report_losses(const RunRecord *run) {
+    double *losses = xmalloc((run->step_count + 1) * sizeof *losses);
+    for (size_t i = 0; i < run->step_count; i++)
+        losses[i] = run->steps[i].skipped ? NAN : run->steps[i].loss;
+    double *smooth = report_smooth(losses, run->step_count);
+    free(losses);
     return smooth;
 }
 
@@ -132,7 +152,7 @@ double report_validation_at(const RunRecord *run, double tokens) {
 
 static void add_row(Waterfall *w, WaterfallKind kind, const char *name, double seconds, const char *what) {
     if (kind == WATERFALL_LOSS) {
-        if (!(seconds > 0)) return;
+        if (!(seconds > 0.0005 * w->rows[0].seconds)) return; // of the step
         if (w->worst < 0 || seconds > w->rows[w->worst].seconds) w->worst = w->count;
     }
     w->rows[w->count++] = (WaterfallRow){name, what, kind, seconds};
@@ -166,11 +186,11 @@ static void add_memory_bound(Waterfall *w) {
         StepPart part;
         const char *name, *what;
     } rows[] = {
-        {STEP_OPTIMIZER, "optimizer", "a larger batch (train.batch_tokens), which pays for it less often"},
+        {STEP_OPTIMIZER, "optimizer", "Try a larger batch (train.batch_tokens), which pays for it less often"},
         {STEP_ELEMENTWISE, "norms, rotary, SwiGLU, loss",
-         "less recomputation (recompute.mode) and train.precision = \"bf16\": these passes wait for memory"},
-        {STEP_ROUTING, "routing of experts", "a larger train.micro_batch: routing costs less for each row"},
-        {STEP_COPY, "copies", "a larger train.micro_batch"},
+         "They wait for memory: try train.precision = \"bf16\", and less recomputation (recompute.mode)"},
+        {STEP_ROUTING, "routing of experts", "Try a larger train.micro_batch: routing costs less for each row"},
+        {STEP_COPY, "copies", "Try a larger train.micro_batch"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
         add_row(w, WATERFALL_LOSS, rows[i].name, w->part[rows[i].part], rows[i].what);
@@ -188,13 +208,12 @@ static void add_floors(const RunRecord *run, Waterfall *w, double products) {
     if (!(floor > 0) || !(products > 0)) return;
     floor = fmin(floor, products);
     double limit = fmin(tokens * flops * (causal > 0 && causal <= 1 ? causal : 1) / (peak * devices), floor);
-    add_row(
-        w, WATERFALL_LOSS, "products and attention below the rates of this device", products - floor,
-        "to see what else uses the device, its clocks and its temperature, and `hearth bench` to measure its rates");
+    add_row(w, WATERFALL_LOSS, "products and attention below the rates of this device", products - floor,
+            "Look for what else uses the device, and at its clocks and temperature; hearth bench measures its rates");
     add_row(w, WATERFALL_LEVEL, "products and attention at the rates of this device", floor, NULL);
     if (!(limit > 0)) return;
     add_row(w, WATERFALL_LOSS, "what their shapes keep from the peak", floor - limit,
-            "larger products: a larger train.micro_batch, less tensor parallelism, or a wider model");
+            "Try larger products: a larger train.micro_batch, less tensor parallelism, or a wider model");
     add_row(w, WATERFALL_LEVEL, "products and attention at the peak", limit, NULL);
 }
 
@@ -218,16 +237,16 @@ Waterfall report_waterfall(const RunRecord *run, const RunFigures *figures) {
     w.part[STEP_LAUNCH] = gaps;
     add_row(&w, WATERFALL_LEVEL, "step, measured", step, NULL);
     add_row(&w, WATERFALL_LOSS, "waiting for data", w.part[STEP_HOST_DATA],
-            "a faster disk for the shards, or more batches read ahead (data.prefetch)");
-    add_row(
-        &w, WATERFALL_LOSS, "waiting for other ranks", w.part[STEP_DATA_PARALLEL],
-        "more work between exchanges (train.micro_batch, train.batch_tokens), or another mesh: `hearth plan --search`");
+            "Try a faster disk for the shards, or more batches read ahead (data.prefetch)");
+    add_row(&w, WATERFALL_LOSS, "waiting for other ranks", w.part[STEP_DATA_PARALLEL],
+            "Try more work between exchanges (train.micro_batch, train.batch_tokens) or another mesh: hearth plan "
+            "--search");
     if (w.profiled)
         add_row(&w, WATERFALL_LOSS, "gaps between operations", gaps,
-                "a recorded graph (train.graph = true) and a larger train.micro_batch");
+                "Try a recorded graph (train.graph = true) and a larger train.micro_batch");
     else
-        add_row(&w, WATERFALL_LOSS, sum > 0 ? "slower than predicted, nobody knows where" : "not taken apart", gaps,
-                "to let the run measure its parts: profile.every = 100");
+        add_row(&w, WATERFALL_LOSS, sum > 0 ? "time that no prediction explains" : "not taken apart", gaps,
+                "Let the run measure its parts: profile.every = 100");
     add_memory_bound(&w);
     if (products > 0) add_row(&w, WATERFALL_LEVEL, "products and attention", products, NULL);
     add_floors(run, &w, products);
@@ -238,10 +257,10 @@ char *report_sentence(const ReportRun *run, const RunFigures *figures, const Wat
     if (w->worst < 0) return text_copy("No step of this run was measured: there is nothing to say about its time.");
     const WaterfallRow *worst = &w->rows[w->worst];
     TextBuffer out = {0};
-    text_buffer_format(&out, "The biggest loss of time is %s: %.0f %% of a step (%.3g of %.3g ms). Try %s.",
-                       worst->name, 100 * worst->seconds / figures->step_seconds, 1e3 * worst->seconds,
-                       1e3 * figures->step_seconds, worst->what);
-    if (run->change.what[0])
+    text_buffer_format(&out, "The biggest loss of time is %s: %.0f %% of a step (%.3g of %.3g ms). %s.", worst->name,
+                       100 * worst->seconds / figures->step_seconds, 1e3 * worst->seconds, 1e3 * figures->step_seconds,
+                       worst->what);
+    if (run->change.what[0] && run->change.gain >= 0.02)
         text_buffer_format(&out, " The planner expects %.0f %% more tokens/s from %s.", 100 * run->change.gain,
                            run->change.what);
     return out.data;

@@ -29,8 +29,11 @@ typedef struct RunFigures {
 } RunFigures;
 RunFigures report_figures(const ReportRun *run);
 
-// The mean of the losses up to each step, where later ones weigh more: [step_count], malloc'd.
-double *report_smooth(const RunRecord *run);
+// The mean of the values around each, of report_window of them; at the end, of those before it. NaN is left out.
+// [count], malloc'd.
+double *report_smooth(const double *values, size_t count);
+size_t report_window(size_t count);
+double *report_losses(const RunRecord *run); // smoothed, without skipped steps: [step_count], malloc'd
 // At this many tokens, between the two lines beside it; NaN: not reached.
 double report_loss_at(const RunRecord *run, const double *smooth, double tokens);
 double report_validation_at(const RunRecord *run, double tokens);

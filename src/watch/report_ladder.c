@@ -85,15 +85,16 @@ static void write_table(const ReportRun *runs, const RunFigures *figures, int co
     equal_tokens(runs, figures, count, &tokens, &eval_tokens);
     for (int i = 0; i < count; i++)
         if (figures[i].rate > fastest) fastest = figures[i].rate;
-    text_buffer_format(out, "<div class=\"scroll\"><table><tr><th>run</th><th>changed against the one before</th><th "
-                            "class=\"r\">training loss</th><th class=\"r\">validation loss</th><th class=\"r\">tokens/s"
-                            "</th><th class=\"r\">MFU</th><th class=\"wide-only\">tokens/s</th></tr>\n");
+    text_buffer_format(out,
+                       "<div class=\"scroll ladder\"><table><tr><th>run</th><th>changed against the one before</th><th "
+                       "class=\"r\">training loss</th><th class=\"r\">validation loss</th><th class=\"r\">tokens/s"
+                       "</th><th class=\"r\">MFU</th><th class=\"wide-only\">tokens/s</th></tr>\n");
     for (int i = 0; i < count; i++) {
-        double *smooth = report_smooth(&runs[i].record);
+        double *smooth = report_losses(&runs[i].record);
         LadderFigures now = {report_loss_at(&runs[i].record, smooth, tokens),
                              report_validation_at(&runs[i].record, eval_tokens)};
         free(smooth);
-        text_buffer_format(out, "<tr><td><span class=\"legend\"><i class=\"b%d\"></i></span><b>", i % CHART_COLOURS);
+        text_buffer_format(out, "<tr><td><i class=\"mark b%d\"></i><b>", i % CHART_COLOURS);
         html_text(out, runs[i].record.name);
         text_buffer_format(out, "</b></td><td>");
         if (i) write_changes(&runs[i - 1].record, &runs[i].record, out);
@@ -115,11 +116,28 @@ static void write_table(const ReportRun *runs, const RunFigures *figures, int co
     text_buffer_format(out, ", the most that every run has reached. Below each figure: against the run above.</p>\n");
 }
 
+// From the first run to the last, and what holds the last one back.
+static void write_sentence(const ReportRun *runs, const RunFigures *figures, int count, TextBuffer *out) {
+    int last = count - 1;
+    Waterfall waterfall = report_waterfall(&runs[last].record, &figures[last]);
+    char *sentence = report_sentence(&runs[last], &figures[last], &waterfall);
+    text_buffer_format(out, "<p class=\"said\">");
+    if (figures[0].rate > 0 && figures[last].rate > 0) {
+        html_text(out, runs[last].record.name);
+        text_buffer_format(out, " trains at %.2f times the speed of ", figures[last].rate / figures[0].rate);
+        html_text(out, runs[0].record.name);
+        text_buffer_format(out, ". ");
+    }
+    html_text(out, sentence);
+    text_buffer_format(out, "</p>\n");
+    free(sentence);
+}
+
 typedef struct Overlay {
     const char *title;
-    bool by_time, smooth, from_zero;
+    bool by_time, from_zero;
     ChartUnit unit;
-    size_t offset;
+    size_t offset; // of the figure in RunStep
 } Overlay;
 
 static void overlay_chart(const ReportRun *runs, int count, const Overlay *o, TextBuffer *out) {
@@ -129,18 +147,23 @@ static void overlay_chart(const ReportRun *runs, int count, const Overlay *o, Te
                    .y_unit = o->unit,
                    .from_zero = o->from_zero,
                    .columns = count > 4 ? 160 : 320};
+    bool loss = o->offset == offsetof(RunStep, loss);
+    double least = INFINITY;
     for (int r = 0; r < count; r++) {
         const RunRecord *run = &runs[r].record;
-        double *x = xmalloc((run->step_count + 1) * sizeof *x), *y = report_smooth(run);
+        double *x = xmalloc((run->step_count + 1) * sizeof *x), *y = xmalloc((run->step_count + 1) * sizeof *y);
         for (size_t i = 0; i < run->step_count; i++) {
             x[i] = o->by_time ? run->steps[i].time : run->steps[i].tokens;
-            if (!o->smooth)
-                memcpy(&y[i], (const char *)&run->steps[i] + o->offset, sizeof *y);
-            else if (i >= run->step_count / 40 && isfinite(y[i]))
-                chart.y_most = fmax(chart.y_most, 1.05 * y[i]);
+            memcpy(&y[i], (const char *)&run->steps[i] + o->offset, sizeof *y);
         }
-        chart_add(&chart, run->name, CHART_LINE, r, x, y, run->step_count);
+        double *smooth = loss ? report_losses(run) : report_smooth(y, run->step_count);
+        free(y);
+        for (size_t i = run->step_count / 40; loss && i < run->step_count; i++)
+            if (isfinite(smooth[i]))
+                chart.y_most = fmax(chart.y_most, 1.05 * smooth[i]), least = fmin(least, smooth[i]);
+        chart_add(&chart, run->name, CHART_LINE, r, x, smooth, run->step_count);
     }
+    chart.logarithmic = loss && least > 0 && chart.y_most > 8 * least;
     chart_write(&chart, out);
 }
 
@@ -158,11 +181,12 @@ static void validation_chart(const ReportRun *runs, int count, TextBuffer *out) 
 
 void report_ladder(const ReportRun *runs, const RunFigures *figures, int count, TextBuffer *out) {
     static const Overlay overlays[] = {
-        {"Training loss over tokens, smoothed", false, true, false, CHART_PLAIN, 0},
-        {"Training loss over time, smoothed", true, true, false, CHART_PLAIN, 0},
-        {"Tokens a second", false, false, true, CHART_COUNT, offsetof(RunStep, rate)},
-        {"MFU", false, false, true, CHART_PERCENT, offsetof(RunStep, mfu)},
+        {"Training loss over tokens, smoothed", false, false, CHART_PLAIN, offsetof(RunStep, loss)},
+        {"Training loss over time, smoothed", true, false, CHART_PLAIN, offsetof(RunStep, loss)},
+        {"Tokens a second, smoothed", false, true, CHART_COUNT, offsetof(RunStep, rate)},
+        {"MFU, smoothed", false, true, CHART_PERCENT, offsetof(RunStep, mfu)},
     };
+    write_sentence(runs, figures, count, out);
     text_buffer_format(out, "<h2>What each change brought</h2>\n");
     write_table(runs, figures, count, out);
     text_buffer_format(out, "<h2>Side by side</h2>\n<div class=\"charts two\">\n");

@@ -23,12 +23,13 @@ static void tile(TextBuffer *out, const char *name, const char *value, const cha
     free(below);
 }
 
-// "0.042 kWh": three digits, never an exponent for what people pay or burn.
-static const char *amount(char text[32], double value, const char *format) {
-    char digits[24];
-    int places = value >= 100 ? 0 : value >= 1 ? 2 : value >= 0.01 ? 3 : 6;
-    snprintf(digits, sizeof digits, "%.*f", places, value);
-    snprintf(text, 32, format, digits);
+static const char *money(char text[32], double dollars) {
+    if (dollars < 0.01) return "below 1 cent";
+    char whole[32];
+    if (dollars >= 1000)
+        snprintf(text, 32, "$%s", text_grouped(whole, llround(dollars)));
+    else
+        snprintf(text, 32, "$%.2f", dollars);
     return text;
 }
 
@@ -64,17 +65,19 @@ static void speed_tiles(const ReportRun *report, const RunFigures *f, TextBuffer
         snprintf(text, sizeof text, "%.1f %%", 100 * f->mfu);
         tile(out, "average MFU", text, "%.4g TFLOP/s", f->tflops);
     } else if (f->tflops > 0) {
-        tile(out, "computed", amount(text, f->tflops, "%s TFLOP/s"), "no peak to set it against");
+        snprintf(text, sizeof text, "%.3g", f->tflops >= 1 ? f->tflops : 1e3 * f->tflops);
+        tile(out, f->tflops >= 1 ? "TFLOP/s" : "GFLOP/s", text, "no peak to set them against");
     }
     if (f->memory > 0)
         tile(out, "peak memory", text_gib(text, f->memory), "%s of the device",
              f->memory_fraction > 0 ? chart_value(more, f->memory_fraction, 1, CHART_PERCENT) : "in use");
     tile(out, "time", text_duration(text, f->seconds), "on %.0f device%s", f->devices, f->devices > 1 ? "s" : "");
-    if (isfinite(f->cost))
-        tile(out, "cost", amount(text, f->cost, "$%s"), "at $%.3g for a device-hour", report->usd_per_hour);
-    if (isfinite(f->energy))
-        tile(out, "energy, at most", amount(text, f->energy, "%s kWh"), "%.0f W a device, × %.3g", report->watts,
-             report->pue);
+    if (isfinite(f->cost)) tile(out, "cost", money(text, f->cost), "at $%.3g for a device-hour", report->usd_per_hour);
+    if (isfinite(f->energy)) {
+        snprintf(text, sizeof text, "%.3g %s", f->energy >= 1 ? f->energy : 1e3 * f->energy,
+                 f->energy >= 1 ? "kWh" : "Wh");
+        tile(out, "energy, at most", text, "%.0f W a device, × %.3g", report->watts, report->pue);
+    }
 }
 
 // ---- curves ---------------------------------------------------------------------------------------------------------
@@ -93,13 +96,15 @@ static double *eval_column(const RunRecord *run, size_t offset) {
     return values;
 }
 
-// The first steps of a run are so much worse than all others that the curve would be a line at the bottom.
-static double loss_top(const RunRecord *run) {
-    double most = -INFINITY, *smooth = report_smooth(run);
+// The first steps of a run are so much worse than all others that the curve would be a line at the bottom: they are cut
+// off, and where that does not help the scale is logarithmic.
+static void loss_scale(const RunRecord *run, Chart *chart) {
+    double most = -INFINITY, least = INFINITY, *smooth = report_losses(run);
     for (size_t i = run->step_count / 40; i < run->step_count; i++)
-        most = fmax(most, smooth[i]);
+        most = fmax(most, smooth[i]), least = fmin(least, smooth[i]);
     free(smooth);
-    return isfinite(most) ? most * 1.05 : 0;
+    chart->logarithmic = least > 0 && most > 8 * least;
+    if (isfinite(most)) chart->y_most = most * 1.05;
 }
 
 static void loss_chart(const RunRecord *run, bool by_time, TextBuffer *out) {
@@ -107,23 +112,32 @@ static void loss_chart(const RunRecord *run, bool by_time, TextBuffer *out) {
     size_t x_eval = by_time ? offsetof(RunEval, time) : offsetof(RunEval, tokens);
     Chart chart = {.title = by_time ? "Loss over time" : "Loss over tokens",
                    .x_name = by_time ? "wall clock" : "tokens",
-                   .x_unit = by_time ? CHART_TIME : CHART_COUNT,
-                   .y_most = loss_top(run)};
+                   .x_unit = by_time ? CHART_TIME : CHART_COUNT};
+    loss_scale(run, &chart);
     chart_add(&chart, "training", CHART_FAINT, 0, step_column(run, x), step_column(run, offsetof(RunStep, loss)),
               run->step_count);
-    chart_add(&chart, "smoothed", CHART_LINE, 0, step_column(run, x), report_smooth(run), run->step_count);
+    chart_add(&chart, "smoothed", CHART_LINE, 0, step_column(run, x), report_losses(run), run->step_count);
     if (run->eval_count)
         chart_add(&chart, "validation", CHART_DOTS, 1, eval_column(run, x_eval),
                   eval_column(run, offsetof(RunEval, loss)), run->eval_count);
     chart_write(&chart, out);
 }
 
-static void step_chart(const RunRecord *run, Chart chart, const char *name, size_t offset, TextBuffer *out) {
+static void step_chart(const RunRecord *run, Chart chart, const char *name, size_t offset, bool smooth,
+                       TextBuffer *out) {
+    size_t tokens = offsetof(RunStep, tokens), count = run->step_count;
+    double *values = step_column(run, offset), *mean = smooth ? report_smooth(values, count) : NULL;
     chart.x_name = "tokens";
     chart.x_unit = CHART_COUNT;
-    chart_add(&chart, name, CHART_LINE, 0, step_column(run, offsetof(RunStep, tokens)), step_column(run, offset),
-              run->step_count);
+    chart_add(&chart, name, smooth ? CHART_FAINT : CHART_LINE, 0, step_column(run, tokens), values, count);
+    if (smooth) chart_add(&chart, "smoothed", CHART_LINE, 0, step_column(run, tokens), mean, count);
     chart_write(&chart, out);
+}
+
+static bool any_wait(const RunRecord *run) {
+    for (size_t i = 0; i < run->step_count; i++)
+        if (run->steps[i].data_wait > 0 || run->steps[i].comm_wait > 0) return true;
+    return false;
 }
 
 static void waits_chart(const RunRecord *run, TextBuffer *out) {
@@ -144,16 +158,16 @@ static void write_curves(const RunRecord *run, TextBuffer *out) {
     loss_chart(run, false, out);
     loss_chart(run, true, out);
     text_buffer_format(out, "</div>\n<h2>Course</h2>\n<div class=\"charts\">\n");
-    step_chart(run, (Chart){.title = "Learning rate", .from_zero = true}, "lr", offsetof(RunStep, lr), out);
+    step_chart(run, (Chart){.title = "Learning rate", .from_zero = true}, "lr", offsetof(RunStep, lr), false, out);
     step_chart(run, (Chart){.title = "Gradient norm, before clipping", .logarithmic = true}, "norm",
-               offsetof(RunStep, norm), out);
+               offsetof(RunStep, norm), true, out);
     step_chart(run, (Chart){.title = "Tokens a second", .from_zero = true, .y_unit = CHART_COUNT}, "tok/s",
-               offsetof(RunStep, rate), out);
+               offsetof(RunStep, rate), true, out);
     step_chart(run, (Chart){.title = "MFU", .from_zero = true, .y_unit = CHART_PERCENT}, "MFU", offsetof(RunStep, mfu),
-               out);
+               true, out);
     step_chart(run, (Chart){.title = "Memory in use", .from_zero = true, .y_unit = CHART_BYTES}, "memory",
-               offsetof(RunStep, memory), out);
-    waits_chart(run, out);
+               offsetof(RunStep, memory), false, out);
+    if (any_wait(run)) waits_chart(run, out);
     text_buffer_format(out, "</div>\n");
 }
 
@@ -281,9 +295,8 @@ static void write_assumptions(const ReportRun *run, const RunFigures *f, TextBuf
                            "Energy: the same time at the device's rated %.0f W, times %.3g for the building; a device "
                            "that is not busy draws less. ",
                            run->watts, run->pue);
-    text_buffer_format(out,
-                       "Loss is in nats per token; smoothed is a mean in which a loss of %.0f steps ago weighs 1/e.",
-                       fmax(5, (double)run->record.step_count / 60));
+    text_buffer_format(out, "Loss is in nats per token; smoothed is the mean of the %zu steps around each.",
+                       report_window(run->record.step_count));
     if (run->record.lines_passed_over)
         text_buffer_format(out, " %zu line%s of the run's files made no sense and %s passed over.",
                            run->record.lines_passed_over, run->record.lines_passed_over > 1 ? "s" : "",
@@ -295,7 +308,9 @@ void report_run(const ReportRun *run, const RunFigures *figures, int count, Text
     const RunRecord *record = &run->record;
     Waterfall waterfall = report_waterfall(record, figures);
     char *sentence = report_sentence(run, figures, &waterfall);
-    text_buffer_format(out, "<p class=\"said\">%s</p>\n<div class=\"tiles\">\n", sentence);
+    text_buffer_format(out, "<p class=\"said\">");
+    html_text(out, sentence);
+    text_buffer_format(out, "</p>\n<div class=\"tiles\">\n");
     loss_tiles(record, figures, out);
     speed_tiles(run, figures, out);
     text_buffer_format(out, "</div>\n");

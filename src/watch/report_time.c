@@ -58,7 +58,7 @@ static void error_cell(double predicted, double measured, TextBuffer *out) {
 
 static void time_cell(double seconds, TextBuffer *out) {
     char text[48];
-    text_buffer_format(out, "<td class=\"r\">%s</td>", isfinite(seconds) ? time_text(text, seconds) : "–");
+    text_buffer_format(out, "<td class=\"r\">%s</td>", seconds > 0 ? time_text(text, seconds) : "–");
 }
 
 static void time_row(const char *name, double predicted, double measured, double most, TextBuffer *out) {
@@ -76,8 +76,9 @@ static void time_row(const char *name, double predicted, double measured, double
 static void figure_row(const char *name, double predicted, double measured, double scale, const char *unit,
                        TextBuffer *out) {
     if (!(predicted > 0) || !(measured > 0)) return;
-    text_buffer_format(out, "<tr><td>%s</td><td class=\"r\">%.4g%s</td><td class=\"r\">%.4g%s</td>", name,
-                       predicted / scale, unit, measured / scale, unit);
+    int places = fmax(predicted, measured) / scale >= 1000 ? 0 : 1;
+    text_buffer_format(out, "<tr><td>%s</td><td class=\"r\">%.*f%s</td><td class=\"r\">%.*f%s</td>", name, places,
+                       predicted / scale, unit, places, measured / scale, unit);
     error_cell(predicted, measured, out);
     text_buffer_format(out, "<td class=\"wide-only\"></td></tr>\n");
 }
