@@ -1,7 +1,9 @@
 // hearth: pretrain language models on the hardware you have. This file only picks the command.
+#include "base/build.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "cli/commands.h"
+#include "hearth_commit.h"
 
 #include <jansson.h>
 
@@ -24,6 +26,7 @@ static const Command commands[] = {
 };
 
 int main(int argc, char **argv) {
+    build_set_commit(HEARTH_COMMIT);
     json_set_alloc_funcs(xmalloc, free); // ends as all else where there is no memory
     signal(SIGXFSZ, SIG_IGN);            // a file that reaches a limit is an error that names it
     Status status = commands_run("hearth", "hearth pretrains language models: plan, prepare, train, explain.", commands,

@@ -24,7 +24,7 @@ static void tile(TextBuffer *out, const char *name, const char *value, const cha
 }
 
 static const char *money(char text[32], double dollars) {
-    if (dollars < 0.01) return "below 1 cent";
+    if (dollars < 0.01) return "&lt; $0.01";
     char whole[32];
     if (dollars >= 1000)
         snprintf(text, 32, "$%s", text_grouped(whole, llround(dollars)));
@@ -136,7 +136,7 @@ static void step_chart(const RunRecord *run, Chart chart, const char *name, size
 
 static bool any_wait(const RunRecord *run) {
     for (size_t i = 0; i < run->step_count; i++)
-        if (run->steps[i].data_wait > 0 || run->steps[i].comm_wait > 0) return true;
+        if (run->steps[i].data_wait > 0.001 || run->steps[i].comm_wait > 0.001) return true;
     return false;
 }
 

@@ -65,7 +65,7 @@ const char report_style[] =
     "min-width:1px}\n"
     ".mark{display:inline-block;width:.7em;height:.7em;border-radius:2px;margin-right:.5em}.ladder "
     "code{white-space:nowrap}\n"
-    "svg.map text{font-size:13px}\n"
+    "svg.map text{font-size:11px}\n"
     "code,pre{font:.87em/1.5 ui-monospace,'SF Mono',Menlo,Consolas,monospace}code{overflow-wrap:anywhere}\n"
     "pre{white-space:pre-wrap;overflow-wrap:anywhere;margin:0}\n"
     "details{margin:.8rem "
