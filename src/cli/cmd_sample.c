@@ -51,9 +51,7 @@ static void write_token(const Loaded *loaded, int32_t id, TextBuffer *whole) {
 // Adds what was drawn to samples.jsonl of the run that the checkpoint belongs to, where `hearth report` finds it.
 static Status keep_sample(const Loaded *loaded, const char *prompt, const TextBuffer *drawn) {
     int64_t step = 0;
-    const char *name = path_name(loaded->source);
-    if (!loaded->checkpoint || !text_starts_with(name, "step-") || !text_to_int64(name + strlen("step-"), &step))
-        return status_usage("--keep needs a run: %s is no checkpoint of one", loaded->source);
+    text_to_int64(path_name(loaded->source) + strlen("step-"), &step);
     TextBuffer text = {0}, asked = {0};
     utf8_repair(&asked, prompt, strlen(prompt));
     utf8_repair(&text, drawn->length ? drawn->data : "", drawn->length);
@@ -101,7 +99,9 @@ static Status print_samples(const LoadedRequest *model, const SampleRequest *req
     TokenIds prompt = {0};
     Generator *generator = NULL;
     Status status = NULL;
-    if (!loaded.tokenizer)
+    if (request->keep && !(loaded.checkpoint && text_starts_with(path_name(loaded.source), "step-")))
+        status = status_usage("--keep needs a run: %s is no checkpoint of one", loaded.source);
+    else if (!loaded.tokenizer)
         status = status_hint(status_usage("no tokenizer was found beside %s", loaded.source),
                              "name the one its data was made with: --tokenizer PATH, or --tokenizer bytes");
     if (!status) status = encode_prompt(&loaded, request->prompt, &prompt);

@@ -253,6 +253,24 @@ static void write_legend(const Chart *chart, TextBuffer *out) {
     text_buffer_format(out, "</span>");
 }
 
+// A line without a point has no place in the legend.
+static void drop_empty(Chart *chart) {
+    int kept = 0;
+    for (int l = 0; l < chart->count; l++) {
+        ChartLine line = chart->lines[l];
+        size_t i = 0;
+        while (i < line.count && !point_shown(chart, &line, i))
+            i++;
+        if (i < line.count) {
+            chart->lines[kept++] = line;
+            continue;
+        }
+        free(line.x);
+        free(line.y);
+    }
+    chart->count = kept;
+}
+
 static void lines_free(Chart *chart) {
     for (int l = 0; l < chart->count; l++) {
         free(chart->lines[l].x);
@@ -265,6 +283,7 @@ static void lines_free(Chart *chart) {
 
 void chart_write(Chart *chart, TextBuffer *out) {
     Axis x, y;
+    drop_empty(chart);
     if (chart_axes(chart, &x, &y)) {
         text_buffer_format(out, "<figure class=\"chart\"><figcaption><b>%s%s</b>", chart->title,
                            y.logarithmic ? ", log scale" : "");
