@@ -74,8 +74,11 @@ static void speed_tiles(const ReportRun *report, const RunFigures *f, TextBuffer
     tile(out, "time", text_duration(text, f->seconds), "on %.0f device%s", f->devices, f->devices > 1 ? "s" : "");
     if (isfinite(f->cost)) tile(out, "cost", money(text, f->cost), "at $%.3g for a device-hour", report->usd_per_hour);
     if (isfinite(f->energy)) {
-        snprintf(text, sizeof text, "%.3g %s", f->energy >= 1 ? f->energy : 1e3 * f->energy,
-                 f->energy >= 1 ? "kWh" : "Wh");
+        if (f->energy < 1e-4)
+            snprintf(text, sizeof text, "&lt; 0.1 Wh");
+        else
+            snprintf(text, sizeof text, "%.3g %s", f->energy >= 1 ? f->energy : 1e3 * f->energy,
+                     f->energy >= 1 ? "kWh" : "Wh");
         tile(out, "energy, at most", text, "%.0f W a device, × %.3g", report->watts, report->pue);
     }
 }
