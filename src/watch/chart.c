@@ -47,7 +47,8 @@ static Scale scale_for(double most, ChartUnit unit) {
 
 char *chart_value(char out[48], double value, double most, ChartUnit unit) {
     Scale scale = scale_for(most, unit);
-    snprintf(out, 48, "%.4g%s", value / scale.per, value == 0 ? "" : scale.name);
+    bool tiny = unit == CHART_PLAIN && most < 1e-3 && value != 0; // a learning rate
+    snprintf(out, 48, tiny ? "%.1e%s" : "%.4g%s", value / scale.per, value == 0 ? "" : scale.name);
     return out;
 }
 
@@ -288,15 +289,14 @@ void chart_write(Chart *chart, TextBuffer *out) {
         text_buffer_format(out, "<figure class=\"chart\"><figcaption><b>%s%s</b>", chart->title,
                            y.logarithmic ? ", log scale" : "");
         write_legend(chart, out);
-        text_buffer_format(out,
-                           "</figcaption>\n<svg viewBox=\"0 0 %d %d\" role=\"img\" aria-label=\"%s\">\n"
-                           "<svg x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" viewBox=\"%d %d %d %d\">\n",
-                           WIDTH, HEIGHT, chart->title, LEFT - DOT, TOP, INNER_WIDTH, INNER_HEIGHT, LEFT - DOT, TOP,
-                           INNER_WIDTH, INNER_HEIGHT);
+        text_buffer_format(out, "</figcaption>\n<svg viewBox=\"0 0 %d %d\" role=\"img\" aria-label=\"%s\">\n", WIDTH,
+                           HEIGHT, chart->title);
+        draw_axes(chart, &x, &y, out);
+        text_buffer_format(out, "<svg x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" viewBox=\"%d %d %d %d\">\n",
+                           LEFT - DOT, TOP, INNER_WIDTH, INNER_HEIGHT, LEFT - DOT, TOP, INNER_WIDTH, INNER_HEIGHT);
         for (int l = 0; l < chart->count; l++)
             draw_line(chart, &chart->lines[l], &x, &y, out);
         text_buffer_format(out, "</svg>\n"); // what lies outside of the inner picture is cut off
-        draw_axes(chart, &x, &y, out);
         draw_bands(chart, &x, &y, out);
         text_buffer_format(out, "</svg></figure>\n");
     }

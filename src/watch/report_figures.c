@@ -148,12 +148,16 @@ double report_validation_at(const RunRecord *run, double tokens) {
     return NAN;
 }
 
+#define SHARE_WORTH_NAMING 0.05
+
 // ---- the waterfall --------------------------------------------------------------------------------------------------
 
 static void add_row(Waterfall *w, WaterfallKind kind, const char *name, double seconds, const char *what) {
     if (kind == WATERFALL_LOSS) {
         if (!(seconds > 0.0005 * w->rows[0].seconds)) return; // of the step
-        if (w->worst < 0 || seconds > w->rows[w->worst].seconds) w->worst = w->count;
+        bool of_shapes = w->floor > 0; // hardly anybody's fault: named when nothing else is worth a word
+        bool small = w->worst < 0 || w->rows[w->worst].seconds < SHARE_WORTH_NAMING * w->rows[0].seconds;
+        if (of_shapes ? small : w->worst < 0 || seconds > w->rows[w->worst].seconds) w->worst = w->count;
     }
     w->rows[w->count++] = (WaterfallRow){name, what, kind, seconds};
 }
@@ -211,8 +215,9 @@ static void add_floors(const RunRecord *run, Waterfall *w, double products) {
     add_row(w, WATERFALL_LOSS, "products and attention below the rates of this device", products - floor,
             "Look for what else uses the device, and at its clocks and temperature; hearth bench measures its rates");
     add_row(w, WATERFALL_LEVEL, "products and attention at the rates of this device", floor, NULL);
+    w->floor = floor;
     if (!(limit > 0)) return;
-    add_row(w, WATERFALL_LOSS, "what their shapes keep from the peak", floor - limit,
+    add_row(w, WATERFALL_LOSS, "what the shapes of products keep from the peak", floor - limit,
             "Try larger products: a larger train.micro_batch, less tensor parallelism, or a wider model");
     add_row(w, WATERFALL_LEVEL, "products and attention at the peak", limit, NULL);
 }

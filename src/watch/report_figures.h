@@ -52,7 +52,8 @@ enum { WATERFALL_MAX = 16 };
 typedef struct Waterfall {
     WaterfallRow rows[WATERFALL_MAX];
     int count;
-    int worst;                    // the greatest loss; -1: there is none
+    double floor;                 // products and attention at the rates of the device; 0: not known
+    int worst;                    // the loss to name; -1: there is none
     bool profiled;                // parts were measured; else they are as predicted
     double shrunk;                // factor on the parts where, op by op, they took longer than a whole step; 1: none
     double part[STEP_PART_COUNT]; // measured seconds (communication: all of it in STEP_DATA_PARALLEL); NaN: not known

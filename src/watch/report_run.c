@@ -144,15 +144,21 @@ static bool any_wait(const RunRecord *run) {
 }
 
 static void waits_chart(const RunRecord *run, TextBuffer *out) {
-    Chart chart = {.title = "Share of a step that waits",
+    Chart chart = {.title = "Share of a step that waits, smoothed",
                    .x_name = "tokens",
                    .x_unit = CHART_COUNT,
                    .y_unit = CHART_PERCENT,
                    .from_zero = true};
-    size_t tokens = offsetof(RunStep, tokens), data = offsetof(RunStep, data_wait), comm = offsetof(RunStep, comm_wait);
-    chart_add(&chart, "for data", CHART_LINE, 0, step_column(run, tokens), step_column(run, data), run->step_count);
-    chart_add(&chart, "for other ranks", CHART_LINE, 1, step_column(run, tokens), step_column(run, comm),
-              run->step_count);
+    static const struct {
+        const char *name;
+        size_t offset;
+    } waits[] = {{"for data", offsetof(RunStep, data_wait)}, {"for other ranks", offsetof(RunStep, comm_wait)}};
+    for (int i = 0; i < 2; i++) {
+        double *values = step_column(run, waits[i].offset);
+        chart_add(&chart, waits[i].name, CHART_LINE, i, step_column(run, offsetof(RunStep, tokens)),
+                  report_smooth(values, run->step_count), run->step_count);
+        free(values);
+    }
     chart_write(&chart, out);
 }
 

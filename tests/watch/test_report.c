@@ -104,6 +104,26 @@ static void parts_that_take_longer_than_a_step_are_shrunk_to_fit(void **state) {
     run_record_free(&run.record);
 }
 
+// Gaps of 1 %, products at their rates: what is left to name are the shapes.
+static void a_step_at_the_rates_of_its_device_is_told_about_its_shapes(void **state) {
+    (void)state;
+    write_run(64);
+    ReportRun run = open_run();
+    RunFigures figures = report_figures(&run);
+    figures.data_wait = figures.comm_wait = 0;
+    figures.step_seconds = 0.085;
+    json_t *prediction = json_object_get(run.record.plan, "prediction");
+    json_object_set_new(json_object_get(prediction, "step_parts"), "gemm", json_real(0.095));
+    json_object_set_new(prediction, "peak_flops", json_real(1e10)); // two devices take 40 ms
+    Waterfall w = report_waterfall(&run.record, &figures);
+    assert_string_equal(w.rows[w.worst].name, "norms, rotary, SwiGLU, loss"); // 8 of 85 ms
+    for (size_t i = 0; i < run.record.split_count; i++)
+        run.record.splits[i].seconds[STEP_ELEMENTWISE] = 0.004, run.record.splits[i].seconds[STEP_GEMM] = 0.068;
+    w = report_waterfall(&run.record, &figures);
+    assert_string_equal(w.rows[w.worst].name, "what the shapes of products keep from the peak");
+    run_record_free(&run.record);
+}
+
 static void without_a_profile_the_parts_are_the_predicted_ones_and_it_says_so(void **state) {
     (void)state;
     write_run(30);
@@ -267,6 +287,7 @@ int main(void) {
         TEST(the_figures_are_those_of_the_warm_steps),
         TEST(the_waterfall_falls_from_the_step_to_the_peak_without_a_gap),
         TEST(parts_that_take_longer_than_a_step_are_shrunk_to_fit),
+        TEST(a_step_at_the_rates_of_its_device_is_told_about_its_shapes),
         TEST(without_a_profile_the_parts_are_the_predicted_ones_and_it_says_so),
         TEST(losses_are_compared_between_lines_and_smoothed_around_them),
         TEST(a_chart_of_many_points_keeps_its_peaks_and_stays_small),
