@@ -44,26 +44,11 @@ static void write_changes(const RunRecord *before, const RunRecord *run, TextBuf
     if (!any) text_buffer_format(out, "<span class=\"soft\">nothing</span>");
 }
 
-static void loss_cell(double loss, double before, TextBuffer *out) {
-    if (!isfinite(loss)) {
-        text_buffer_format(out, "<td class=\"r soft\">–</td>");
-        return;
-    }
-    text_buffer_format(out, "<td class=\"r\">%.4f", loss);
-    if (isfinite(before)) text_buffer_format(out, "<br/><span class=\"soft\">%+.4f</span>", loss - before);
-    text_buffer_format(out, "</td>");
-}
+enum { LADDER_LOSS, LADDER_VALIDATION, LADDER_RATE, LADDER_MFU, LADDER_COLUMNS };
 
-static void share_cell(const char *value, double now, double before, TextBuffer *out) {
-    text_buffer_format(out, "<td class=\"r\">%s", now > 0 ? value : "–");
-    if (now > 0 && before > 0)
-        text_buffer_format(out, "<br/><span class=\"soft\">%+.1f %%</span>", 100 * (now / before - 1));
-    text_buffer_format(out, "</td>");
-}
-
-typedef struct LadderFigures {
-    double loss, validation;
-} LadderFigures;
+typedef struct LadderRow {
+    double value[LADDER_COLUMNS]; // NaN: not known
+} LadderRow;
 
 // The most tokens that every run has reached, by its steps and by its validations.
 static void equal_tokens(const ReportRun *runs, const RunFigures *figures, int count, double *of_steps,
@@ -78,42 +63,71 @@ static void equal_tokens(const ReportRun *runs, const RunFigures *figures, int c
     }
 }
 
-static void write_table(const ReportRun *runs, const RunFigures *figures, int count, TextBuffer *out) {
-    double tokens, eval_tokens, fastest = 0;
-    LadderFigures before = {NAN, NAN};
-    char text[32];
-    equal_tokens(runs, figures, count, &tokens, &eval_tokens);
-    for (int i = 0; i < count; i++)
-        if (figures[i].rate > fastest) fastest = figures[i].rate;
-    text_buffer_format(out,
-                       "<div class=\"scroll ladder\"><table><tr><th>run</th><th>changed against the one before</th><th "
-                       "class=\"r\">training loss</th><th class=\"r\">validation loss</th><th class=\"r\">tokens/s"
-                       "</th><th class=\"r\">MFU</th><th class=\"wide-only\">tokens/s</th></tr>\n");
+static LadderRow *ladder_rows(const ReportRun *runs, const RunFigures *figures, int count, double tokens,
+                              double eval_tokens) {
+    LadderRow *rows = xmalloc((size_t)count * sizeof *rows);
     for (int i = 0; i < count; i++) {
         double *smooth = report_losses(&runs[i].record);
-        LadderFigures now = {report_loss_at(&runs[i].record, smooth, tokens),
-                             report_validation_at(&runs[i].record, eval_tokens)};
+        rows[i] = (LadderRow){{[LADDER_LOSS] = report_loss_at(&runs[i].record, smooth, tokens),
+                               [LADDER_VALIDATION] = report_validation_at(&runs[i].record, eval_tokens),
+                               [LADDER_RATE] = figures[i].rate,
+                               [LADDER_MFU] = figures[i].mfu}};
         free(smooth);
+    }
+    return rows;
+}
+
+// The figure, its change against the row above, and a bar against the greatest of its column.
+static void write_cell(int column, double value, double before, double most, int colour, TextBuffer *out) {
+    char text[32];
+    if (!(value > 0)) {
+        text_buffer_format(out, "<td class=\"r soft\">–</td>");
+        return;
+    }
+    if (column == LADDER_RATE)
+        text_grouped(text, llround(value));
+    else
+        snprintf(text, sizeof text, column == LADDER_MFU ? "%.1f %%" : "%.4f",
+                 column == LADDER_MFU ? 100 * value : value);
+    text_buffer_format(out, "<td class=\"r\">%s", text);
+    if (before > 0 && column <= LADDER_VALIDATION)
+        text_buffer_format(out, "<small>%+.4f</small>", value - before);
+    else if (before > 0)
+        text_buffer_format(out, "<small>%+.1f %%</small>", 100 * (value / before - 1));
+    text_buffer_format(out, "<i class=\"bar b%d\" style=\"width:%.1f%%\"></i></td>", colour, 100 * value / most);
+}
+
+static void write_table(const ReportRun *runs, const RunFigures *figures, int count, TextBuffer *out) {
+    static const char *const names[] = {"training loss", "validation loss", "tokens/s", "MFU"};
+    double tokens, eval_tokens, most[LADDER_COLUMNS] = {0};
+    char text[32];
+    equal_tokens(runs, figures, count, &tokens, &eval_tokens);
+    LadderRow *rows = ladder_rows(runs, figures, count, tokens, eval_tokens);
+    for (int i = 0; i < count; i++)
+        for (int c = 0; c < LADDER_COLUMNS; c++)
+            most[c] = fmax(most[c], rows[i].value[c]); // passes NaN over
+    text_buffer_format(out,
+                       "<div class=\"scroll ladder\"><table><tr><th>run</th><th>changed against the one before</th>");
+    for (int c = 0; c < LADDER_COLUMNS; c++)
+        if (most[c] > 0) text_buffer_format(out, "<th class=\"r\">%s</th>", names[c]);
+    text_buffer_format(out, "</tr>\n");
+    for (int i = 0; i < count; i++) {
         text_buffer_format(out, "<tr><td><i class=\"mark b%d\"></i><b>", i % CHART_COLOURS);
         html_text(out, runs[i].record.name);
         text_buffer_format(out, "</b></td><td>");
         if (i) write_changes(&runs[i - 1].record, &runs[i].record, out);
         text_buffer_format(out, "</td>");
-        loss_cell(now.loss, before.loss, out);
-        loss_cell(now.validation, before.validation, out);
-        share_cell(text_grouped(text, figures[i].rate > 0 ? llround(figures[i].rate) : 0), figures[i].rate,
-                   i ? figures[i - 1].rate : 0, out);
-        snprintf(text, sizeof text, "%.1f %%", 100 * figures[i].mfu);
-        share_cell(text, figures[i].mfu, i ? figures[i - 1].mfu : 0, out);
-        text_buffer_format(out, "<td class=\"wide-only\"><i class=\"bar b%d\" style=\"width:%.1f%%\"></i></td></tr>\n",
-                           i % CHART_COLOURS, figures[i].rate > 0 ? 100 * figures[i].rate / fastest : 0);
-        before = now;
+        for (int c = 0; c < LADDER_COLUMNS; c++)
+            if (most[c] > 0)
+                write_cell(c, rows[i].value[c], i ? rows[i - 1].value[c] : 0, most[c], i % CHART_COLOURS, out);
+        text_buffer_format(out, "</tr>\n");
     }
     text_buffer_format(out, "</table></div>\n<p class=\"note\">Losses at equal tokens: training at %s",
                        text_count(text, tokens));
     if (eval_tokens > 0 && isfinite(eval_tokens))
         text_buffer_format(out, ", validation at %s", text_count(text, eval_tokens));
-    text_buffer_format(out, ", the most that every run has reached. Below each figure: against the run above.</p>\n");
+    text_buffer_format(out, ", the most that every run has reached. Beside each figure: against the run above.</p>\n");
+    free(rows);
 }
 
 // From the first run to the last, and what holds the last one back.
