@@ -8,8 +8,37 @@ import io
 import json
 import re
 import shutil
+import time
 
 from program import Case, unittest
+
+
+class Written(Case):
+    """What a run leaves for those who look at it later; tests/watch/read_tensorboard.py reads it as TensorBoard does."""
+
+    def events(self):
+        return b"".join(path.read_bytes() for path in (self.run_folder / "tensorboard").iterdir())
+
+    def test_histograms_are_taken_when_they_are_due(self):
+        self.train("--set", "watch.histograms=4")
+        for tag in (b"weights/embedding", b"gradients/embedding", b"weights/layer_01_qkv", b"gradients/final_norm"):
+            self.assertEqual(self.events().count(tag), 1)
+
+    def test_a_run_without_tensorboard_has_no_such_folder_and_no_histograms(self):
+        self.train("--set", "watch.tensorboard=false")
+        self.assertFalse((self.run_folder / "tensorboard").exists())
+        said = self.hearth("train", self.config, "--run", self.folder / "other", "--set", "watch.tensorboard=false", "--set",
+                           "watch.histograms=4", code=2)
+        self.assertIn("watch.histograms", said)
+
+    def test_lines_have_wall_clock_memory_and_age_of_the_checkpoint(self):
+        before = time.time()
+        self.train()
+        for line in self.lines():
+            self.assertLess(before - 1, line["time"])
+            self.assertLess(line["time"], time.time() + 1)
+            self.assertEqual(line["memory_peak_bytes"], line["memory_bytes"])  # all of it is allocated at the start
+            self.assertLess(line["checkpoint_age"], time.time() - before)
 
 
 class Runs(Case):
