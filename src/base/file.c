@@ -297,7 +297,7 @@ Status dir_list(char ***names, size_t *count, const char *path) {
     *names = xcalloc((size_t)n + 1, sizeof **names);
     for (int i = 0; i < n; i++) {
         const char *name = entries[i]->d_name;
-        if (strcmp(name, ".") && strcmp(name, "..")) (*names)[(*count)++] = text_copy(name);
+        if (strcmp(name, ".") != 0 && strcmp(name, "..") != 0) (*names)[(*count)++] = text_copy(name);
         free(entries[i]);
     }
     free(entries);

@@ -48,7 +48,7 @@ static const KeyOption key_options[] = {
     {"--micro-batch", "train.micro_batch", "N", "sequences of a micro-step on one rank", NULL},
     {"--accum", "train.grad_accum", "N", "micro-steps of an optimizer step", NULL},
     {"--batch-tokens", "train.batch_tokens", "N", "tokens of an optimizer step, instead of --accum", NULL},
-    {"--precision", "train.precision", "P", "fp32, bf16 or bf16-pure", NULL},
+    {"--precision", "train.precision", "P", "fp32, bf16, bf16-pure or fp8", NULL},
     {"--recompute", "recompute.mode", "MODE", "none, selective or full", NULL},
     {"--dp", "parallelism.data", "N", "data-parallel ranks (default: what the others leave)", NULL},
     {"--tp", "parallelism.tensor", "N", "tensor-parallel ranks", NULL},
@@ -248,8 +248,7 @@ static Status show_plan(Document *document, json_t *json, const PlanArgs *args) 
     return status;
 }
 
-// ---- what this build can do
-// ------------------------------------------------------------------------------------------
+// ---- what this build can do -----------------------------------------------------------------------------------------
 
 // Why hearth does not train on this mesh; NULL: it does.
 static Status mesh_refused(const Config *config, const Mesh *mesh) {
@@ -274,15 +273,12 @@ static void mark_what_runs(SearchResult *result, const Config *config) {
 }
 
 static const char *build_lacks(const PlanMachine *machine) {
+    bool cuda = machine->gpu.cpu, mpi = machine->gpus == 1;
 #ifdef HEARTH_HAVE_CUDA
-    bool cuda = true;
-#else
-    bool cuda = machine->gpu.cpu;
+    cuda = true;
 #endif
 #ifdef HEARTH_HAVE_MPI
-    bool mpi = true;
-#else
-    bool mpi = machine->gpus == 1;
+    mpi = true;
 #endif
     return cuda ? (mpi ? NULL : "MPI") : mpi ? "CUDA" : "CUDA and MPI";
 }

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #define PAGES_MAX 10000
+#define SIZE_MOST ((int64_t)1 << 50) // of a file: no hub has one of a petabyte
 
 // Percent-encodes everything but letters, digits and a few signs; '/' stays.
 static char *url_escape(const char *text) {
@@ -80,6 +81,8 @@ static Status entry_add(RemoteList *list, const json_t *entry, const char *inclu
         TRY(json_get_text(large, "oid", &oid, url));
         TRY(json_get_int(large, "size", &size, url));
     }
+    if (size < 0 || size > SIZE_MOST)
+        return status_runtime("%s: the listing gives %s %lld bytes", url, path, (long long)size);
     if (text_starts_with(oid, "sha256:")) oid += 7;
     list->files = xrealloc(list->files, (list->count + 1) * sizeof *list->files);
     RemoteFile *file = &list->files[list->count++];

@@ -3,6 +3,7 @@
 
 #include "base/file.h"
 #include "base/toml.h"
+#include "base/utf8.h"
 
 #include <assert.h>
 #include <math.h>
@@ -168,14 +169,23 @@ static bool choice_known(const char *choices, const char *text) {
     }
 }
 
+// A word of the command line can be anything; what config.toml cannot hold would end the run's being resumed.
+static Status check_text(const ConfigKey *row, const TomlValue *value) {
+    if (memchr(value->text, 0, value->length))
+        return status_usage("%s.%s holds a NUL character", row->section, row->key);
+    if (utf8_first_malformed(value->text, value->length) != value->length)
+        return status_usage("%s.%s is not UTF-8 text", row->section, row->key);
+    return NULL;
+}
+
 static Status take_text(Config *config, const ConfigKey *row, const TomlValue *value, const char **out) {
     const char *text = value->text;
     if (value->type == TOML_BOOLEAN && row->type == CONFIG_CHOICE)
         text = value->boolean ? "true" : "false";
     else if (value->type != TOML_STRING)
         return wrong_type(row, "a string", value);
-    else if (strlen(text) != value->length)
-        return status_usage("%s.%s holds a NUL character", row->section, row->key);
+    else
+        TRY(check_text(row, value));
     if (row->type == CONFIG_CHOICE && !choice_known(row->choices, text))
         return status_usage("%s.%s must be one of %s, not \"%s\"", row->section, row->key,
                             row->choices[0] == '|' ? row->choices + 1 : row->choices, text);
@@ -194,6 +204,7 @@ static Status take_list(Config *config, const ConfigKey *row, const TomlValue *v
         out->items = arena_alloc(&config->arena, (count + 1) * sizeof *out->items);
         for (size_t i = 0; i < count; i++) {
             if (items[i]->type != TOML_STRING) return wrong_type(row, wanted, items[i]);
+            TRY(check_text(row, items[i]));
             out->items[i] = arena_copy(&config->arena, items[i]->text, items[i]->length);
         }
         out->count = (int)count;

@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/leftovers.h"
 #include "base/log.h"
 #include "train/checkpoint.h"
 #include "train/evaluate.h"
@@ -559,6 +560,7 @@ static Status lock_directory(Run *run) {
     char *path = path_join(run->directory, ".lock");
     Status status = file_lock(&run->lock, path, run->directory);
     free(path);
+    if (!status) leftovers_remove(run->directory, ".tmp-");           // of a run that was killed
     if (status && status_code(status) != STATUS_USAGE) return status; // not in use: it cannot be written
     return status_hint(status, "wait for that run to end, or stop it with Ctrl-C or SIGTERM");
 }

@@ -3,6 +3,7 @@
 #include "base/file.h"
 #include "base/io.h"
 #include "base/json.h"
+#include "base/leftovers.h"
 #include "train/checkpoint.h"
 #include "train/prediction.h"
 #include "train/run.h"
@@ -11,7 +12,6 @@
 #include "watch/plan_text.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/utsname.h>
@@ -300,39 +300,21 @@ static Status write_run_files(const char *path, const Trainer *trainer) {
     return trainer->tokenizer ? tokenizer_copy_file(trainer->tokenizer, path) : NULL;
 }
 
-// "NAME.creating-HOST-", before the number of the process.
-static char *creating_prefix(const char *path) {
+// Between the name of a run and the number of the process that makes it; of another host's, this one cannot tell
+// whether it still runs.
+static char *creating_mark(void) {
     char host[256] = "";
     gethostname(host, sizeof host - 1);
-    return text_format("%s.creating-%s-", path, host);
-}
-
-// What processes of this host left behind that were ended while they made their run directory, of whatever name.
-static void remove_abandoned(const char *path) {
-    char *folder = path_directory(path), *prefix = creating_prefix(""), **names;
-    size_t count;
-    Status status = dir_list(&names, &count, folder);
-    for (size_t i = 0; !status && i < count; i++) {
-        int64_t process;
-        const char *mark = strstr(names[i], prefix);
-        if (!mark || !text_to_int64(mark + strlen(prefix), &process) || process < 1) continue;
-        if (kill((pid_t)process, 0) == 0 || errno != ESRCH) continue;
-        char *left = path_join(folder, names[i]);
-        status_free(dir_remove(left));
-        free(left);
-    }
-    if (!status) names_free(names, count);
-    status_free(status);
-    free(prefix);
-    free(folder);
+    return text_format(".creating-%s-", host);
 }
 
 // Under another name first: a run directory that can be seen can be resumed.
 Status run_directory_create(const char *path, const Trainer *trainer) {
-    char *prefix = creating_prefix(path);
-    char *beside = text_format("%s%ld", prefix, (long)getpid()); // two runs may start at the same moment
-    free(prefix);
-    remove_abandoned(path);
+    char *mark = creating_mark(), *folder = path_directory(path);
+    char *beside = text_format("%s%s%ld", path, mark, (long)getpid()); // two runs may start at the same moment
+    leftovers_remove(folder, mark);                                    // whatever run it was to be
+    free(folder);
+    free(mark);
     Status status = dir_remove(beside);
     if (!status) status = write_run_files(beside, trainer);
     if (!status && io_rename(beside, path) != 0)

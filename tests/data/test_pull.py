@@ -337,6 +337,13 @@ class PullTest(unittest.TestCase):
             self.assertEqual(result.returncode, 1, path)
             self.assertIn("outside the repository", result.stderr)
 
+    def test_sizes_that_cannot_be_are_refused(self):
+        for size in (-2, 1 << 60):
+            HUB.extra = [{"type": "file", "path": "large.parquet", "size": 36, "lfs": {"size": size}}]
+            result = self.pull()
+            self.assertEqual(result.returncode, 1, result.stderr)
+            self.assertIn(f"the listing gives large.parquet {size} bytes", result.stderr)
+
     def test_token_target_fetches_only_as_many_files_as_needed(self):
         HUB.files = {f"part-{i:02}.txt": (b"%06d " % i) * 20000 for i in range(10)}  # 140,000 tokens each
         result = self.pull("--include", "*.txt", "--tokens", "400K", "--tokenizer", "bytes")

@@ -1,6 +1,6 @@
 // Any bytes as a line of JSON: hearth's scanner must agree with jansson on what is valid, and on the text.
 #include "data/reader_jsonl.h"
-#include "fuzz_input.h"
+#include "fuzz_files.h"
 
 #include <jansson.h>
 #include <string.h>
