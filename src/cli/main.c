@@ -2,6 +2,7 @@
 #include "base/build.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "base/threads.h"
 #include "cli/commands.h"
 #include "hearth_commit.h"
 
@@ -29,8 +30,10 @@ int main(int argc, char **argv) {
     build_set_commit(HEARTH_COMMIT);
     json_set_alloc_funcs(xmalloc, free); // ends as all else where there is no memory
     signal(SIGXFSZ, SIG_IGN);            // a file that reaches a limit is an error that names it
-    Status status = commands_run("hearth", "hearth pretrains language models: plan, prepare, train, explain.", commands,
-                                 (int)(sizeof commands / sizeof commands[0]), argc, argv);
+    Status status = threads_check_environment();
+    if (!status)
+        status = commands_run("hearth", "hearth pretrains language models: plan, prepare, train, explain.", commands,
+                              (int)(sizeof commands / sizeof commands[0]), argc, argv);
     bool flushed = !fflush(stdout);
     if (!status && !flushed) status = status_errno("cannot write to standard output");
     if (!status && ferror(stdout)) status = status_runtime("not all could be written to standard output");
