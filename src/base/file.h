@@ -20,7 +20,8 @@ typedef struct FileMap {
 Status file_map(FileMap *map, const char *path);
 void file_unmap(FileMap *map);
 
-Status file_read(char **data, size_t *size, const char *path); // malloc'd, NUL-terminated beyond size
+Status file_read(char **data, size_t *size, const char *path);                   // malloc'd, NUL-terminated beyond size
+Status file_read_most(char **data, size_t *size, const char *path, size_t most); // more than `most` bytes: an error
 // Writes beside the target, fsyncs, renames over it, fsyncs the directory: readers see the old or the new file, whole.
 Status file_write_atomic(const char *path, const void *data, size_t size);
 // Adds to the end of a file, all of it or nothing; processes that do so at the same time do not mix. Not synced.
@@ -45,6 +46,7 @@ void file_discard(int fd, const char *beside); // closes and removes it
 // is an error that names `what`; a holder that was killed holds nothing.
 Status file_lock(int *fd, const char *path, const char *what);
 void file_unlock(int *fd);
+bool file_is_locked(const char *path); // by any process; looks without making the file
 
 Status dir_make(const char *path);   // like mkdir -p, and what is made is there after a crash
 Status dir_remove(const char *path); // like rm -rf; a missing directory is fine
@@ -54,6 +56,8 @@ void names_free(char **names, size_t count);
 
 char *path_join(const char *directory, const char *name); // malloc'd; an absolute name is returned as it is
 char *path_absolute(const char *path);                    // malloc'd; links and patterns stay as they are
-char *path_directory(const char *path);                   // malloc'd; "." when there is none
-const char *path_name(const char *path);                  // the part after the last '/'
+// The topmost part of a path that is not there (malloc'd), NULL when all of it is: what a failed command has to remove.
+char *path_first_missing(const char *path);
+char *path_directory(const char *path);  // malloc'd; "." when there is none
+const char *path_name(const char *path); // the part after the last '/'
 Status disk_free_bytes(int64_t *bytes, const char *path);

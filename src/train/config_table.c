@@ -131,8 +131,9 @@ const ConfigKey config_keys[] = {
      "stop after this many optimizer steps (0: no limit)"},
     {"train", "hours", "", CONFIG_DOUBLE, AT(train.hours), "0", 0, 1e6, "hours", NULL,
      "stop after this much wall-clock time of this process (0: no limit)"},
-    {"train", "precision", "dtype", CONFIG_CHOICE, AT(train.precision), "bf16", 0, 0, "", "fp32|bf16|bf16-pure",
-     "bf16 keeps an exact fp32 master beside bf16 weights; bf16-pure rounds stochastically and keeps none"},
+    {"train", "precision", "dtype", CONFIG_CHOICE, AT(train.precision), "bf16", 0, 0, "", "fp32|bf16|bf16-pure|fp8",
+     "bf16 keeps an exact fp32 master beside bf16 weights; bf16-pure rounds stochastically and keeps none; fp8 is bf16 "
+     "whose blocks multiply in FP8 where that is faster"},
     {"train", "device", "", CONFIG_TEXT, AT(train.device), "auto", 0, 0, "", NULL,
      "cpu, cuda, cuda:1, or auto: a GPU when there is one"},
     {"train", "seed", "", CONFIG_INT, AT(train.seed), "1234", 0, BIG, "", NULL, "seed of weights and data order"},
@@ -256,6 +257,11 @@ const ConfigKey config_keys[] = {
      "first steps that averages of speed leave out"},
     {"watch", "log_ranks", "", CONFIG_BOOL, AT(watch.log_ranks), "false", 0, 0, "", NULL,
      "each rank but the first writes a log of its own: logs/rank-N.log in the run directory"},
+    {"watch", "tensorboard", "enable_tensorboard", CONFIG_BOOL, AT(watch.tensorboard), "true", 0, 0, "", NULL,
+     "write event files for TensorBoard: tensorboard/ in the run directory"},
+    {"watch", "histograms", "", CONFIG_INT, AT(watch.histograms), "0", 0, 1e12, "steps", NULL,
+     "steps between histograms of weights and gradients in TensorBoard's files, of what rank 0 holds (0: never; such a "
+     "step reads them all)"},
 
     {"profile", "every", "profile_freq", CONFIG_INT, AT(profile.every), "0", 0, 1e12, "steps", NULL,
      "steps between steps whose time is split by kind of operation in metrics.jsonl (0: never)"},

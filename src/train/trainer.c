@@ -6,11 +6,13 @@
 #include "base/log.h"
 #include "base/threads.h"
 #include "dist/device.h"
+#include "model/fp8.h"
 #include "model/hf.h"
 #include "plan/flops.h"
 #include "train/checkpoint.h"
 #include "train/expert_room.h"
 #include "train/fit.h"
+#include "train/fp8_state.h"
 #include "train/prediction.h"
 #include "train/router_bias.h"
 #include "train/setup.h"
@@ -62,6 +64,7 @@ static Status open_model(Trainer *trainer) {
                      layout_check_experts(&request)));
     TRY(check_router(config, &trainer->model_config));
     TRY(ranks_open(ranks, trainer->ops, &request));
+    TRY(fp8_choose(trainer->ops, &request, ranks->groups.all));
     FitMemory memory = {trainer->ops->memory_free(trainer->ops), trainer->ops->memory_total(trainer->ops)};
     TRY(fit_require(config, &request, memory));
     TRY(config_blame(config, "train.micro_batch",
@@ -212,17 +215,16 @@ static void take_expert_load(Trainer *trainer, MetricsStep *metrics) {
     metrics->moe_count = sparse;
 }
 
-// No device does more than its peak. Where the figures say so the peak is wrong, and a share of it says nothing.
-static double step_mfu(Trainer *trainer, double tokens_per_second) {
-    if (trainer->peak_flops <= 0) return 0;
-    double mfu =
-        plan_mfu(trainer->flops_per_token, tokens_per_second, trainer->peak_flops, ranks_size(&trainer->ranks));
-    if (mfu <= 1) return mfu;
-    log_warn("no MFU from here on: %.4g TFLOP/s were reached, which is above the peak of %.4g; correct "
-             "watch.peak_tflops, or set it to 0 for the hardware catalogue's",
-             plan_achieved_flops(trainer->flops_per_token, tokens_per_second) / 1e12, trainer->peak_flops / 1e12);
-    trainer->peak_flops = 0;
-    return 0;
+// No device does more than its peak. Where the figures say so the peak is wrong, and a share of it says nothing from
+// there on.
+static void fill_mfu(Trainer *trainer, MetricsStep *metrics) {
+    if (trainer->peak_flops <= 0) return;
+    double mfu = plan_mfu(trainer->flops_per_token, metrics->tokens_per_second, trainer->peak_flops,
+                          ranks_size(&trainer->ranks));
+    if (mfu <= 1)
+        metrics->mfu = mfu;
+    else
+        metrics->mfu_refused = mfu, trainer->peak_flops = 0;
 }
 
 // What the device's memory has in it; of a host, which others use too, what was asked of it here.
@@ -248,8 +250,10 @@ static void fill_metrics(Trainer *trainer, MetricsStep *metrics, const StepResul
     metrics->elapsed = clock_seconds() - trainer->started;
     metrics->tokens_per_second = (double)step_tokens / seconds;
     metrics->tflops = plan_achieved_flops(trainer->flops_per_token, metrics->tokens_per_second) / 1e12;
-    metrics->mfu = step_mfu(trainer, metrics->tokens_per_second);
+    fill_mfu(trainer, metrics);
     metrics->memory_bytes = memory_in_use(ops);
+    trainer->memory_peak = fmax(trainer->memory_peak, metrics->memory_bytes);
+    metrics->memory_peak_bytes = trainer->memory_peak;
     metrics->memory_fraction = total > 0 ? metrics->memory_bytes / total : 0;
     metrics->data_wait = waited / seconds;
     metrics->comm_wait = comm_waited / seconds;
@@ -433,6 +437,7 @@ json_t *trainer_state(const Trainer *trainer) {
                              guard_json(&trainer->guard), "schedule", schedule_json(&trainer->schedule));
     bool fresh = trainer->val_step == trainer->step && isfinite(trainer->val_loss);
     if (trainer->model->router_bias) json_object_set_new(root, "router_bias", router_bias_json(trainer->model));
+    if (trainer->model->fp8_scaled) json_object_set_new(root, "fp8_scales", fp8_scales_json(trainer->model));
     json_object_set_new(root, "val_loss", fresh ? json_real(trainer->val_loss) : json_null());
     if (trainer->ranks.islands > 1) json_object_set_new(root, "islands", island_states(trainer));
     return root;
@@ -486,6 +491,8 @@ Status trainer_restore(Trainer *trainer, const char *checkpoint, bool *same_conf
     bool outer = false;
     Status status = checkpoint_load(trainer->model, checkpoint, true, &state);
     if (!status) status = restore_position(trainer, state, checkpoint, same_config, same_data);
+    if (!status) status = router_bias_restore(trainer->model, state, checkpoint);
+    if (!status) status = fp8_scales_restore(trainer->model, state, checkpoint);
     if (!status) status = restore_island(trainer, state, checkpoint);
     if (!status) status = checkpoint_load_outer(trainer->model, checkpoint, &outer);
     if (!status && !outer) diloco_start(&trainer->diloco, trainer->model);
