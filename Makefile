@@ -11,7 +11,7 @@ test: build
 	@grep -hs '^SKIPPED' build*/Testing/Temporary/LastTest.log | sort -u || true
 test-ranks: build # collectives, and whole jobs of many ranks against one, resumed on other meshes, and with faults
 	@ctest --preset $(PRESET) -L ranks
-	@for subject in equal context reshard faults commands diloco; do python3 tests/ranks/test_$$subject.py build/hearth || failed=1; done; \
+	@for subject in equal context reshard faults commands diloco fp8; do python3 tests/ranks/test_$$subject.py build/hearth || failed=1; done; \
 	python3 tests/cluster/test_hosts.py build/hearth || failed=1; [ -z "$$failed" ]
 mesh-fuzz: build # random models and meshes of up to 8 ranks against one: SECONDS=1800 SEED=1
 	@scripts/mesh-fuzz build/tests/mesh_fuzz --seconds $(or $(SECONDS),60) --seed $(or $(SEED),1)
@@ -21,9 +21,13 @@ bench: build
 	build/cpu_step
 mutants: deps # changes the program in many small places, one at a time: which change does no test notice? MUTANTS='-j 2 ^data-'
 	@tests/mutants/run $(MUTANTS)
+fuzz: deps # every parser against any input: SECONDS for each target (default 20), until there were EXECUTIONS in all
+	@tests/fuzz/run $(if $(EXECUTIONS),--until $(EXECUTIONS)) $(SECONDS)
+torture: build # kills, full disks and other faults at random for MINUTES (default 2); SEED=S CASE=N repeats a case
+	@tests/torture/run --minutes $(or $(MINUTES),2) $(if $(SEED),--seed $(SEED)) $(if $(CASE),--case $(CASE)) $(TORTURE)
 format:
 	@scripts/format
 clean:
 	rm -rf build build-*
 
-.PHONY: build deps test test-ranks mesh-fuzz demo bench mutants format clean
+.PHONY: build deps test test-ranks mesh-fuzz demo bench mutants fuzz torture format clean

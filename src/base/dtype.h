@@ -6,7 +6,18 @@
 #include <stdint.h>
 #include <string.h>
 
-typedef enum DType { DTYPE_F32, DTYPE_BF16, DTYPE_F16, DTYPE_I32, DTYPE_I64, DTYPE_U8, DTYPE_U16, DTYPE_COUNT } DType;
+typedef enum DType {
+    DTYPE_F32,
+    DTYPE_BF16,
+    DTYPE_F16,
+    DTYPE_I32,
+    DTYPE_I64,
+    DTYPE_U8,
+    DTYPE_U16,
+    DTYPE_E4M3,
+    DTYPE_E5M2,
+    DTYPE_COUNT
+} DType;
 
 size_t dtype_size(DType dtype);
 const char *dtype_name(DType dtype);                  // as safetensors spells it: "F32", "BF16", ...
@@ -53,3 +64,10 @@ static inline float bf16_join(bf16 weight, int16_t low) {
 
 float f16_to_f32(uint16_t value);
 uint16_t f16_from_f32(float value); // round to nearest even, overflow to infinity
+
+// FP8: 4 bits of exponent and 3 of mantissa up to 448, or 5 and 2 up to 57344. Round to nearest even; what is larger,
+// infinity included, becomes the largest number; NaN stays NaN.
+#define E4M3_MAX 448.0f
+#define E5M2_MAX 57344.0f
+float fp8_to_f32(uint8_t value, DType dtype);
+uint8_t fp8_from_f32(float value, DType dtype);

@@ -110,16 +110,22 @@ void file_unmap(FileMap *map) {
 }
 
 Status file_read(char **data, size_t *size, const char *path) {
+    return file_read_most(data, size, path, SIZE_MAX);
+}
+
+Status file_read_most(char **data, size_t *size, const char *path, size_t most) {
     *data = NULL;
     *size = 0;
     int fd = io_open(path, O_RDONLY | O_CLOEXEC, 0);
     if (fd < 0) return open_failed(path);
     TextBuffer buffer = {0};
     char chunk[65536];
-    ssize_t n;
-    while ((n = io_read(fd, chunk, sizeof chunk)) > 0)
+    ssize_t n = 0;
+    while (buffer.length <= most && (n = io_read(fd, chunk, sizeof chunk)) > 0)
         text_buffer_add(&buffer, chunk, (size_t)n);
     Status status = n < 0 ? status_errno("cannot read %s", path) : NULL;
+    if (!status && buffer.length > most)
+        status = status_usage("%s is larger than %zu MiB, and no file of this kind", path, most >> 20);
     io_close(fd);
     if (status) {
         text_buffer_free(&buffer);
@@ -299,7 +305,7 @@ Status dir_list(char ***names, size_t *count, const char *path) {
     *names = xcalloc((size_t)n + 1, sizeof **names);
     for (int i = 0; i < n; i++) {
         const char *name = entries[i]->d_name;
-        if (strcmp(name, ".") && strcmp(name, "..")) (*names)[(*count)++] = text_copy(name);
+        if (strcmp(name, ".") != 0 && strcmp(name, "..") != 0) (*names)[(*count)++] = text_copy(name);
         free(entries[i]);
     }
     free(entries);
@@ -343,6 +349,20 @@ char *path_absolute(const char *path) {
     char *whole = path_join(folder, path);
     free(folder);
     return whole;
+}
+
+char *path_first_missing(const char *path) {
+    char *partial = text_copy(path), *first = NULL;
+    for (char *at = partial + (partial[0] != 0); !first; at++) {
+        if (*at && *at != '/') continue;
+        char kept = *at;
+        *at = 0;
+        if (!file_exists(partial)) first = text_copy(partial);
+        *at = kept;
+        if (!kept) break;
+    }
+    free(partial);
+    return first;
 }
 
 char *path_directory(const char *path) {

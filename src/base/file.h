@@ -20,7 +20,8 @@ typedef struct FileMap {
 Status file_map(FileMap *map, const char *path);
 void file_unmap(FileMap *map);
 
-Status file_read(char **data, size_t *size, const char *path); // malloc'd, NUL-terminated beyond size
+Status file_read(char **data, size_t *size, const char *path);                   // malloc'd, NUL-terminated beyond size
+Status file_read_most(char **data, size_t *size, const char *path, size_t most); // more than `most` bytes: an error
 // Writes beside the target, fsyncs, renames over it, fsyncs the directory: readers see the old or the new file, whole.
 Status file_write_atomic(const char *path, const void *data, size_t size);
 // Adds to the end of a file, all of it or nothing; processes that do so at the same time do not mix. Not synced.
@@ -55,6 +56,8 @@ void names_free(char **names, size_t count);
 
 char *path_join(const char *directory, const char *name); // malloc'd; an absolute name is returned as it is
 char *path_absolute(const char *path);                    // malloc'd; links and patterns stay as they are
-char *path_directory(const char *path);                   // malloc'd; "." when there is none
-const char *path_name(const char *path);                  // the part after the last '/'
+// The topmost part of a path that is not there (malloc'd), NULL when all of it is: what a failed command has to remove.
+char *path_first_missing(const char *path);
+char *path_directory(const char *path);  // malloc'd; "." when there is none
+const char *path_name(const char *path); // the part after the last '/'
 Status disk_free_bytes(int64_t *bytes, const char *path);

@@ -1,6 +1,8 @@
 // Log lines: filtered by level and rank, made whole before they are written.
 #include "base/log.h"
 
+#include "base/text.h"
+
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -53,6 +55,7 @@ static void put_line(LogLevel level, bool terminal, const char *format, va_list 
     int n = snprintf(line, sizeof line, "%02d:%02d:%02d %s%s ", local.tm_hour, local.tm_min, local.tm_sec,
                      level_name[level], rank);
     vsnprintf(line + n, sizeof line - (size_t)n, format, args);
+    text_mask_controls(line);
     if (terminal) fprintf(stderr, "%s\n", line);
     if (log_own_file) fprintf(log_own_file, "%s\n", line);
 }

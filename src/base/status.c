@@ -107,7 +107,9 @@ const char *status_text(Status status) {
 }
 
 void status_print(Status status, FILE *file) {
-    fprintf(file, "hearth: error: %s\n", status_text(status));
+    status_text(status);
+    text_mask_controls(status->text);
+    fprintf(file, "hearth: error: %s\n", status->text);
 }
 
 void status_free(Status status) {

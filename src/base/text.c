@@ -64,6 +64,40 @@ char *text_copy(const char *text) {
     return text_copy_n(text, strlen(text));
 }
 
+char *text_join(const char *const *texts, size_t count) {
+    TextBuffer list = {0};
+    for (size_t i = 0; i < count; i++)
+        text_buffer_format(&list, "%s%s", i ? ", " : "", texts[i]);
+    return list.data ? list.data : text_copy("none");
+}
+
+// The control characters of Unicode above ASCII, which terminals also obey.
+static bool c1_control(const unsigned char *at) {
+    return at[0] == 0xc2 && at[1] >= 0x80 && at[1] < 0xa0;
+}
+
+char *text_printable(const char *text) {
+    TextBuffer shown = {0};
+    for (const unsigned char *at = (const unsigned char *)text; *at; at++) {
+        if (c1_control(at)) {
+            text_buffer_format(&shown, "\\x%02x\\x%02x", at[0], at[1]);
+            at++;
+        } else if (*at < 0x20 || *at == 0x7f)
+            text_buffer_format(&shown, "\\x%02x", *at);
+        else
+            text_buffer_add(&shown, (const char *)at, 1);
+    }
+    return shown.data ? shown.data : text_copy("");
+}
+
+void text_mask_controls(char *text) {
+    for (; *text; text++)
+        if (c1_control((const unsigned char *)text))
+            text[0] = text[1] = '?';
+        else if (((unsigned char)*text < 0x20 && *text != '\n' && *text != '\t') || *text == 0x7f)
+            *text = '?';
+}
+
 bool text_starts_with(const char *text, const char *prefix) {
     return strncmp(text, prefix, strlen(prefix)) == 0;
 }

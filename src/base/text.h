@@ -18,6 +18,11 @@ char *text_vformat(const char *format, va_list args);
 char *text_copy(const char *text);
 char *text_copy_n(const char *text, size_t length);
 
+char *text_join(const char *const *texts, size_t count); // with commas between; "none" of none
+// As a terminal may show it: control characters as \\xNN, whatever a file's or somebody else's name holds.
+char *text_printable(const char *text);
+void text_mask_controls(char *text); // in place, as '?'; line ends and tabs stay
+
 bool text_starts_with(const char *text, const char *prefix);
 bool text_ends_with(const char *text, const char *suffix);
 

@@ -102,6 +102,13 @@ static void pool_stop(void) {
     pool.count = 0;
 }
 
+Status threads_check_environment(void) {
+    int64_t wanted;
+    const char *text = getenv("HEARTH_THREADS");
+    if (!text || !text[0] || (text_to_int64(text, &wanted) && wanted >= 1 && wanted <= THREADS_MAX)) return NULL;
+    return status_usage("HEARTH_THREADS is \"%s\", and must be a whole number from 1 to %d", text, THREADS_MAX);
+}
+
 static void pool_start(int count) {
     if (count <= 0) {
         int64_t wanted = 0;

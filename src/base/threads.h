@@ -5,10 +5,14 @@
 // as they come free. So a loop whose chunks are independent gives the same bits on any number of threads.
 #pragma once
 
+#include "base/status.h"
+
 #include <stdint.h>
 
 // Called once before the first loop; 0 means HEARTH_THREADS, or else the number of cores. Later calls change it.
 void threads_set(int count);
+// HEARTH_THREADS, which says how many there are where nothing else does, is a whole number from 1 to 256.
+Status threads_check_environment(void);
 int threads_count(void);
 int threads_cores(void); // cores this process may run on
 

@@ -394,11 +394,13 @@ Status toml_parse(Toml *toml, const char *text, size_t length, const char *name)
     return status;
 }
 
+#define TOML_FILE_MOST ((size_t)16 << 20) // people write them
+
 Status toml_read_file(Toml *toml, const char *path) {
     *toml = (Toml){0};
     char *text;
     size_t length;
-    TRY(file_read(&text, &length, path));
+    TRY(file_read_most(&text, &length, path, TOML_FILE_MOST));
     Status status = toml_parse(toml, text, length, path);
     free(text);
     return status;

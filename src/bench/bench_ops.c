@@ -159,12 +159,23 @@ static Status time_ceiling(Bench *b, OpId op, double *rate) {
 
 // ---- the ops of a step ----------------------------------------------------------------------------------------------
 
+static bool is_weight_gradient(const OpRecord *r) {
+    return r->op == OP_LINEAR_BACKWARD_WEIGHT || r->op == OP_GROUPED_LINEAR_BACKWARD_WEIGHT ||
+           (r->op == OP_LINEAR_FP8 && r->tensor[0].dtype == DTYPE_F32);
+}
+
 static char *shape_text(const OpRecord *r) {
     const Tensor *t = r->tensor;
     switch (op_category(r->op)) {
     case CATEGORY_GEMM:
     case CATEGORY_GROUPED: {
-        bool gradient = r->op == OP_LINEAR_BACKWARD_WEIGHT || r->op == OP_GROUPED_LINEAR_BACKWARD_WEIGHT;
+        bool gradient = is_weight_gradient(r), fp8 = r->op == OP_LINEAR_FP8;
+        if (fp8)
+            return text_format("%s %s %lldx%lld -> %lld%s", gradient ? t[0].name : t[2].name, dtype_name(t[1].dtype),
+                               (long long)t[1].rows, (long long)t[1].cols, (long long)t[0].cols,
+                               tensor_present(t[5])  ? " + residual"
+                               : gradient && r->flag ? ", add"
+                                                     : "");
         bool swiglu = r->op == OP_LINEAR_SWIGLU_BACKWARD;
         Tensor weight = gradient ? t[0] : swiglu ? t[4] : t[2], in = gradient ? t[2] : swiglu ? t[3] : t[1];
         bool onto = r->op == OP_LINEAR_FORWARD && tensor_present(t[3]);
@@ -263,9 +274,11 @@ static bool seen_before(const StepRecord *record, int index) { // the same op at
 static bool changes_what_it_reads(const OpRecord *call) {
     switch (call->op) {
     case OP_SUM_F32:
+    case OP_LINEAR_FP8:
     case OP_LINEAR_BACKWARD_WEIGHT:
     case OP_GROUPED_LINEAR_BACKWARD_WEIGHT: return call->flag;
     case OP_ADD:
+    case OP_QUANTIZE_SCALES:
     case OP_EMBEDDING_BACKWARD:
     case OP_ADD_RMSNORM_BACKWARD:
     case OP_QK_ROPE_BACKWARD:
@@ -290,8 +303,7 @@ static Status time_step(Bench *b) {
         OpId op = call->call.op;
         if ((!b->bench->only || strstr(op_name(op), b->bench->only)) && !seen_before(&record, i)) {
             status = time_step_call(b, call, false);
-            bool gradient = op == OP_LINEAR_BACKWARD_WEIGHT || op == OP_GROUPED_LINEAR_BACKWARD_WEIGHT;
-            if (!status && gradient && !call->call.flag) status = time_step_call(b, call, true);
+            if (!status && is_weight_gradient(&call->call) && !call->call.flag) status = time_step_call(b, call, true);
             for (int again = 0; again < i && changes_what_it_reads(&call->call); again++)
                 run_call(b, &record.calls[again].call);
         }

@@ -5,6 +5,7 @@
 #include "base/stats.h"
 #include "base/text.h"
 #include "model/agree.h"
+#include "model/fp8.h"
 #include "plan/flops.h"
 
 #include <math.h>
@@ -155,13 +156,16 @@ Status bench_step(Ops *ops, const BenchStep *bench, BenchResult *result) {
     double start = clock_seconds();
     int64_t free_before = ops->memory_free(ops);
     Run run = {.bench = bench};
-    Status created = model_create_ranks(&run.model, ops, &bench->request, &bench->groups);
+    LayoutRequest chosen = bench->request;
+    Status created = fp8_choose(ops, &chosen, bench->groups.all);
+    if (!created) created = model_create_ranks(&run.model, ops, &chosen, &bench->groups);
     if (bench->world) created = world_share(bench->world, created); // who has no room leaves none of the others waiting
     Model *model = run.model;
     if (created) {
         model_destroy(model);
         return created;
     }
+    result->fp8 = model->layout.fp8;
     model->force = bench->force;
     model_init_weights(model, 1, false);
     if (bench->embedding_std > 0) scale_embedding(model, bench->embedding_std);

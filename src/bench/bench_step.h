@@ -39,6 +39,7 @@ typedef struct BenchResult {
     double start_seconds;                // from nothing to the end of the first step
     int64_t predicted_bytes, used_bytes; // by the layout; taken from the device in all, libraries included
     double loss;
+    unsigned fp8;       // products that ran in FP8: bits of Fp8Use
     BenchExchange comm; // of several ranks
 } BenchResult;
 

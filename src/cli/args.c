@@ -50,7 +50,23 @@ static Status store(const Arg *arg, const char *text) {
     return NULL;
 }
 
-static Status parse(const ArgCommand *command, int argc, char **argv, ArgList *words, bool *helped) {
+static const Arg *option_find(const ArgCommand *command, const char *word, size_t length) {
+    for (int i = 0; i < command->arg_count; i++)
+        if (strlen(command->args[i].name) == length && strncmp(command->args[i].name, word, length) == 0)
+            return &command->args[i];
+    return NULL;
+}
+
+// Two options that set the same thing are two names of it: which of the two is meant?
+static Status check_one_name(const ArgCommand *command, const Arg *arg, const bool *given) {
+    for (int i = 0; i < command->arg_count; i++)
+        if (given[i] && command->args[i].value == arg->value && &command->args[i] != arg)
+            return status_usage("%s and %s are two names of one option: give one of them", command->args[i].name,
+                                arg->name);
+    return NULL;
+}
+
+static Status parse(const ArgCommand *command, int argc, char **argv, ArgList *words, bool *helped, bool *given) {
     bool only_words = false;
     for (int i = 1; i < argc; i++) {
         const char *word = argv[i];
@@ -69,17 +85,20 @@ static Status parse(const ArgCommand *command, int argc, char **argv, ArgList *w
         }
         const char *equals = strchr(word, '=');
         size_t length = equals ? (size_t)(equals - word) : strlen(word);
-        const Arg *arg = NULL;
-        for (int k = 0; k < command->arg_count && !arg; k++)
-            if (strlen(command->args[k].name) == length && strncmp(command->args[k].name, word, length) == 0)
-                arg = &command->args[k];
+        const Arg *arg = option_find(command, word, length);
         if (!arg) return unknown_option(command, word);
         if (arg->kind == ARG_FLAG && equals) return status_usage("%s takes no value", arg->name);
         const char *text = equals ? equals + 1 : NULL;
         if (arg->kind != ARG_FLAG && !text) {
             if (i + 1 >= argc) return status_usage("%s needs a value (%s)", arg->name, arg->value_name);
             text = argv[++i];
+            if (option_find(command, text, strcspn(text, "=")))
+                return status_hint(
+                    status_usage("%s needs a value (%s), and %s is another option", arg->name, arg->value_name, text),
+                    "a value that looks so is written %s=%s", arg->name, text);
         }
+        TRY(check_one_name(command, arg, given));
+        given[arg - command->args] = true;
         TRY(store(arg, text));
     }
     if (words->count < command->words_min || (command->words_max >= 0 && words->count > command->words_max))
@@ -91,7 +110,9 @@ static Status parse(const ArgCommand *command, int argc, char **argv, ArgList *w
 Status args_parse(const ArgCommand *command, int argc, char **argv, ArgList *words, bool *helped) {
     *words = (ArgList){xcalloc((size_t)argc + 1, sizeof *words->items), 0};
     *helped = false;
-    Status status = parse(command, argc, argv, words, helped);
+    bool *given = xcalloc((size_t)command->arg_count + 1, sizeof *given);
+    Status status = parse(command, argc, argv, words, helped, given);
+    free(given);
     if (status) { // so that a caller may return the error at once
         free(words->items);
         *words = (ArgList){0};

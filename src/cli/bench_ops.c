@@ -60,7 +60,7 @@ Status bench_ops_command(int argc, char **argv) {
         {"--model", ARG_TEXT, &model, "NAME", "preset, or a directory with a config.json (smollm-360m)"},
         {"--seq", ARG_INT, &seq, "S", "sequence length (2048 on a GPU, 256 on the CPU)"},
         {"--micro-batch", ARG_INT, &micro_batch, "B", "sequences in a micro-batch (16 on a GPU, 4 on the CPU)"},
-        {"--precision", ARG_TEXT, &precision, "P", "fp32, bf16 or bf16-pure (bf16 on a GPU, fp32 on the CPU)"},
+        {"--precision", ARG_TEXT, &precision, "P", "fp32, bf16, bf16-pure or fp8 (bf16 on a GPU, fp32 on the CPU)"},
         {"--device", ARG_TEXT, &device, "D", "auto, cpu or cuda"},
         {"--quick", ARG_FLAG, &bench.quick, NULL, "small ceilings and short measurements: rough figures"},
         {"--json", ARG_FLAG, &table.json, NULL, "one JSON object a line"},

@@ -10,6 +10,7 @@
 #include "cli/launch.h"
 #include "cli/range.h"
 #include "dist/device.h"
+#include "model/fp8.h"
 #include "plan/flops.h"
 #include "train/prediction.h"
 #include "train/ranks.h"
@@ -76,6 +77,11 @@ static void print_json(const BenchStep *bench, const BenchResult *result, const 
                   request->micro_batch, "accum", bench->accum, "precision", precision_name(request->precision),
                   "recompute", recompute_name(request->recompute), "tok_s", result->tokens_per_second, "step_ms",
                   1e3 * result->step_seconds, "spread", result->spread);
+    if (request->precision == PRECISION_FP8) {
+        char text[FP8_TEXT];
+        fp8_describe(result->fp8, text);
+        json_object_set_new(json, "fp8", json_string(text));
+    }
     if (request->config.experts) json_object_set_new(json, "routing", json_string(routing));
     json_object_set_new(json, "tflops", json_real(flops[0] * result->tokens_per_second / 1e12));
     if (peak_tflops > 0) {
@@ -163,7 +169,7 @@ static Status bench_step_command(int argc, char **argv) {
         {"--seq", ARG_INT, &seq, "S", "sequence length (512)"},
         {"--micro-batch", ARG_INT, &micro_batch, "B", "sequences in a micro-batch (8)"},
         {"--accum", ARG_INT, &accum, "A", "micro-batches in a step (1)"},
-        {"--precision", ARG_TEXT, &precision, "P", "fp32, bf16 or bf16-pure (bf16)"},
+        {"--precision", ARG_TEXT, &precision, "P", "fp32, bf16, bf16-pure or fp8 (bf16)"},
         {"--recompute", ARG_TEXT, &recompute, "R", "none, selective or full (none)"},
         {"--layers", ARG_INT, &layers, "N", "only the first N layers of the model"},
         {"--routing", ARG_TEXT, &routing, "HOW", "MoE: natural (the random router's), balanced or worst"},

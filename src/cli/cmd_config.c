@@ -51,8 +51,10 @@ static Status check_section(const char *name) {
         known[i] = config_sections[i].name;
     const char *nearest = text_nearest(name, known, (size_t)config_section_count);
     Status status = status_usage("there is no section \"%s\"", name);
-    status = nearest ? status_hint(status, "did you mean %s?", nearest)
-                     : status_hint(status, "hearth config --help shows all sections");
+    char *list = text_join(known, (size_t)config_section_count);
+    status = nearest ? status_hint(status, "did you mean %s? There are %s", nearest, list)
+                     : status_hint(status, "there are %s", list);
+    free(list);
     free(known);
     return status;
 }

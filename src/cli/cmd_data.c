@@ -8,7 +8,7 @@ static const Command commands[] = {
     {"estimate", "tokens, documents, time and disk to expect, from a sample", data_estimate},
     {"inspect", "counts, lengths, packing and decoded samples of a dataset", data_inspect},
     {"mix", "several datasets by weight", data_mix},
-    {"pull", "fetch a dataset from the Hugging Face hub", data_pull},
+    {"pull", "fetch a dataset, or a model's tokenizer, from the Hugging Face hub", data_pull},
     {"synth", "a corpus of made-up stories, for trying things out", data_synth},
     {"train-tokenizer", "train a byte-level BPE tokenizer", data_train_tokenizer},
     {"encode", "one text file to raw token ids", data_encode},

@@ -4,6 +4,7 @@
 #include "base/text.h"
 #include "cli/args.h"
 #include "cli/commands.h"
+#include "cli/range.h"
 #include "infer/loaded.h"
 #include "train/evaluate.h"
 #include "train/setup.h"
@@ -119,11 +120,10 @@ Status cmd_eval(int argc, char **argv) {
     if (!status && !helped) {
         request.model.path = words.items[0];
         request.model.micro_batch = (int)micro_batch;
-        if ((request.seq && request.seq < 2) || request.seq > 1 << 22 || request.windows < 0 || micro_batch < 1 ||
-            micro_batch > 1 << 16)
-            status = status_usage("--seq takes 2 to 4194304, --windows 0 or more, --micro-batch 1 to 65536");
-        else
-            status = evaluate_request(&request);
+        if (request.seq) status = check_number("--seq", (double)request.seq, 2, 1 << 22);
+        if (!status) status = check_number("--windows", (double)request.windows, 0, 1e15);
+        if (!status) status = check_number("--micro-batch", (double)micro_batch, 1, 1 << 16);
+        if (!status) status = evaluate_request(&request);
     }
     free(words.items);
     free(request.paths.items);

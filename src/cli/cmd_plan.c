@@ -48,7 +48,7 @@ static const KeyOption key_options[] = {
     {"--micro-batch", "train.micro_batch", "N", "sequences of a micro-step on one rank", NULL},
     {"--accum", "train.grad_accum", "N", "micro-steps of an optimizer step", NULL},
     {"--batch-tokens", "train.batch_tokens", "N", "tokens of an optimizer step, instead of --accum", NULL},
-    {"--precision", "train.precision", "P", "fp32, bf16 or bf16-pure", NULL},
+    {"--precision", "train.precision", "P", "fp32, bf16, bf16-pure or fp8", NULL},
     {"--recompute", "recompute.mode", "MODE", "none, selective or full", NULL},
     {"--dp", "parallelism.data", "N", "data-parallel ranks (default: what the others leave)", NULL},
     {"--tp", "parallelism.tensor", "N", "tensor-parallel ranks", NULL},
@@ -169,6 +169,9 @@ static Status make_machine(PlanMachine *machine, const Hardware *hardware, const
     if (args->node || cluster) TRY(hardware_find_node(hardware, args->node ? args->node : cluster->node, &node));
     if (!name) name = default_gpu(hardware, node, config);
     TRY(hardware_find_gpu(hardware, name, &gpu));
+    if (node && strcmp(gpu->name, node->gpu) != 0)
+        return status_hint(status_usage("--gpu %s, and the node %s has %s", gpu->name, node->name, node->gpu),
+                           "leave --gpu out, or name its --nodes and --gpus-per-node instead of a node");
     TRY(hardware_find_software(hardware, args->software, &software));
     int64_t per_node = args->gpus_per_node ? args->gpus_per_node : node ? (int64_t)node->gpus : gpu->cpu ? 1 : 8;
     int64_t nodes = args->nodes ? args->nodes : cluster ? (int64_t)cluster->nodes : 0;
@@ -243,6 +246,57 @@ static Status show_plan(Document *document, json_t *json, const PlanArgs *args) 
     document_free(document);
     json_decref(json);
     return status;
+}
+
+// ---- what this build can do -----------------------------------------------------------------------------------------
+
+// Why hearth does not train on this mesh; NULL: it does.
+static Status mesh_refused(const Config *config, const Mesh *mesh) {
+    Config asked = *config; // shares the strings
+    Mesh unused;
+    asked.parallelism.data = mesh->dp;
+    asked.parallelism.tensor = mesh->tp;
+    asked.parallelism.pipeline = mesh->pp;
+    asked.parallelism.context = mesh->cp;
+    asked.parallelism.expert = mesh->ep;
+    asked.parallelism.expert_tensor = mesh->etp;
+    asked.parallelism.zero = mesh->zero;
+    return ranks_mesh(&asked, (int)mesh_ranks(mesh), &unused);
+}
+
+static void mark_what_runs(SearchResult *result, const Config *config) {
+    for (int i = 0; i < result->found_count; i++) {
+        Status refused = mesh_refused(config, &result->found[i].mesh);
+        result->found[i].runs = !refused;
+        status_free(refused);
+    }
+}
+
+static const char *build_lacks(const PlanMachine *machine) {
+    bool cuda = machine->gpu.cpu, mpi = machine->gpus == 1;
+#ifdef HEARTH_HAVE_CUDA
+    cuda = true;
+#endif
+#ifdef HEARTH_HAVE_MPI
+    mpi = true;
+#endif
+    return cuda ? (mpi ? NULL : "MPI") : mpi ? "CUDA" : "CUDA and MPI";
+}
+
+static void build_section(Document *document, json_t *json, const Config *config, const PlanReport *report) {
+    int gpus = report->machine.gpus;
+    if (gpus == 1 || strcmp(report->machine.software.name, "hearth") != 0) return;
+    Status refused = mesh_refused(config, &report->run.layout.mesh);
+    const char *lacks = build_lacks(&report->machine);
+    document_section(document, "This build", "l", "");
+    if (refused)
+        document_note(document, "hearth does not train on this mesh: %s", status_message(refused));
+    else
+        document_note(document,
+                      "hearth trains on this mesh: hearth train --ranks %d on one node, mpirun or srun on several%s%s",
+                      gpus, lacks ? "; for these devices this build lacks " : "", lacks ? lacks : "");
+    json_object_set_new(json, "trains_here", json_boolean(!refused && !lacks));
+    status_free(refused);
 }
 
 // ---- the three questions --------------------------------------------------------------------------------------------
@@ -324,10 +378,16 @@ static Status plan_one(const char *name, const PlanMachine *machine, const PlanR
     Status status = plan_report(report, name, machine, run, &questions);
     Document *document = status ? NULL : plan_document(report, args->ops || args->html);
     if (!status && args->schedule) status = simulate_plan(document, report, args);
-    if (!status)
-        status = show_plan(document, plan_report_json(report), args);
-    else
+    if (!status) {
+        json_t *json = plan_report_json(report);
+        build_section(document, json, config, report);
+        status = show_plan(document, json, args);
+    } else {
         document_free(document);
+    }
+    if (!status && !report->fits) // last, below what was shown
+        status = status_runtime("the plan does not fit: it needs %.0f %% of a device's memory",
+                                100 * report->prediction.memory.fraction);
     free(report);
     return status;
 }
@@ -348,39 +408,6 @@ static Status parse_seqs(SearchSpace *space, const PlanRun *run, const char *tex
     return NULL;
 }
 
-// The trainer says which meshes it takes.
-static void mark_what_runs(SearchResult *result, const Config *config) {
-    for (int i = 0; i < result->found_count; i++) {
-        SearchCandidate *c = &result->found[i];
-        Config asked = *config; // shares the strings
-        Mesh mesh;
-        asked.parallelism.data = c->mesh.dp;
-        asked.parallelism.tensor = c->mesh.tp;
-        asked.parallelism.pipeline = c->mesh.pp;
-        asked.parallelism.context = c->mesh.cp;
-        asked.parallelism.expert = c->mesh.ep;
-        asked.parallelism.expert_tensor = c->mesh.etp;
-        asked.parallelism.zero = c->mesh.zero;
-        Status refused = ranks_mesh(&asked, (int)mesh_ranks(&c->mesh), &mesh);
-        c->runs = !refused;
-        status_free(refused);
-    }
-}
-
-static const char *build_lacks(const PlanMachine *machine) {
-#ifdef HEARTH_HAVE_CUDA
-    bool cuda = true;
-#else
-    bool cuda = machine->gpu.cpu;
-#endif
-#ifdef HEARTH_HAVE_MPI
-    bool mpi = true;
-#else
-    bool mpi = machine->gpus == 1;
-#endif
-    return cuda ? (mpi ? NULL : "MPI") : mpi ? "CUDA" : "CUDA and MPI";
-}
-
 static Status plan_search(const char *name, const PlanMachine *machine, const PlanRun *run, const PlanArgs *args,
                           const Config *config) {
     PlanReport report = {.machine = *machine, .run = *run};
@@ -394,8 +421,10 @@ static Status plan_search(const char *name, const PlanMachine *machine, const Pl
     mark_what_runs(&result, config);
     Document *document =
         search_document(&report, &result, space.memory_limit, clock_seconds() - start, build_lacks(machine));
+    bool none = !result.found_count;
     Status status = show_plan(document, search_json(&result), args);
     search_free(&result);
+    if (!status && none) status = status_runtime(NOTHING_FITS, 100 * space.memory_limit);
     return status;
 }
 

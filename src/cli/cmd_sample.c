@@ -2,6 +2,7 @@
 #include "base/text.h"
 #include "cli/args.h"
 #include "cli/commands.h"
+#include "cli/range.h"
 #include "infer/loaded.h"
 #include "infer/sampler.h"
 #include "model/generate.h"
@@ -123,10 +124,10 @@ Status cmd_sample(int argc, char **argv) {
         model.seq = 16; // the generator has its own buffers; the model's are not used
         request.sampler.top_k = (int)top_k;
         request.sampler.seed = (uint64_t)seed;
-        if (request.tokens < 1 || request.tokens > 1 << 20 || request.count < 1 || top_k < 0 || top_k > 1 << 24)
-            status = status_usage("--tokens takes 1 to 1048576, --count 1 or more, --top-k 0 or more");
-        else
-            status = print_samples(&model, &request);
+        status = check_number("--tokens", (double)request.tokens, 1, 1 << 20);
+        if (!status) status = check_number("--count", (double)request.count, 1, 1e9);
+        if (!status) status = check_number("--top-k", (double)top_k, 0, 1 << 24);
+        if (!status) status = print_samples(&model, &request);
     }
     free(words.items);
     return status;

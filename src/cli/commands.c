@@ -31,9 +31,12 @@ Status commands_run(const char *program, const char *summary, const Command *tab
         if (strcmp(argv[1], table[i].name) == 0) found = &table[i];
     }
     const char *nearest = found ? NULL : text_nearest(argv[1], names, (size_t)count);
+    char *list = text_join(names, (size_t)count);
+    Status status = NULL;
+    if (!found) status = status_usage("unknown command \"%s %s\"", program, argv[1]);
+    if (nearest) status = status_hint(status, "did you mean \"%s %s\"?", program, nearest);
+    status = status_hint(status, "the commands are %s", list);
+    free(list);
     free(names);
-    if (found) return found->run(argc - 1, argv + 1);
-    Status status = status_usage("unknown command \"%s %s\"", program, argv[1]);
-    if (nearest) return status_hint(status, "did you mean \"%s %s\"?", program, nearest);
-    return status_hint(status, "%s --help lists the commands", program);
+    return found ? found->run(argc - 1, argv + 1) : status;
 }

@@ -3,6 +3,7 @@
 #include "base/text.h"
 #include "cli/args.h"
 #include "cli/data_commands.h"
+#include "cli/range.h"
 #include "data/inspect.h"
 #include "data/tokenizer.h"
 
@@ -180,8 +181,9 @@ Status data_inspect(int argc, char **argv) {
     bool helped;
     Status status = args_parse(&command, argc, argv, &words, &helped);
     if (!status && !helped) {
-        status =
-            options.sequence > 0 ? dataset_print(words.items[0], &options) : status_usage("--seq must be positive");
+        status = check_number("--samples", (double)options.samples, 0, 1e9);
+        if (!status) status = check_number("--seq", (double)options.sequence, 1, 1 << 30);
+        if (!status) status = dataset_print(words.items[0], &options);
     }
     free(words.items);
     return status;

@@ -73,8 +73,8 @@ static Status result_print(const char *output) {
         int64_t cut = json_integer_value(json_object_get(split, "cut_tokens"));
         if (cut > 0)
             printf(
-                "  cut off: %s tokens of the last document of %s and its copies, to give the exact count; they are in "
-                "no split\n",
+                "  cut off: %s tokens of copies of the last document of %s, or beyond the exact count; they are in no "
+                "split\n",
                 text_grouped(tokens, cut), name);
     }
     json_decref(root);
@@ -114,7 +114,7 @@ Status data_prepare(int argc, char **argv) {
                                 ".zst), filters, tokenizes,\n"
                                 "splits and shuffles them by document, and writes shards and dataset.json. Splits get "
                                 "exactly the tokens asked\n"
-                                "for: their last document is cut, and the rest of it is in no split. The same command "
+                                "for: their last document is cut, and the rest of it goes to train. The same command "
                                 "resumes a run that was\n"
                                 "stopped. The result does not depend on the number of threads.",
                                 args,

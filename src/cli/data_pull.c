@@ -13,7 +13,9 @@ Status data_pull(int argc, char **argv) {
     const Arg args[] = {
         {"--output", ARG_TEXT, &options.output, "FOLDER", "where the files go"},
         {"--path", ARG_TEXT, &options.path, "FOLDER", "folder of the repository, such as sample/10BT (default: all)"},
-        {"--include", ARG_TEXT, &options.include, "GLOB", "files by their whole path (default: *.parquet)"},
+        {"--model", ARG_FLAG, &options.model, "", "REPOSITORY is a model's: fetch its tokenizer.json"},
+        {"--include", ARG_TEXT, &options.include, "GLOB",
+         "files by their whole path (default: *.parquet; with --model tokenizer.json)"},
         {"--revision", ARG_TEXT, &options.revision, "NAME", "branch, tag or commit (default: main)"},
         {"--tokens", ARG_TEXT, &tokens, "N", "only as many files as hold so many tokens: 6B, 100M, ..."},
         {"--tokenizer", ARG_TEXT, &options.tokenizer, "PATH", "to count tokens with (default: guess from bytes)"},
@@ -26,14 +28,15 @@ Status data_pull(int argc, char **argv) {
         {"--list", ARG_FLAG, &options.list_only, "", "only list the files"},
         {"--quiet", ARG_FLAG, &options.quiet, "", "say less"},
     };
-    const ArgCommand command = {
-        "hearth data pull REPOSITORY --output FOLDER [options]",
-        "Fetches the files of a dataset on the Hugging Face hub in parallel ranges, checks their size\n"
-        "and SHA-256, and goes on where an earlier try stopped. HF_TOKEN is sent when it is set.",
-        args,
-        ARG_COUNT(args),
-        1,
-        1};
+    const ArgCommand command = {"hearth data pull REPOSITORY --output FOLDER [options]",
+                                "Fetches the files of a dataset on the Hugging Face hub, or with --model the tokenizer "
+                                "of a model, in parallel\n"
+                                "ranges, checks their size and SHA-256, and goes on where an earlier try stopped. "
+                                "HF_TOKEN is sent when it is set.",
+                                args,
+                                ARG_COUNT(args),
+                                1,
+                                1};
     ArgList words;
     bool helped;
     Status status = args_parse(&command, argc, argv, &words, &helped);

@@ -1,6 +1,7 @@
 // hearth data synth: a corpus of made-up stories.
 #include "cli/args.h"
 #include "cli/data_commands.h"
+#include "cli/range.h"
 #include "data/synth.h"
 
 #include <math.h>
@@ -45,13 +46,15 @@ Status data_synth(int argc, char **argv) {
                                 vocab,
                                 (uint64_t)seed,
                                 (uint64_t)stories,
-                                (uint64_t)(val_stories >= 0 ? val_stories : (stories + 49) / 50),
+                                (uint64_t)(val_stories != -1 ? val_stories : (stories + 49) / 50),
                                 overwrite};
         SynthResult result;
         char a[32], b[32], c[32];
-        if (stories < 1 || stories > 1000000000000 || seed < 0)
-            status = status_usage("--stories takes 1 to 1,000,000,000,000 and --seed no negative number");
-        else if (print > 0)
+        TRY_GOTO(check_number("--stories", (double)stories, 1, 1e12), done);
+        TRY_GOTO(check_number("--val-stories", (double)request.val_stories, 1, 1e12), done);
+        TRY_GOTO(check_number("--seed", (double)seed, 0, 9e18), done);
+        TRY_GOTO(check_number("--print", (double)print, 0, 1e12), done);
+        if (print > 0)
             status = print_stories((uint64_t)seed, print);
         else if (!request.directory)
             status = status_usage("hearth data synth needs a directory to write to");
@@ -62,6 +65,7 @@ Status data_synth(int argc, char **argv) {
                    text_grouped(b, (int64_t)result.val_tokens), text_grouped(c, (int64_t)result.text_bytes),
                    (long long)result.vocab, result.unigram_entropy);
     }
+done:
     free(words.items);
     return status;
 }

@@ -95,9 +95,12 @@ static Status write_result(const BpeTraining *training, const Options *options) 
     char *path = text_ends_with(options->output, ".json") ? text_copy(options->output)
                                                           : path_join(options->output, "tokenizer.json");
     char *directory = path_directory(path);
+    char *made = path_first_missing(directory);
     Status status = dir_make(directory);
     if (!status) status = bpe_training_write(training, &options->train, path);
     if (!status) printf("%s: %zu tokens, %zu merges\n", path, training->token_count, training->merge_count);
+    if (status && made) status_free(dir_remove(made));
+    free(made);
     free(directory);
     free(path);
     return status;

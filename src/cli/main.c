@@ -1,6 +1,7 @@
 // hearth: pretrain language models on the hardware you have. This file only picks the command.
 #include "base/log.h"
 #include "base/text.h"
+#include "base/threads.h"
 #include "cli/commands.h"
 
 #include <jansson.h>
@@ -26,8 +27,10 @@ static const Command commands[] = {
 int main(int argc, char **argv) {
     json_set_alloc_funcs(xmalloc, free); // ends as all else where there is no memory
     signal(SIGXFSZ, SIG_IGN);            // a file that reaches a limit is an error that names it
-    Status status = commands_run("hearth", "hearth pretrains language models: plan, prepare, train, explain.", commands,
-                                 (int)(sizeof commands / sizeof commands[0]), argc, argv);
+    Status status = threads_check_environment();
+    if (!status)
+        status = commands_run("hearth", "hearth pretrains language models: plan, prepare, train, explain.", commands,
+                              (int)(sizeof commands / sizeof commands[0]), argc, argv);
     bool flushed = !fflush(stdout);
     if (!status && !flushed) status = status_errno("cannot write to standard output");
     if (!status && ferror(stdout)) status = status_runtime("not all could be written to standard output");

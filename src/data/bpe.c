@@ -283,9 +283,13 @@ void bpe_free(Bpe *bpe) {
     free(bpe->known);
 }
 
+#ifndef CACHE_BITS // the fuzz target has a small one, which grows
+#define CACHE_BITS 16
+#endif
+
 void bpe_state_init(BpeState *state, const Bpe *bpe) {
     *state = (BpeState){.bpe = bpe};
-    bpe_words_init(&state->cache, 16);
+    bpe_words_init(&state->cache, CACHE_BITS);
 }
 
 void bpe_state_free(BpeState *state) {

@@ -113,8 +113,15 @@ static Status directory_open(Dataset *dataset, const char *path) {
 static Status split_open(Dataset *dataset, const json_t *root, const char *split) {
     const json_t *entry = json_object_get(json_object_get(root, "splits"), split);
     if (!entry) {
-        return status_hint(status_usage("the dataset %s has no split \"%s\"", dataset->path, split),
-                           "`hearth data inspect %s` shows its splits", dataset->path);
+        TextBuffer list = {0};
+        const char *name;
+        json_t *value;
+        json_object_foreach(json_object_get(root, "splits"), name, value)
+            text_buffer_format(&list, "%s%s", list.length ? ", " : "", name);
+        Status status = status_hint(status_usage("the dataset %s has no split \"%s\"", dataset->path, split),
+                                    "it has: %s", list.length ? list.data : "none");
+        text_buffer_free(&list);
+        return status;
     }
     const json_t *shards = json_object_get(entry, "shards");
     for (size_t i = 0; i < json_array_size(shards); i++) {
@@ -165,7 +172,7 @@ static void shards_verify(void *context, int64_t begin, int64_t end, int worker)
         const Shard *shard = &loop->dataset->shards[i];
         if (loop->verify == VERIFY_ONCE && verified_find(shard)) continue;
         loop->statuses[i] = shard_check_content(shard);
-        if (!loop->statuses[i]) verified_add(shard);
+        if (!loop->statuses[i] && loop->verify == VERIFY_ONCE) verified_add(shard);
     }
 }
 

@@ -3,8 +3,8 @@
 // allocated.
 //
 // Read: data pages v1 and v2; PLAIN, dictionary, DELTA_LENGTH_BYTE_ARRAY, DELTA_BYTE_ARRAY and DELTA_BINARY_PACKED
-// values; required and optional columns; no compression, snappy, gzip, zstd. Refused by name: other codecs and
-// encodings, nested or repeated columns, encrypted files.
+// values; required and optional columns; no compression, snappy, gzip, zstd, LZ4, Brotli. Refused by name: other codecs
+// and encodings, nested or repeated columns, encrypted files.
 #pragma once
 
 #include "base/status.h"

@@ -40,6 +40,9 @@ static Status options_check(const Prepare *prepare) {
     if (options->val_tokens < 0 || options->test_tokens < 0 || options->train_tokens < -1) {
         return status_usage("token counts cannot be negative");
     }
+    if (options->train_tokens == 0)
+        return status_hint(status_usage("--train-tokens 0 leaves nothing to train on"),
+                           "without --train-tokens all that there are go into it");
     if (options->shard_tokens < 1 || options->unit_bytes < 1)
         return status_usage("shard and unit sizes must be positive");
     int64_t end = prepare_end_of_text(options, prepare->tokenizer);
@@ -85,9 +88,14 @@ static Status splits_fill(Prepare *prepare, json_t **splits) {
         uint64_t missing = prepare_tokens_missing(*splits);
         if (missing == 0 || prepare->complete == UNIT_END) {
             if (missing) log_warn("the input gave %llu tokens less than were asked for", (unsigned long long)missing);
-            if (json_integer_value(json_object_get(json_object_get(*splits, "train"), "tokens")) == 0)
-                log_warn("the other splits have left no tokens to train on");
-            return NULL;
+            if (json_integer_value(json_object_get(json_object_get(*splits, "train"), "tokens")) > 0) return NULL;
+            json_decref(*splits);
+            prepare->hopeless = true;
+            return status_hint(status_usage("nothing is left to train on: the input gives %llu tokens, and the other "
+                                            "splits take %lld",
+                                            (unsigned long long)prepare->counts.tokens,
+                                            (long long)(prepare->options->val_tokens + prepare->options->test_tokens)),
+                               "ask for fewer --val-tokens and --test-tokens, or give more input");
         }
         json_decref(*splits);
         prepare->counts.extra += missing;
@@ -114,7 +122,8 @@ static Status prepare_work(Prepare *prepare) {
     TRY(prepare_plan_compare(prepare));
     TRY(prepare_find_units(prepare));
     Status status = dataset_make(prepare);
-    if (status && prepare->counts.documents == 0) status_free(work_remove(prepare)); // there is nothing to resume
+    if (status && (prepare->counts.documents == 0 || prepare->hopeless))
+        status_free(work_remove(prepare)); // there is nothing to resume
     return status;
 }
 

@@ -5,7 +5,8 @@
 // 2. Gather: the units merged by document hash, which is a shuffle of all documents that depends on their texts and
 //    the seed only. The first tokens of that order are val, the next test, the rest train; so a document's split
 //    follows from its hash. A split with a target gets exactly that many tokens: its last document is cut, and ends
-//    with end-of-text; the rest of it is in no split, and counted.
+//    with end-of-text; the rest of it is a document of train. What is in no split is counted: copies of that document,
+//    which would bring its beginning into train too, and what exceeds the target of train.
 //
 // Both work below output/work. Last, the shards move up into the place of a former dataset, and dataset.json is
 // written: until then that one can be used. A killed run resumes with the last whole unit, or with the merge; the

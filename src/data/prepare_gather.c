@@ -21,7 +21,7 @@ typedef struct Split {
     uint64_t *longer;  // [longer_count]: tokens of each document that is longer
     size_t longer_count;
     bool cut;
-    uint64_t cut_tokens; // of its last document, and of copies of it, that are in no split
+    uint64_t cut_tokens; // of copies of its last document, and of the rest of that, that are in no split
     ShardWriter *writer;
     uint64_t shard_tokens; // in the open shard
     size_t shard_index;
@@ -33,6 +33,11 @@ typedef struct WindowEntry {
     UnitRecord record;
     size_t offset; // in ids
 } WindowEntry;
+
+typedef struct Rest { // of a document that another split has the beginning of
+    UnitRecord record;
+    uint32_t *ids;
+} Rest;
 
 typedef struct Gather {
     const PrepareOptions *options;
@@ -46,6 +51,8 @@ typedef struct Gather {
     bool has_last;
     DocumentHash border; // last document of the previous split: its copies must not go into the next one
     bool has_border;
+    Rest rests[2]; // of val and test: they wait for train
+    size_t rest_count;
     WindowEntry *window;
     size_t window_count, window_capacity;
     uint32_t *window_ids;
@@ -168,24 +175,28 @@ static Status split_leave(Gather *gather) {
     return NULL;
 }
 
-static Status document_place(Gather *gather, UnitRecord *record, const uint32_t *ids) {
-    gather->repeats =
-        gather->has_last && document_hash_compare(gather->last, record->hash) == 0 ? gather->repeats + 1 : 0;
-    gather->last = record->hash;
-    gather->has_last = true;
-    if (gather->has_border && document_hash_compare(gather->border, record->hash) == 0) {
-        gather->splits[gather->current - 1].cut_tokens += record->token_count;
-        return NULL;
-    }
+static void rest_keep(Gather *gather, const UnitRecord *record, const uint32_t *ids, size_t from) {
+    Rest *rest = &gather->rests[gather->rest_count++];
+    *rest = (Rest){.record = *record, .ids = xmalloc((record->token_count - from) * sizeof *ids)};
+    rest->record.token_count = (uint32_t)(record->token_count - from);
+    rest->record.text_bytes = (uint32_t)kept_text_bytes(gather, ids + from, rest->record.token_count - 1);
+    memcpy(rest->ids, ids + from, rest->record.token_count * sizeof *ids);
+}
+
+// Into the current split, as much as there is room for.
+static Status document_take(Gather *gather, UnitRecord *record, const uint32_t *ids) {
     Split *split = &gather->splits[gather->current];
     uint32_t *shortened = NULL;
     if (split->target >= 0) {
         uint64_t left = (uint64_t)split->target - split_pending(gather, split);
-        if (record->token_count > left) { // the exact count: the rest of this document is left out
+        if (record->token_count > left) { // the exact count: the rest of this document goes to train
             shortened = xmalloc(left * sizeof *ids);
             memcpy(shortened, ids, left * sizeof *ids);
             shortened[left - 1] = gather->end_of_text;
-            split->cut_tokens = record->token_count - left;
+            if (gather->current + 1 < gather->split_count)
+                rest_keep(gather, record, ids, left - 1); // with the token in whose place end-of-text stands here
+            else
+                split->cut_tokens = record->token_count - left;
             record->token_count = (uint32_t)left;
             record->text_bytes = (uint32_t)kept_text_bytes(gather, ids, left - 1);
             split->cut = true;
@@ -202,10 +213,33 @@ static Status document_place(Gather *gather, UnitRecord *record, const uint32_t 
     return status;
 }
 
+static Status document_place(Gather *gather, UnitRecord *record, const uint32_t *ids) {
+    gather->repeats =
+        gather->has_last && document_hash_compare(gather->last, record->hash) == 0 ? gather->repeats + 1 : 0;
+    gather->last = record->hash;
+    gather->has_last = true;
+    if (gather->has_border && document_hash_compare(gather->border, record->hash) == 0) {
+        gather->splits[gather->current - 1].cut_tokens += record->token_count;
+        return NULL;
+    }
+    return document_take(gather, record, ids);
+}
+
+static Status rests_place(Gather *gather) {
+    while (gather->rest_count && gather->current + 1 == gather->split_count) {
+        Rest rest = gather->rests[--gather->rest_count];
+        Status status = document_take(gather, &rest.record, rest.ids);
+        free(rest.ids);
+        TRY(status);
+    }
+    return NULL;
+}
+
 static Status documents_merge(Gather *gather, UnitMerge *merge) {
     for (;;) {
         while (gather->current < gather->split_count && gather->splits[gather->current].target == 0)
             TRY(split_leave(gather));
+        TRY(rests_place(gather));
         if (gather->current == gather->split_count) return NULL;
         UnitRecord record;
         const uint32_t *ids;
@@ -219,8 +253,10 @@ static Status documents_merge(Gather *gather, UnitMerge *merge) {
         progress_update(&gather->progress, (double)gather->merged_tokens / (double)(gather->all_tokens + 1),
                         gather->merged_documents, gather->merged_bytes, gather->merged_tokens);
     }
-    while (gather->current < gather->split_count)
-        TRY(split_leave(gather));
+    while (gather->current < gather->split_count) {
+        TRY(rests_place(gather));
+        if (gather->current < gather->split_count) TRY(split_leave(gather));
+    }
     return NULL;
 }
 
@@ -275,6 +311,8 @@ static void gather_free(Gather *gather) {
         free(gather->splits[i].lengths);
         free(gather->splits[i].longer);
     }
+    for (size_t i = 0; i < gather->rest_count; i++)
+        free(gather->rests[i].ids);
     free(gather->window);
     free(gather->window_ids);
 }

@@ -18,6 +18,7 @@ typedef struct Prepare {
     ReaderPosition position;
     PrepareCounts counts;
     UnitComplete complete;
+    bool hopeless; // no other try with these options could do better
 } Prepare;
 
 // prepare_plan.c

@@ -38,7 +38,7 @@ static Status local_estimate(Pull *pull, const char *local, int64_t size) {
 
 static Status file_pull(Pull *pull, const RemoteFile *remote) {
     const PullOptions *options = pull->options;
-    char *url = remote_url(pull->endpoint, options->repo, pull->revision, remote->path);
+    char *url = remote_url(pull->endpoint, options->repo, options->model, pull->revision, remote->path);
     char *local = path_join(options->output, remote->path);
     const PullFile file = {.remote = remote,
                            .url = url,
@@ -56,7 +56,7 @@ static Status file_pull(Pull *pull, const RemoteFile *remote) {
         pull->result->present += present;
         char size[32];
         if (!options->quiet) {
-            log_info("%s %s (%s)%s", present ? "have" : "got", remote->path, text_gib(size, (double)remote->size),
+            log_info("%s %s (%s)%s", present ? "have" : "got", remote->shown, text_gib(size, (double)remote->size),
                      remote->sha256[0] ? "" : ", size checked, no hash stated");
         }
         if (options->tokens > 0) status = local_estimate(pull, local, remote->size);
@@ -97,7 +97,7 @@ static Status files_pull(Pull *pull) {
 static void list_print(const Pull *pull) {
     for (size_t i = 0; i < pull->list.count; i++) {
         char size[32];
-        printf("%12s  %s\n", text_gib(size, (double)pull->list.files[i].size), pull->list.files[i].path);
+        printf("%12s  %s\n", text_gib(size, (double)pull->list.files[i].size), pull->list.files[i].shown);
     }
 }
 
@@ -105,15 +105,15 @@ static Status pull_all(Pull *pull) {
     const PullOptions *options = pull->options;
     Http *http;
     TRY(http_open(&http, &pull->settings));
-    Status status = remote_list(&pull->list, http, pull->endpoint, options->repo, pull->revision, options->path,
-                                options->include ? options->include : "*.parquet");
+    const char *include = options->include ? options->include : options->model ? "tokenizer.json" : "*.parquet";
+    Status status = remote_list(&pull->list, http, pull->endpoint, options->repo, options->model, pull->revision,
+                                options->path, include);
     http_close(http);
     TRY(status);
     pull->result->listed = pull->list.count;
     if (pull->list.count == 0) {
-        return status_hint(
-            status_usage("no file of %s matches %s", options->repo, options->include ? options->include : "*.parquet"),
-            "--include takes another glob, --path another folder");
+        return status_hint(status_usage("no file of %s matches %s", options->repo, include),
+                           "--include takes another glob, --path another folder");
     }
     if (options->list_only) {
         list_print(pull);

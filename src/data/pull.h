@@ -12,7 +12,8 @@ typedef struct PullOptions {
     const char *repo;      // "HuggingFaceFW/fineweb-edu"
     const char *revision;  // NULL: "main"
     const char *path;      // folder inside the repository; NULL: all of it
-    const char *include;   // glob on the whole path of a file; NULL: "*.parquet"
+    bool model;            // a model's repository, for its tokenizer
+    const char *include;   // glob on the whole path of a file; NULL: "*.parquet", of a model "tokenizer.json"
     const char *output;    // local folder; paths of the repository are kept below it
     const char *endpoint;  // NULL: HF_ENDPOINT or https://huggingface.co
     const char *token;     // NULL: HF_TOKEN, else none

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #define PAGES_MAX 10000
+#define SIZE_MOST ((int64_t)1 << 50) // of a file: no hub has one of a petabyte
 
 // Percent-encodes everything but letters, digits and a few signs; '/' stays.
 static char *url_escape(const char *text) {
@@ -35,9 +36,10 @@ static char *revision_escape(const char *revision) {
     return out.data;
 }
 
-char *remote_url(const char *endpoint, const char *repo, const char *revision, const char *path) {
+char *remote_url(const char *endpoint, const char *repo, bool model, const char *revision, const char *path) {
     char *escaped = url_escape(path), *escaped_revision = revision_escape(revision);
-    char *url = text_format("%s/datasets/%s/resolve/%s/%s", endpoint, repo, escaped_revision, escaped);
+    char *url =
+        text_format("%s/%s%s/resolve/%s/%s", endpoint, model ? "" : "datasets/", repo, escaped_revision, escaped);
     free(escaped);
     free(escaped_revision);
     return url;
@@ -68,17 +70,23 @@ static Status entry_add(RemoteList *list, const json_t *entry, const char *inclu
     if (strcmp(type, "file") != 0) return NULL;
     if (!path || size < 0) return status_runtime("%s: an entry of the listing lacks its path or size", url);
     if (fnmatch(include, path, 0) != 0) return NULL;
-    if (!path_is_safe(path))
-        return status_runtime("%s: the listing names a file outside the repository: %s", url, path);
+    if (!path_is_safe(path)) {
+        char *shown = text_printable(path);
+        Status status = status_runtime("%s: the listing names a file outside the repository: %s", url, shown);
+        free(shown);
+        return status;
+    }
     const json_t *large = json_object_get(entry, "lfs");
     if (json_is_object(large)) {
         TRY(json_get_text(large, "oid", &oid, url));
         TRY(json_get_int(large, "size", &size, url));
     }
+    if (size < 0 || size > SIZE_MOST)
+        return status_runtime("%s: the listing gives %s %lld bytes", url, path, (long long)size);
     if (text_starts_with(oid, "sha256:")) oid += 7;
     list->files = xrealloc(list->files, (list->count + 1) * sizeof *list->files);
     RemoteFile *file = &list->files[list->count++];
-    *file = (RemoteFile){.path = text_copy(path), .size = size};
+    *file = (RemoteFile){.path = text_copy(path), .shown = text_printable(path), .size = size};
     if (sha256_is_valid(oid)) memcpy(file->sha256, oid, 65);
     return NULL;
 }
@@ -120,12 +128,12 @@ static Status pages_read(RemoteList *list, Http *http, const char *base, const c
     return status;
 }
 
-Status remote_list(RemoteList *list, Http *http, const char *endpoint, const char *repo, const char *revision,
-                   const char *path, const char *include) {
+Status remote_list(RemoteList *list, Http *http, const char *endpoint, const char *repo, bool model,
+                   const char *revision, const char *path, const char *include) {
     *list = (RemoteList){0};
     char *escaped = url_escape(path ? path : ""), *escaped_revision = revision_escape(revision);
-    char *base =
-        text_format("%s/api/datasets/%s/tree/%s%s%s", endpoint, repo, escaped_revision, *escaped ? "/" : "", escaped);
+    char *base = text_format("%s/api/%s/%s/tree/%s%s%s", endpoint, model ? "models" : "datasets", repo,
+                             escaped_revision, *escaped ? "/" : "", escaped);
     Status status = pages_read(list, http, base, include);
     free(base);
     free(escaped);
@@ -139,8 +147,10 @@ Status remote_list(RemoteList *list, Http *http, const char *endpoint, const cha
 }
 
 void remote_list_free(RemoteList *list) {
-    for (size_t i = 0; i < list->count; i++)
+    for (size_t i = 0; i < list->count; i++) {
         free(list->files[i].path);
+        free(list->files[i].shown);
+    }
     free(list->files);
     *list = (RemoteList){0};
 }

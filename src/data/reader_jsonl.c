@@ -3,6 +3,7 @@
 #include "base/text.h"
 #include "base/utf8.h"
 
+#include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -194,7 +195,11 @@ static bool scan_value(Scan *scan) {
     case 't': return scan_word(scan, "true");
     case 'f': return scan_word(scan, "false");
     case 'n': return scan_word(scan, "null");
+    case 'N': return scan_word(scan, "NaN"); // these three are no JSON, but what Python writes
+    case 'I': return scan_word(scan, "Infinity");
     case '-':
+        if (scan->end - scan->at > 1 && scan->at[1] == 'I') return scan_word(scan, "-Infinity");
+        return scan_number(scan);
     case '0' ... '9': return scan_number(scan);
     default: return scan_fail(scan, "a value was expected");
     }
@@ -226,9 +231,9 @@ static bool scan_text(Scan *scan, JsonlRecord *record, JsonlResult *found) {
         *found = JSONL_TEXT;
         return scan_string(scan, record->text, &record->length);
     }
-    if (scan->at < scan->end && *scan->at == 'n') {
+    if (scan->at < scan->end && (*scan->at == 'n' || *scan->at == 'N')) { // pandas: NaN is a text that is missing
         *found = JSONL_NULL;
-        return scan_word(scan, "null");
+        return scan_word(scan, *scan->at == 'n' ? "null" : "NaN");
     }
     return scan_fail(scan, "the field is not a string");
 }
@@ -237,6 +242,13 @@ static bool scan_score(Scan *scan, JsonlRecord *record) {
     skip_space(scan);
     record->has_score = false; // null, or an earlier member of the same name
     if (scan->at < scan->end && *scan->at == 'n') return scan_word(scan, "null");
+    if (scan->at < scan->end && *scan->at == 'N') return scan_word(scan, "NaN");
+    bool negative = scan->end - scan->at > 1 && scan->at[0] == '-' && scan->at[1] == 'I';
+    if (negative || (scan->at < scan->end && *scan->at == 'I')) {
+        record->score = negative ? -INFINITY : INFINITY;
+        record->has_score = scan_word(scan, negative ? "-Infinity" : "Infinity");
+        return record->has_score;
+    }
     if (scan->at >= scan->end || (*scan->at != '-' && (*scan->at < '0' || *scan->at > '9')))
         return scan_fail(scan, "the score field is not a number");
     const char *start = scan->at;

@@ -207,10 +207,13 @@ Status synth_write(const SynthRequest *request, SynthResult *result) {
     if (!request->stories || !request->val_stories)
         return status_usage("a corpus needs at least one story to train on and one to validate with");
     TRY(output_check_new(request->directory, request->overwrite));
-    TRY(dir_make(request->directory));
+    char *made = path_first_missing(request->directory);
     Tokenizer *tokenizer = NULL;
-    Status status = tokenizer_make(&tokenizer, request);
+    Status status = dir_make(request->directory);
+    if (!status) status = tokenizer_make(&tokenizer, request);
     if (!status) status = shards_make(request, tokenizer, result);
     tokenizer_free(tokenizer);
+    if (status && made) status_free(dir_remove(made));
+    free(made);
     return status;
 }

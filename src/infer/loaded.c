@@ -34,6 +34,20 @@ static Status best_checkpoint(const char *directory, char **source) {
     return checkpoint_verify(*source);
 }
 
+static Status checkpoint_missing(const char *directory, const char *wanted) {
+    int64_t *steps = NULL;
+    int count = 0;
+    TextBuffer list = {0};
+    status_free(checkpoint_steps(directory, &steps, &count));
+    for (int i = 0; i < count; i++)
+        text_buffer_format(&list, "%s%lld", i ? ", " : "", (long long)steps[i]);
+    Status status = status_hint(status_usage("there is no checkpoint %s", wanted), "there are those of steps %s",
+                                count ? list.data : "none");
+    text_buffer_free(&list);
+    free(steps);
+    return status;
+}
+
 static Status run_checkpoint(const char *directory, const char *wanted, char **source) {
     int64_t step;
     if (wanted && strcmp(wanted, "best") == 0) return best_checkpoint(directory, source);
@@ -41,7 +55,7 @@ static Status run_checkpoint(const char *directory, const char *wanted, char **s
         if (!text_to_int64(wanted, &step))
             return status_usage("a checkpoint is newest, best or a step, not \"%s\"", wanted);
         *source = text_format("%s/step-%lld", directory, (long long)step);
-        if (!file_is_directory(*source)) return status_usage("there is no checkpoint %s", *source);
+        if (!file_is_directory(*source)) return checkpoint_missing(directory, *source);
         return checkpoint_verify(*source);
     }
     TRY(checkpoint_find(directory, source, &step, say_damaged, NULL));
@@ -57,9 +71,10 @@ Status loaded_source(const char *path, const char *checkpoint, char **source) {
     Status status = NULL;
     if (file_is_directory(directory))
         status = run_checkpoint(directory, checkpoint, source);
-    else if (directory_holds(path, "config.json"))
+    else if (directory_holds(path, "config.json")) {
         *source = text_copy(path);
-    else
+        if (directory_holds(path, "manifest.json")) status = checkpoint_verify(path);
+    } else
         status = status_hint(status_usage("%s holds neither checkpoints nor a config.json", path),
                              "give a run directory, one of its checkpoints, or a Hugging Face directory");
     if (status) {
@@ -152,11 +167,25 @@ static Status open_tokenizer(Loaded *loaded, const LoadedRequest *request) {
     return NULL;
 }
 
+// One that was found beside the model must be the one that its data was made with, to the byte. Checkpoints from before
+// that was noted do not say.
+static Status check_tokenizer(const Loaded *loaded, const json_t *state) {
+    const char *stated = json_string_value(json_object_get(state, "tokenizer_hash"));
+    char found[24];
+    if (!stated || !loaded->tokenizer) return NULL;
+    snprintf(found, sizeof found, "%016llx", (unsigned long long)tokenizer_hash(loaded->tokenizer));
+    if (strcmp(stated, found) == 0) return NULL;
+    return status_hint(status_runtime("%s is not the tokenizer that the model was trained with: the file was changed",
+                                      loaded->tokenizer_path),
+                       "put back the tokenizer.json of the training data, or name a tokenizer with --tokenizer");
+}
+
 // Experts are chosen as in training.
-static Status restore_router_bias(Loaded *loaded) {
+static Status restore_state(Loaded *loaded, bool own_tokenizer) {
     char *file = path_join(loaded->source, "state.json");
     json_t *state = NULL;
     Status status = json_read_file(&state, file);
+    if (!status && own_tokenizer) status = check_tokenizer(loaded, state);
     if (!status) status = router_bias_restore(loaded->model, state, file);
     json_decref(state);
     free(file);
@@ -186,7 +215,7 @@ static Status open_all(Loaded *loaded, const LoadedRequest *request) {
     char *weights = path_join(loaded->source, "model.safetensors");
     Status status = hf_load_weights(loaded->model, loaded->checkpoint ? weights : loaded->source);
     free(weights);
-    return status || !loaded->checkpoint ? status : restore_router_bias(loaded);
+    return status || !loaded->checkpoint ? status : restore_state(loaded, !request->tokenizer);
 }
 
 Status loaded_open(Loaded *loaded, const LoadedRequest *request) {

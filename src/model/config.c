@@ -286,8 +286,36 @@ Status model_config_parse(ModelConfig *config, const json_t *root, const char *w
     return model_config_check(config, where);
 }
 
+// Beyond these no machine trains, and the products of sizes would not fit the integers that count them.
+enum { SIZE_MAX_SUPPORTED = 1 << 24 };
+static const double PARAMETERS_MAX = 1e15;
+static const float VALUE_MAX = 1e30f; // finite, and read back as it is written
+
+static Status check_sizes(const ModelConfig *config) {
+    const double hidden = config->hidden, ffn = fmax(config->ffn, (double)config->moe_ffn * config->experts);
+    const double attention = ((double)config->heads + 2.0 * config->kv_heads) * config->head_dim;
+    const struct {
+        const char *name;
+        double size;
+    } sizes[] = {{"the vocabulary", config->vocab},
+                 {"the hidden size", hidden},
+                 {"the width of an MLP", fmax(config->ffn, config->moe_ffn)},
+                 {"the number of experts", config->experts},
+                 {"the width of attention (heads and KV heads times head_dim)", attention}};
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
+        if (sizes[i].size > SIZE_MAX_SUPPORTED)
+            return status_usage("%s is %.0f, at most %d is supported", sizes[i].name, sizes[i].size,
+                                SIZE_MAX_SUPPORTED);
+    double parameters = hidden * (2.0 * config->vocab + config->layers * (2 * attention + 3 * ffn + config->experts));
+    if (parameters > PARAMETERS_MAX)
+        return status_usage("a model of %.3g parameters is beyond what is supported (%.0g)", parameters,
+                            PARAMETERS_MAX);
+    return NULL;
+}
+
 Status model_config_check(const ModelConfig *config, const char *where) {
-    Status status = NULL;
+    Status status = check_sizes(config);
+    if (status) return status_at(status, where, 0, 0);
     if (config->heads % config->kv_heads) {
         status = status_usage("%d attention heads do not divide by %d KV heads", config->heads, config->kv_heads);
         if (config->kv_heads == arch_rows[config->arch].kv_heads)
@@ -299,6 +327,10 @@ Status model_config_check(const ModelConfig *config, const char *where) {
         status = status_usage("a token chooses %d of only %d experts", config->top_k, config->experts);
     else if (!(config->norm_eps > 0 && config->norm_eps < 1))
         status = status_usage("rms_norm_eps %g is out of range", (double)config->norm_eps);
+    else if (!(config->init_std >= 0 && config->init_std <= VALUE_MAX))
+        status = status_usage("initializer_range %g is out of range", (double)config->init_std);
+    else if (!(fabsf(config->aux_coef) <= VALUE_MAX))
+        status = status_usage("router_aux_loss_coef %g is out of range", (double)config->aux_coef);
     return status_at(status, where, 0, 0);
 }
 

@@ -48,6 +48,8 @@ static void build_constants(Layout *layout) {
         [CONST_SCALARS] = {DTYPE_F32, 1, MODEL_SCALARS},
         [CONST_ROUTER_BIAS] = {DTYPE_F32, sparse, c->experts},
         [CONST_EXPERT_TOTAL] = {DTYPE_I32, sparse, c->experts},
+        [CONST_FP8_SCALE] = {DTYPE_F32, layout->fp8 ? FP8_SLOTS : 0, c->layers * FP8_SCALE_STEP},
+        [CONST_FP8_AMAX] = {DTYPE_F32, layout->fp8 ? FP8_SLOTS : 0, c->layers * FP8_SCALE_STEP},
         [CONST_EXPERT_LOAD] = {DTYPE_F32, sparse, MOE_LOAD_STATS},
         [CONST_NORMS] = {DTYPE_F32, 1, layout_norm_parts(layout)},
         [CONST_RANK_NORMS] = {DTYPE_F32, 1, layout_norm_ranks(layout)},
@@ -183,6 +185,7 @@ Status layout_build(Layout *layout, const LayoutRequest *request) {
     layout->rows = layout_expert_rows(request);
     layout->zero = mesh_data_ranks(&request->mesh) > 1 && !request->inference ? request->mesh.zero : 0;
     build_chunks(layout);
+    layout->fp8 = layout_fp8(request);
     layout_build_params(layout);
     layout_build_states(layout);
     layout_build_activations(layout);

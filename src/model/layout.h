@@ -24,7 +24,43 @@ typedef enum Precision {
     PRECISION_FP32, // everything float
     PRECISION_BF16, // bf16 weights and activations, float master weights (bf16 + 16 more bits), gradients and moments
     PRECISION_BF16_PURE, // bf16 weights without master: stochastic rounding
+    PRECISION_FP8,       // as bf16, and the linear layers of the blocks multiply in FP8
 } Precision;
+
+// Which products of a block run in FP8: bits of LayoutRequest.fp8_off and Layout.fp8. A dense MLP's are one choice,
+// since what is kept of its SwiGLU depends on it.
+typedef enum Fp8Use {
+    FP8_QKV_FORWARD = 1 << 0,
+    FP8_QKV_INPUT = 1 << 1, // gradients of the layer's input and weight
+    FP8_QKV_WEIGHT = 1 << 2,
+    FP8_O_FORWARD = 1 << 3,
+    FP8_O_INPUT = 1 << 4,
+    FP8_O_WEIGHT = 1 << 5,
+    FP8_MLP = 1 << 6,
+    FP8_ALL = (1 << 7) - 1,
+} Fp8Use;
+
+// What has a scale of its own in each layer: rows of CONST_FP8_SCALE and CONST_FP8_AMAX.
+typedef enum Fp8Slot {
+    FP8_ATTN_IN, // activations, e4m3
+    FP8_ATTN_OUT,
+    FP8_MLP_IN,
+    FP8_GATE_UP,
+    FP8_HIDDEN,
+    FP8_DATTN, // gradients, e5m2: of what attention, the QKV product, the MLP and the gate-up product hand on
+    FP8_DQKV,
+    FP8_DMLP,
+    FP8_DGATE_UP,
+    FP8_W_QKV, // weights, e4m3
+    FP8_W_O,
+    FP8_W_GATE_UP,
+    FP8_W_DOWN,
+    FP8_SLOTS,
+    FP8_FIRST_GRADIENT = FP8_DATTN,
+    FP8_FIRST_WEIGHT = FP8_W_QKV,
+} Fp8Slot;
+
+enum { FP8_SCALE_STEP = 4 }; // floats from a layer's scale to the next one's: libraries read them at 16 bytes
 
 typedef enum Recompute {
     RECOMPUTE_NONE,      // keeps what backward kernels cannot give again as a by-product
@@ -53,6 +89,7 @@ typedef struct LayoutRequest {
     double expert_headroom; // rows of experts that there is room for at first; 0: LAYOUT_EXPERT_HEADROOM
     bool documents;         // attention and loss are masked across documents
     bool inference;         // weights and activations only: no gradients, moments or master weights
+    unsigned fp8_off;       // of PRECISION_FP8: products that stay bf16, bits of Fp8Use
 } LayoutRequest;
 
 // Expert parallelism: rows that one rank has room for, as a multiple of what it gets when all experts are equally busy.
@@ -68,6 +105,7 @@ typedef enum LayoutKind {
     LAYOUT_MASTER,
     LAYOUT_GRADIENTS,
     LAYOUT_MOMENTS, // first all m, then all v
+    LAYOUT_FP8,     // weights in FP8, as they are and transposed, made anew from the others after every step
     LAYOUT_ACTIVATIONS,
     LAYOUT_TEMPORARIES,
     LAYOUT_GATHERED,  // ZeRO 2 and 3: what is whole only for a while, gradients first; behind it, gradients as bf16
@@ -110,8 +148,9 @@ typedef struct LayoutParam {
     int64_t offset; // in elements, in the shared order of parameters
     bool decay;     // matrices decay, vectors do not
     bool expert;
-    int unit;      // that it belongs to
-    bool residual; // writes into the residual stream (o, down): may be initialised smaller
+    int unit;                   // that it belongs to
+    int64_t fp8_rows, fp8_cols; // in bytes, in LAYOUT_FP8: the weight and its transpose; -1: not there
+    bool residual;              // writes into the residual stream (o, down): may be initialised smaller
 } LayoutParam;
 
 // What is here of a tensor as HF stores it: qkv is three of them, gate_up two, each expert its own.
@@ -163,6 +202,7 @@ typedef enum ActId {
     ACT_SLOT_OF_ROW,   // [R] int32
     ACT_ROW_WEIGHT,    // [R] float
     ACT_GATHERED,      // [R, hidden]
+    ACT_GATE_UP8,      // [T, 2 ffn] e4m3: gate and up, where the MLP runs in FP8 (in place of ACT_GATE_UP)
     // of the whole model, kept
     ACT_FINAL_RSTD, // [T] float
     ACT_LOSSES,     // [T] float
@@ -202,7 +242,18 @@ typedef enum ActId {
     ACT_RING_LSE,       // [batch * heads, chunk] float: of one part
     ACT_RING_DKV,       // [2 T, 2 kv_heads * head_dim] float: gradients of keys and values so far, as ACT_RING_KV
     ACT_SPLIT_STATS,    // [tp * logits_rows, SPLIT_STATS] float: of a loss over a split vocabulary
-    ACT_SCRATCH,        // bytes that are free while attention runs backward: a larger workspace at no cost; GPU only
+    ACT_FP8_IN,         // rows in FP8: input of the product that is next
+    ACT_FP8_DOUT,       // [T, hidden] gradient of what a sub-layer adds to the residual stream, and its transpose
+    ACT_FP8_DOUT_COLS,
+    ACT_FP8_DGATE_UP, // [T, 2 ffn]
+    ACT_FP8_DGATE_UP_COLS,
+    ACT_FP8_MLP_COLS, // inputs of the MLP's products, transposed
+    ACT_FP8_DQKV,     // [T, qkv]
+    ACT_FP8_DQKV_COLS,
+    ACT_FP8_ATTN_COLS, // [heads * head_dim, T] input of the O product, transposed
+    ACT_FP8_QKV_COLS,  // [hidden, T] and of QKV's
+    ACT_FP8_GATE_UP,   // [T, 2 ffn] bf16: results of the gate-up product on their way to SwiGLU
+    ACT_SCRATCH,       // bytes that are free while attention runs backward: a larger workspace at no cost; GPU only
     ACT_ID_COUNT,
 } ActId;
 
@@ -212,7 +263,9 @@ typedef enum Phase {
     PHASE_MLP,
     PHASE_HEAD,
     PHASE_MLP_BACKWARD,
-    PHASE_ATTENTION_BACKWARD,
+    PHASE_O_BACKWARD,
+    PHASE_ATTENTION_BACKWARD, // the op alone
+    PHASE_QKV_BACKWARD,
     PHASE_EMBEDDING_BACKWARD,
 } Phase;
 
@@ -244,6 +297,8 @@ typedef enum ConstId {
     CONST_ROUTER_BIAS,  // [sparse layers, experts] float
     CONST_EXPERT_TOTAL, // [sparse layers, experts] int32: tokens of each expert in the step so far
     CONST_EXPERT_LOAD,  // [sparse layers, MOE_LOAD_STATS] float; these three are of the whole model on every rank
+    CONST_FP8_SCALE,    // [FP8_SLOTS, layers * FP8_SCALE_STEP] float: of this step
+    CONST_FP8_AMAX,     // the same: largest magnitudes so far, for the next step's
     CONST_NORMS,        // [1, parts] float: norms of the gradients that this rank counts; only where ranks share them
     CONST_RANK_NORMS,   // [1, ranks] float: the norm of those, of every rank
     CONST_ID_COUNT,
@@ -278,6 +333,7 @@ typedef struct Layout {
     int64_t slot_offset; // of the first one in LAYOUT_ACTIVATIONS
     int64_t slot_bytes;
     DType dtype;
+    unsigned fp8; // products that run in FP8: bits of Fp8Use
     LayoutParam *params;
     int param_count;
     int64_t element_count, decay_count; // in the shared order, alignment included; the first decay_count decay
@@ -300,6 +356,8 @@ typedef struct Layout {
 } Layout;
 
 Status layout_build(Layout *layout, const LayoutRequest *request);
+// The products that a request runs in FP8: all that it does not exclude and whose sizes the tensor cores can take.
+unsigned layout_fp8(const LayoutRequest *request);
 // The index-th layer that is here.
 int layout_layer(const Layout *layout, int index);
 const LayoutChunk *layout_chunk(const Layout *layout, int layer); // that it is in
@@ -359,7 +417,7 @@ size_t layout_workspace_bytes(const LayoutRequest *request);
 double layout_adamw_traffic(Precision precision);
 double layout_gradient_traffic(double added);
 
-Status precision_parse(Precision *precision, const char *name); // "fp32", "bf16", "bf16-pure"
+Status precision_parse(Precision *precision, const char *name); // "fp32", "bf16", "bf16-pure", "fp8"
 const char *precision_name(Precision precision);
 Status recompute_parse(Recompute *recompute, const char *name); // "none", "selective", "full"
 const char *recompute_name(Recompute recompute);

@@ -16,6 +16,11 @@ static bool rows_are_tokens(ActId id) {
     case ACT_ATTN_OUT:
     case ACT_MLP_NORMED:
     case ACT_MLP_RSTD:
+    case ACT_GATE_UP8:
+    case ACT_FP8_GATE_UP:
+    case ACT_FP8_DOUT:
+    case ACT_FP8_DGATE_UP:
+    case ACT_FP8_DQKV:
     case ACT_PROBS:
     case ACT_ROUTER_LSE:
     case ACT_EXPERT:
@@ -89,15 +94,16 @@ static void add_layer_tensor(Layout *layout, ActId id, int layer, DType dtype, i
         int index = layout->act_index[(pass * (layers + 1)) * ACT_ID_COUNT + id];
         if (!index) {
             // Large, and needed in the MLP's phases only.
-            bool mlp = id == ACT_GATHERED || id == ACT_GATE_UP || id == ACT_MLP_NORMED;
+            bool mlp = id == ACT_GATHERED || id == ACT_GATE_UP || id == ACT_GATE_UP8 || id == ACT_MLP_NORMED;
             Phase first = pass ? PHASE_MLP_BACKWARD : mlp ? PHASE_MLP : PHASE_ATTENTION;
-            Phase last = !pass ? PHASE_MLP : mlp ? PHASE_MLP_BACKWARD : PHASE_ATTENTION_BACKWARD;
+            Phase last = !pass ? PHASE_MLP : mlp ? PHASE_MLP_BACKWARD : PHASE_QKV_BACKWARD;
             add_temporary(layout, id, dtype, rows, cols, first, last);
             continue;
         }
         LayoutActivation *act = &layout->activations[index - 1];
         int64_t bytes = align_up(rows * cols * (int64_t)dtype_size(dtype), LAYOUT_ALIGN);
-        if (bytes > act->bytes) act->rows = rows, act->cols = cols, act->bytes = bytes;
+        // By elements: two sizes may round to the same bytes.
+        if (rows * cols > act->rows * act->cols) act->rows = rows, act->cols = cols, act->bytes = bytes;
     }
 }
 
@@ -130,6 +136,10 @@ static void build_layer(Layout *layout, int i) {
                      T / layout->request.micro_batch, false);
     add_layer_tensor(layout, ACT_MLP_NORMED, i, dtype, L, c->hidden, false);
     add_layer_tensor(layout, ACT_MLP_RSTD, i, DTYPE_F32, L, 1, false);
+    if (!c->sparse[i] && (layout->fp8 & FP8_MLP)) {
+        add_layer_tensor(layout, ACT_GATE_UP8, i, DTYPE_E4M3, T, 2 * (int64_t)c->ffn / tp, false);
+        return;
+    }
     if (!c->sparse[i]) {
         add_layer_tensor(layout, ACT_GATE_UP, i, dtype, T, 2 * (int64_t)c->ffn / tp, false);
         return;
@@ -147,6 +157,43 @@ static void build_layer(Layout *layout, int i) {
     add_layer_tensor(layout, ACT_SLOT_OF_ROW, i, DTYPE_I32, R, 1, false);
     add_layer_tensor(layout, ACT_ROW_WEIGHT, i, DTYPE_F32, R, 1, false);
     add_layer_tensor(layout, ACT_GATHERED, i, dtype, R, c->hidden, true);
+}
+
+static int64_t larger(int64_t a, int64_t b) {
+    return a > b ? a : b;
+}
+
+// Copies in FP8. They live from the kernel that makes them to the product that reads them; several share a place.
+static void build_fp8(Layout *layout, bool dense) {
+    const ModelConfig *c = &layout->request.config;
+    unsigned on = layout->fp8;
+    int64_t T = layout->tokens, d = c->hidden, tp = layout->request.mesh.tp, qkv = layout_qkv_dim(&layout->request);
+    int64_t attention = model_attention_dim(c) / tp, ffn = dense && on & FP8_MLP ? c->ffn / tp : 0, in = larger(d, ffn);
+    if (on & FP8_O_FORWARD) in = larger(in, attention);
+    bool again = runs_again(&layout->request), rows = on & FP8_O_INPUT || ffn, cols = on & FP8_O_WEIGHT || ffn;
+    if (on & (FP8_QKV_FORWARD | FP8_O_FORWARD) || ffn) {
+        add_temporary(layout, ACT_FP8_IN, DTYPE_E4M3, T * in, 1, PHASE_ATTENTION, PHASE_MLP);
+        if (again) add_temporary(layout, ACT_FP8_IN, DTYPE_E4M3, T * in, 1, PHASE_MLP_BACKWARD, PHASE_MLP_BACKWARD);
+    }
+    if (ffn) {
+        add_temporary(layout, ACT_FP8_GATE_UP, DTYPE_BF16, T, 2 * ffn, PHASE_MLP, PHASE_MLP);
+        if (again)
+            add_temporary(layout, ACT_FP8_GATE_UP, DTYPE_BF16, T, 2 * ffn, PHASE_MLP_BACKWARD, PHASE_MLP_BACKWARD);
+        add_temporary(layout, ACT_FP8_DGATE_UP, DTYPE_E5M2, T, 2 * ffn, PHASE_MLP_BACKWARD, PHASE_MLP_BACKWARD);
+        add_temporary(layout, ACT_FP8_DGATE_UP_COLS, DTYPE_E5M2, 2 * ffn, T, PHASE_MLP_BACKWARD, PHASE_MLP_BACKWARD);
+        add_temporary(layout, ACT_FP8_MLP_COLS, DTYPE_E4M3, larger(ffn, d), T, PHASE_MLP_BACKWARD, PHASE_MLP_BACKWARD);
+    }
+    // None lives while attention itself runs backward: what they take is lent to it.
+    Phase first = ffn ? PHASE_MLP_BACKWARD : PHASE_O_BACKWARD, qkv_phase = PHASE_QKV_BACKWARD;
+    if (rows) add_temporary(layout, ACT_FP8_DOUT, DTYPE_E5M2, T, d, first, PHASE_O_BACKWARD);
+    if (cols) add_temporary(layout, ACT_FP8_DOUT_COLS, DTYPE_E5M2, d, T, first, PHASE_O_BACKWARD);
+    if (on & FP8_O_WEIGHT)
+        add_temporary(layout, ACT_FP8_ATTN_COLS, DTYPE_E4M3, attention, T, PHASE_O_BACKWARD, PHASE_O_BACKWARD);
+    if (on & FP8_QKV_INPUT) add_temporary(layout, ACT_FP8_DQKV, DTYPE_E5M2, T, qkv, qkv_phase, qkv_phase);
+    if (on & FP8_QKV_WEIGHT) {
+        add_temporary(layout, ACT_FP8_DQKV_COLS, DTYPE_E5M2, qkv, T, qkv_phase, qkv_phase);
+        add_temporary(layout, ACT_FP8_QKV_COLS, DTYPE_E4M3, d, T, qkv_phase, qkv_phase);
+    }
 }
 
 // Once for the forward pass, once for the backward pass and the forward run again there.
@@ -204,10 +251,10 @@ static void build_temporaries(Layout *layout, bool dense, bool sparse) {
     add_temporary(layout, ACT_LOGITS, dtype, layout->logits_rows, layout_vocab_rows(&layout->request), PHASE_HEAD,
                   PHASE_HEAD);
     if (!pipeline) add_temporary(layout, ACT_DRESIDUAL, dtype, L, d, PHASE_HEAD, PHASE_EMBEDDING_BACKWARD);
-    add_temporary(layout, ACT_DNORMED, dtype, L, d, PHASE_HEAD, PHASE_ATTENTION_BACKWARD);
+    add_temporary(layout, ACT_DNORMED, dtype, L, d, PHASE_HEAD, PHASE_QKV_BACKWARD);
     add_temporary(layout, ACT_DHIDDEN, dtype, hidden, 1, PHASE_MLP_BACKWARD, PHASE_MLP_BACKWARD);
-    add_temporary(layout, ACT_DATTN, dtype, T, attention, PHASE_ATTENTION_BACKWARD, PHASE_ATTENTION_BACKWARD);
-    add_temporary(layout, ACT_DQKV, dtype, T, qkv, PHASE_ATTENTION_BACKWARD, PHASE_ATTENTION_BACKWARD);
+    add_temporary(layout, ACT_DATTN, dtype, T, attention, PHASE_O_BACKWARD, PHASE_ATTENTION_BACKWARD);
+    add_temporary(layout, ACT_DQKV, dtype, T, qkv, PHASE_ATTENTION_BACKWARD, PHASE_QKV_BACKWARD);
     if (layout->request.mesh.cp > 1) add_ring(layout, attention, qkv - attention, again);
     if (tp > 1) {
         add_temporary(layout, ACT_WIDE, dtype, T, d, PHASE_ATTENTION, PHASE_EMBEDDING_BACKWARD);
@@ -215,6 +262,7 @@ static void build_temporaries(Layout *layout, bool dense, bool sparse) {
         add_temporary(layout, ACT_SPLIT_STATS, DTYPE_F32, tp * layout->logits_rows, SPLIT_STATS, PHASE_HEAD,
                       PHASE_HEAD);
     }
+    build_fp8(layout, dense);
     if (!sparse) return;
     if (spreads_experts(layout)) build_exchange(layout);
     add_temporary(layout, ACT_ROUTER_LOGITS, DTYPE_F32, L, c->experts, PHASE_MLP, PHASE_MLP);

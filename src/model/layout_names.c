@@ -3,10 +3,11 @@
 
 #include <string.h>
 
-static const char *const kind_names[LAYOUT_KIND_COUNT] = {"weights",     "master weights", "gradients", "moments",
-                                                          "activations", "temporaries",    "gathered",  "constants",
-                                                          "workspace",   "outer optimizer"};
-static const char *const precision_names[] = {"fp32", "bf16", "bf16-pure"};
+static const char *const kind_names[LAYOUT_KIND_COUNT] = {
+    "weights",     "master weights", "gradients", "moments",   "FP8 weights",     "activations",
+    "temporaries", "gathered",       "constants", "workspace", "outer optimizer",
+};
+static const char *const precision_names[] = {"fp32", "bf16", "bf16-pure", "fp8"};
 static const char *const recompute_names[] = {"none", "selective", "full"};
 
 const char *layout_kind_name(LayoutKind kind) {
@@ -22,13 +23,13 @@ const char *recompute_name(Recompute recompute) {
 }
 
 Status precision_parse(Precision *precision, const char *name) {
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 4; i++) {
         if (strcmp(name, precision_names[i]) == 0) {
             *precision = (Precision)i;
             return NULL;
         }
     }
-    return status_usage("precision must be fp32, bf16 or bf16-pure, not \"%s\"", name);
+    return status_usage("precision must be fp32, bf16, bf16-pure or fp8, not \"%s\"", name);
 }
 
 Status recompute_parse(Recompute *recompute, const char *name) {
@@ -120,6 +121,18 @@ const char *layout_act_name(ActId id) {
         [ACT_RING_LSE] = "lse of a part",
         [ACT_RING_DKV] = "key and value gradients on their way",
         [ACT_SPLIT_STATS] = "statistics of a split vocabulary",
+        [ACT_GATE_UP8] = "gate_up in FP8",
+        [ACT_FP8_IN] = "FP8 input",
+        [ACT_FP8_DOUT] = "FP8 residual gradient",
+        [ACT_FP8_DOUT_COLS] = "FP8 residual gradient, transposed",
+        [ACT_FP8_DGATE_UP] = "FP8 gate_up gradient",
+        [ACT_FP8_DGATE_UP_COLS] = "FP8 gate_up gradient, transposed",
+        [ACT_FP8_MLP_COLS] = "FP8 MLP input, transposed",
+        [ACT_FP8_DQKV] = "FP8 qkv gradient",
+        [ACT_FP8_DQKV_COLS] = "FP8 qkv gradient, transposed",
+        [ACT_FP8_ATTN_COLS] = "FP8 attention result, transposed",
+        [ACT_FP8_QKV_COLS] = "FP8 qkv input, transposed",
+        [ACT_FP8_GATE_UP] = "gate_up",
         [ACT_SCRATCH] = "scratch",
     };
     return names[id];
@@ -135,6 +148,8 @@ const char *layout_const_name(ConstId id) {
         [CONST_SCALARS] = "scalars",
         [CONST_ROUTER_BIAS] = "router bias",
         [CONST_EXPERT_TOTAL] = "expert counts of the step",
+        [CONST_FP8_SCALE] = "FP8 scales",
+        [CONST_FP8_AMAX] = "FP8 maxima",
         [CONST_EXPERT_LOAD] = "expert load",
         [CONST_RANK_NORMS] = "norms of ranks",
         [CONST_NORMS] = "norms of parts",

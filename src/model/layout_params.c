@@ -102,6 +102,25 @@ static bool same_unit(const LayoutParam *a, const LayoutParam *b) {
     return a->layer == b->layer && a->expert == b->expert && a->layer >= 0; // embedding and head are units of their own
 }
 
+// Whether a weight has a copy in FP8, as it is or transposed, for a forward product and for its input's gradient.
+static bool has_fp8(const Layout *layout, const LayoutParam *param, bool cols) {
+    switch (param->id) {
+    case PARAM_QKV: return layout->fp8 & (cols ? FP8_QKV_INPUT : FP8_QKV_FORWARD);
+    case PARAM_O: return layout->fp8 & (cols ? FP8_O_INPUT : FP8_O_FORWARD);
+    case PARAM_GATE_UP:
+    case PARAM_DOWN: return layout->fp8 & FP8_MLP;
+    default: return false;
+    }
+}
+
+static void place_fp8(Layout *layout, LayoutParam *param) {
+    for (int cols = 0; cols < 2; cols++) {
+        bool there = has_fp8(layout, param, cols);
+        *(cols ? &param->fp8_cols : &param->fp8_rows) = there ? layout->bytes[LAYOUT_FP8] : -1;
+        if (there) layout->bytes[LAYOUT_FP8] += align_up(param->count, LAYOUT_ALIGN);
+    }
+}
+
 static void place_params(Layout *layout) {
     layout->param_index = xcalloc((size_t)(layout->request.config.layers + 1) * PARAM_ID_COUNT, sizeof(int));
     for (int i = 0; i < layout->param_count; i++) {
@@ -113,6 +132,7 @@ static void place_params(Layout *layout) {
         param->unit = layout->unit_count - 1;
         param->offset = layout->element_count;
         layout->element_count += align_up(param->count, PARAM_ALIGN);
+        place_fp8(layout, param);
         layout->param_index[(param->layer + 1) * PARAM_ID_COUNT + param->id] = i + 1;
     }
     close_unit(layout);
@@ -159,6 +179,22 @@ void layout_build_params(Layout *layout) {
     place_params(layout);
 }
 
+// Tensor cores take FP8 in pieces of 16 numbers along the reduction, which is any of a product's sizes in one of its
+// directions. Of expert layers the attention alone.
+unsigned layout_fp8(const LayoutRequest *request) {
+    enum { PIECE = 16 };
+    const ModelConfig *c = &request->config;
+    int tp = request->mesh.tp;
+    int64_t tokens = (int64_t)request->micro_batch * request->seq / request->mesh.cp;
+    int64_t attention = model_attention_dim(c) / tp, ffn = c->ffn / tp;
+    unsigned on = request->precision == PRECISION_FP8 && !request->inference ? FP8_ALL & ~request->fp8_off : 0;
+    if (c->hidden % PIECE || tokens % PIECE) on = 0;
+    if (layout_qkv_dim(request) % PIECE) on &= ~(unsigned)(FP8_QKV_FORWARD | FP8_QKV_INPUT | FP8_QKV_WEIGHT);
+    if (attention % PIECE) on &= ~(unsigned)(FP8_O_FORWARD | FP8_O_INPUT | FP8_O_WEIGHT);
+    if (ffn % PIECE || model_sparse_layers(c) == c->layers) on &= ~(unsigned)FP8_MLP;
+    return on;
+}
+
 static bool has_shared_unit(const Layout *layout) {
     for (int i = 0; i < layout->unit_count; i++)
         if (layout->units[i].ranks > 1) return true;
@@ -178,7 +214,8 @@ void layout_build_states(Layout *layout) {
     layout->bytes[LAYOUT_WEIGHTS] = (zero >= 3 ? shard : whole) * size;
     layout->bytes[LAYOUT_GRADIENTS] = (zero >= 2 ? shard : whole) * 4;
     layout->bytes[LAYOUT_MOMENTS] = (zero >= 1 ? shard : whole) * 8;
-    layout->bytes[LAYOUT_MASTER] = request->precision == PRECISION_BF16 ? (zero >= 1 ? shard : whole) * 2 : 0;
+    bool master = request->precision == PRECISION_BF16 || request->precision == PRECISION_FP8;
+    layout->bytes[LAYOUT_MASTER] = master ? (zero >= 1 ? shard : whole) * 2 : 0;
     // Every rank has the outer optimizer of its pieces, whatever the ZeRO stage: what islands exchange goes over the
     // links between them once. A slot has a piece's weights and its change.
     if (request->islands) layout->bytes[LAYOUT_OUTER] = shard * 8 + 2 * layout->piece_elements * 8;

@@ -3,6 +3,7 @@
 #include "base/rng.h"
 #include "base/text.h"
 #include "base/threads.h"
+#include "model/fp8.h"
 #include "model/pipeline.h"
 #include "model/seam.h"
 #include "model/transformer.h"
@@ -269,6 +270,7 @@ static void write_weights(Model *model, const LayoutParam *param, const float *h
 void model_write_param(Model *model, const LayoutParam *param, ModelState state, const float *host) {
     if (state == MODEL_WEIGHTS) {
         write_weights(model, param, host);
+        model->fp8_fresh = false;
         return;
     }
     if (state_outer(state)) {
@@ -375,6 +377,7 @@ static void run_micro_step(Model *model) {
 
 void model_micro_step(Model *model, const int32_t *ids, const int32_t *targets, const int32_t *doc_start) {
     Ops *ops = model->ops;
+    fp8_step(model);
     if (model->pipeline) {
         pipeline_micro_step(model, ids, targets, doc_start);
         return;
@@ -402,8 +405,10 @@ void model_micro_step(Model *model, const int32_t *ids, const int32_t *targets, 
 }
 
 void model_eval_step(Model *model, const int32_t *ids, const int32_t *targets, const int32_t *doc_start) {
+    model->evaluating = true;
     if (model->pipeline) {
         pipeline_eval_step(model, ids, targets, doc_start);
+        model->evaluating = false;
         return;
     }
     upload_inputs(model, ids, targets, doc_start);
@@ -411,6 +416,7 @@ void model_eval_step(Model *model, const int32_t *ids, const int32_t *targets, c
     transformer_forward(model);
     transformer_head(model, false);
     transformer_balance(model);
+    model->evaluating = false;
     model->accumulate = true; // the counts of the next one add up
 }
 
@@ -500,6 +506,7 @@ void model_optimizer_step(Model *model, const OptimizerStep *step) {
     else
         adamw_by_decay(model, args, step->weight_decay);
     seam_new_weights(model);
+    fp8_scales(model);
 }
 
 enum { RESULT_SLOT = 0, LOAD_SLOT = 1 };
@@ -558,7 +565,8 @@ Status model_grow_experts(Model *model, int64_t rows_needed) {
     Layout *layout = &model->layout, grown;
     LayoutRequest request = layout->request;
     double now = request.expert_headroom > 0 ? request.expert_headroom : LAYOUT_EXPERT_HEADROOM;
-    request.expert_headroom = fmax(2 * now, (double)rows_needed / (double)layout_expert_slots(&request));
+    // What one step needed, the next may exceed a little.
+    request.expert_headroom = fmax(2 * now, 1.25 * (double)rows_needed / (double)layout_expert_slots(&request));
     assert(layout_rows_bounded(&layout->request));
     TRY(layout_build(&grown, &request));
     forget_graphs(model);

@@ -70,6 +70,9 @@ typedef struct Model {
     MoeBalance balance;                        // of the load-balancing loss
     bool router_bias;                          // aux-free balancing: choose experts by probability + bias
     MoeForce force;                            // benchmarks only
+    bool evaluating;                           // in bf16, whatever the precision of training
+    unsigned fp8_masked;                       // products of the layout's that run in bf16 all the same: a race
+    bool fp8_scaled, fp8_fresh;                // there are scales; weights and their FP8 copies are the same
     Trace *trace;                              // likewise; NULL: nobody asks
 } Model;
 
@@ -138,9 +141,9 @@ void model_result_start(Model *model); // begins reading the result back
 void model_result_wait(Model *model, StepResult *result);
 void model_step_result(Model *model, StepResult *result); // both
 
-// More room for the rows of this rank's experts: for rows_needed of them, at least twice of what there was, and at most
-// what any routing needs. Activations and temporaries are allocated anew, recorded micro-steps forgotten. All ranks
-// that share experts call it with the same number.
+// More room for the rows of this rank's experts: for a quarter more than rows_needed, at least twice what there was, at
+// most what any routing needs. Activations and temporaries are allocated anew, recorded micro-steps forgotten. All
+// ranks that share experts call it with the same number.
 Status model_grow_experts(Model *model, int64_t rows_needed);
 
 // Expert load of the step so far, all its micro-batches, after model_result_wait: [sparse layers,

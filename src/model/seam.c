@@ -1,4 +1,5 @@
 #include "model/seam.h"
+#include "model/fp8.h"
 
 #include "model/trace.h"
 
@@ -361,22 +362,15 @@ void seam_sum_tokens(Model *model, Tensor local, Tensor all) {
     if (tp) comm_wait(tp, comm_reduce_scatter(tp, flat_view(local), flat_view(all)));
 }
 
-void seam_project(Model *model, Tensor out, Tensor in, Tensor weight, Tensor residual) {
-    Ops *ops = model->ops;
+void seam_project(Model *model, ParamId id, int layer, Tensor out, Tensor in, Tensor residual) {
     if (tensor_ranks(model) == 1) {
-        ops->linear_forward(ops, out, in, weight, residual);
+        fp8_linear_forward(model, id, layer, out, in, residual);
         return;
     }
     Tensor part = model_act(model, ACT_WIDE, -1);
-    ops->linear_forward(ops, part, in, weight, TENSOR_NONE);
+    fp8_linear_forward(model, id, layer, part, in, TENSOR_NONE);
     seam_sum_tokens(model, out, part);
-    ops->add(ops, out, residual); // once, by the rank whose tokens these are
-}
-
-void seam_project_backward(Model *model, Tensor din, Tensor dout, Tensor weight) {
-    Tensor all = seam_gradient_of_all_tokens(model, din);
-    model->ops->linear_backward_input(model->ops, all, dout, weight);
-    seam_sum_tokens(model, din, all);
+    model->ops->add(model->ops, out, residual); // once, by the rank whose tokens these are
 }
 
 // First row of the vocabulary on this rank.

@@ -25,9 +25,8 @@ static inline Tensor flat_view(Tensor tensor) { // as collectives take it
 
 Tensor seam_all_tokens(Model *model, Tensor local);    // what all ranks have of it, token by token
 Tensor seam_all_gradients(Model *model, Tensor local); // the same for the gradient of a sub-layer's result
-// out = residual + in . weight^T, summed over the ranks, of this rank's tokens; and back: din from dout.
-void seam_project(Model *model, Tensor out, Tensor in, Tensor weight, Tensor residual);
-void seam_project_backward(Model *model, Tensor din, Tensor dout, Tensor weight);
+// out = residual + in . weight^T, summed over the ranks, of this rank's tokens.
+void seam_project(Model *model, ParamId id, int layer, Tensor out, Tensor in, Tensor residual);
 // A place for the gradient of all tokens, of which `local` are this rank's; seam_sum_tokens brings them there.
 Tensor seam_gradient_of_all_tokens(Model *model, Tensor local);
 void seam_sum_tokens(Model *model, Tensor local, Tensor all);

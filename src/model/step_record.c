@@ -1,6 +1,7 @@
 #include "model/step_record.h"
 
 #include "base/text.h"
+#include "model/fp8.h"
 #include "model/transformer.h"
 
 #include <math.h>
@@ -104,6 +105,7 @@ static void record_step(Recorder *recorder) {
                                                  .max_norm = 1,
                                                  .loss_limit = INFINITY,
                                                  .norm_limit = INFINITY});
+    fp8_step(model); // the new weights in FP8
 }
 
 void step_record_of_model(StepRecord *record, const Model *model) {
@@ -111,6 +113,7 @@ void step_record_of_model(StepRecord *record, const Model *model) {
     Recorder recorder = {.record = record, .model = *model};
     recorder.model.ops = &recorder.ops;
     recorder.model.accumulate = false;
+    recorder.model.fp8_scaled = true;
     ops_recorder(&recorder.ops, note_call, &recorder);
     record_step(&recorder);
     ops_stop_observing(&recorder.ops);

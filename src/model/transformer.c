@@ -12,6 +12,7 @@
 // No size stands here: a tensor brings its own, as the layout cut it for this rank.
 #include "model/transformer.h"
 
+#include "model/fp8.h"
 #include "model/seam.h"
 
 // ---- a layer as its tensors -----------------------------------------------------------------------------------------
@@ -29,8 +30,9 @@ typedef struct LayerWeights {
 } LayerWeights;
 
 typedef struct Layer {
-    bool sparse;
-    LayerWeights w, dw; // weights and their gradients
+    int index;
+    bool sparse, fp8_mlp; // dense and in FP8
+    LayerWeights w, dw;   // weights and their gradients
 
     Tensor residual_in;            // [T, hidden]
     Tensor attn_normed, attn_rstd; // [T, hidden], [T, 1]
@@ -102,11 +104,12 @@ static void attention_tensors(const Model *model, Layer *l) {
 }
 
 // gate_up and the gradient of hidden are one buffer for all layers under full recompute: each gives it its own shape.
-static void dense_tensors(Layer *l) {
+static void dense_tensors(const Model *model, Layer *l) {
     int64_t ffn = l->w.down.cols;
-    l->gate_up = tensor_reshape(l->gate_up, l->qkv.rows, 2 * ffn);
-    l->hidden = tensor_cols(l->gate_up, ffn, ffn);
-    if (tensor_present(l->dhidden)) l->dhidden = tensor_reshape(l->dhidden, l->gate_up.rows, ffn);
+    if (l->fp8_mlp) l->gate_up = model_act(model, ACT_FP8_GATE_UP, -1);
+    if (tensor_present(l->gate_up)) l->gate_up = tensor_reshape(l->gate_up, l->qkv.rows, 2 * ffn);
+    if (tensor_present(l->gate_up)) l->hidden = tensor_cols(l->gate_up, ffn, ffn);
+    if (tensor_present(l->dhidden)) l->dhidden = tensor_reshape(l->dhidden, l->qkv.rows, ffn);
 }
 
 static int sparse_between(const Model *model, int first, int end) { // layers of [first, end)
@@ -156,8 +159,11 @@ static Tensor layer_output(const Model *model, int layer) {
 }
 
 static Layer layer_tensors(const Model *model, int layer) {
+    bool sparse = model->layout.request.config.sparse[layer];
     Layer l = {
-        .sparse = model->layout.request.config.sparse[layer],
+        .index = layer,
+        .sparse = sparse,
+        .fp8_mlp = !sparse && model->layout.fp8 & FP8_MLP,
         .w = layer_weights(model, layer, model_weight),
         .dw = layer_weights(model, layer, model_grad),
         .residual_in = model_act(model, ACT_RESIDUAL_IN, layer),
@@ -183,7 +189,7 @@ static Layer layer_tensors(const Model *model, int layer) {
     if (l.sparse)
         moe_tensors(model, layer, &l);
     else
-        dense_tensors(&l);
+        dense_tensors(model, &l);
     return l;
 }
 
@@ -202,25 +208,27 @@ static void norm_forward(Model *model, Tensor normed, Tensor rstd, Tensor residu
 
 // residual_mid = residual_in + O(attention(QKV(norm(residual_in))))
 static void attention_forward(Model *model, const Layer *l) {
-    Ops *ops = model->ops;
-    norm_forward(model, l->attn_normed, l->attn_rstd, l->residual_in, l->w.attn_norm);
+    fp8_norm_forward(model, PARAM_QKV, l->index, l->attn_normed, l->attn_rstd, l->residual_in, l->w.attn_norm);
     Tensor normed = seam_all_tokens(model, l->attn_normed);
-    if (tensor_present(l->w.q_norm)) {
-        ops->linear_forward(ops, l->qkv, normed, l->w.qkv, TENSOR_NONE);
+    if (tensor_present(l->w.q_norm) || fp8_uses(model, FP8_QKV_FORWARD)) {
+        fp8_linear_forward(model, PARAM_QKV, l->index, l->qkv, normed, TENSOR_NONE);
         seam_rope_forward(model, l->qk, l->qk_rstd, tensor_cols(l->qkv, 0, l->qk.cols), &l->rope);
     } else {
         seam_linear_rope(model, l->qkv, normed, l->w.qkv, &l->rope);
     }
     seam_attention(model, l->attn_out, l->lse, l->q, l->k, l->v, &l->attention);
-    seam_project(model, l->residual_mid, l->attn_out, l->w.o, l->residual_in);
+    seam_project(model, PARAM_O, l->index, l->residual_mid, l->attn_out, l->residual_in);
 }
 
 // residual_out = residual_mid + down(SwiGLU(gate_up(norm(residual_mid))))
 static void dense_forward(Model *model, const Layer *l) {
-    Ops *ops = model->ops;
-    ops->linear_swiglu_forward(ops, l->gate_up, seam_all_tokens(model, l->mlp_normed), l->w.gate_up);
+    Tensor normed = seam_all_tokens(model, l->mlp_normed);
+    if (fp8_uses(model, FP8_MLP))
+        fp8_mlp_forward(model, l->index, normed);
+    else
+        model->ops->linear_swiglu_forward(model->ops, l->gate_up, normed, l->w.gate_up);
     if (model->pass == STEP_RECOMPUTE) return; // this is what the backward pass reads
-    seam_project(model, l->residual_out, l->hidden, l->w.down, l->residual_mid);
+    seam_project(model, PARAM_DOWN, l->index, l->residual_out, l->hidden, l->residual_mid);
 }
 
 // The same for each expert on the rows of its tokens. The combine weight goes into SwiGLU, so that the sum over a
@@ -240,7 +248,7 @@ static void moe_forward(Model *model, const Layer *l) {
 }
 
 static void mlp_forward(Model *model, const Layer *l) {
-    norm_forward(model, l->mlp_normed, l->mlp_rstd, l->residual_mid, l->w.mlp_norm);
+    fp8_norm_forward(model, PARAM_GATE_UP, l->index, l->mlp_normed, l->mlp_rstd, l->residual_mid, l->w.mlp_norm);
     if (l->sparse)
         moe_forward(model, l);
     else
@@ -409,12 +417,20 @@ static void norm_backward(Model *model, const Layer *l, Tensor dweight, Tensor n
 
 static void dense_backward(Model *model, const Layer *l) {
     Ops *ops = model->ops;
-    Tensor dout = seam_all_gradients(model, l->dresidual);
-    ops->linear_backward_weight(ops, l->dw.down, dout, l->hidden, adds(model));
-    ops->linear_swiglu_backward(ops, l->gate_up, l->dhidden, l->gate_up, dout, l->w.down);
-    Tensor dgate_up = l->gate_up; // by now
-    ops->linear_backward_weight(ops, l->dw.gate_up, dgate_up, seam_all_tokens(model, l->mlp_normed), adds(model));
-    seam_project_backward(model, l->dnormed, dgate_up, l->w.gate_up);
+    Tensor dout = seam_all_gradients(model, l->dresidual), normed = seam_all_tokens(model, l->mlp_normed);
+    Tensor dgate_up = l->gate_up; // after SwiGLU
+    if (l->fp8_mlp) {
+        Tensor din = seam_gradient_of_all_tokens(model, l->dnormed);
+        fp8_mlp_backward(model, l->index, din, l->dw.gate_up, l->dw.down, dout, normed, l->dhidden, adds(model));
+        seam_sum_tokens(model, l->dnormed, din);
+    } else {
+        ops->linear_backward_weight(ops, l->dw.down, dout, l->hidden, adds(model));
+        ops->linear_swiglu_backward(ops, l->gate_up, l->dhidden, l->gate_up, dout, l->w.down);
+        ops->linear_backward_weight(ops, l->dw.gate_up, dgate_up, normed, adds(model));
+        Tensor din = seam_gradient_of_all_tokens(model, l->dnormed);
+        ops->linear_backward_input(ops, din, dgate_up, l->w.gate_up);
+        seam_sum_tokens(model, l->dnormed, din);
+    }
     norm_backward(model, l, l->dw.mlp_norm, l->mlp_normed, l->mlp_rstd, l->w.mlp_norm);
 }
 
@@ -451,12 +467,10 @@ static void moe_backward(Model *model, const Layer *l) {
 }
 
 static void attention_backward(Model *model, const Layer *l) {
-    Ops *ops = model->ops;
     bool qk_norm = tensor_present(l->w.q_norm);
     Tensor qk_in = tensor_cols(l->qkv, 0, l->qk.cols), dqk = tensor_cols(l->dqkv, 0, l->qk.cols);
     Tensor dout = seam_all_gradients(model, l->dresidual);
-    ops->linear_backward_input(ops, l->dattn, dout, l->w.o);
-    ops->linear_backward_weight(ops, l->dw.o, dout, l->attn_out, adds(model));
+    fp8_linear_backward(model, PARAM_O, l->index, l->dattn, l->dw.o, dout, l->attn_out, adds(model));
     if (qk_norm && recomputes(model, RECOMPUTE_SELECTIVE)) {
         model->pass = STEP_RECOMPUTE;
         seam_rope_forward(model, l->qk, l->qk_rstd, qk_in, &l->rope);
@@ -468,8 +482,10 @@ static void attention_backward(Model *model, const Layer *l) {
     model_lend_scratch(model, false);
     if (qk_norm) // without it attention has taken the rotation back
         seam_rope_backward(model, dqk, l->dw.q_norm, l->dw.k_norm, qk_in, l->qk_rstd, &l->rope);
-    ops->linear_backward_weight(ops, l->dw.qkv, l->dqkv, seam_all_tokens(model, l->attn_normed), adds(model));
-    seam_project_backward(model, l->dnormed, l->dqkv, l->w.qkv);
+    Tensor din = seam_gradient_of_all_tokens(model, l->dnormed);
+    fp8_linear_backward(model, PARAM_QKV, l->index, din, l->dw.qkv, l->dqkv, seam_all_tokens(model, l->attn_normed),
+                        adds(model));
+    seam_sum_tokens(model, l->dnormed, din);
     norm_backward(model, l, l->dw.attn_norm, l->attn_normed, l->attn_rstd, l->w.attn_norm);
 }
 

@@ -272,6 +272,64 @@ static const char *check_linear_swiglu_backward(const Tensor *t) {
     return check_swiglu_packed_backward((Tensor[]){dgate_up, gate_hidden, scratch});
 }
 
+// ---- FP8 ------------------------------------------------------------------------------------------------------------
+
+static bool is_fp8(DType dtype) {
+    return dtype == DTYPE_E4M3 || dtype == DTYPE_E5M2;
+}
+
+static bool absent_or_one(Tensor t) {
+    return !tensor_present(t) || one(t, DTYPE_F32);
+}
+
+static const char *check_quantize(const Tensor *t) {
+    Tensor rows = t[0], cols = t[1], amax = t[2], in = t[3], scale = t[4];
+    NEED(has_shape(in, DTYPE_BF16, in.rows, in.cols));
+    NEED(!tensor_present(rows) || (is_fp8(rows.dtype) && packed(rows, rows.dtype, in.rows, in.cols)));
+    NEED(!tensor_present(cols) || (is_fp8(cols.dtype) && packed(cols, cols.dtype, in.cols, in.rows)));
+    NEED(!tensor_present(rows) || !tensor_present(cols) || rows.dtype == cols.dtype);
+    NEED(absent_or_one(amax) && one(scale, DTYPE_F32));
+    return NULL;
+}
+
+static const char *check_linear_fp8(const OpRecord *r) {
+    Tensor out = r->tensor[0], a = r->tensor[1], b = r->tensor[2], add = r->tensor[5];
+    NEED(is_fp8(a.dtype) && b.dtype == DTYPE_E4M3);
+    NEED(packed(a, a.dtype, out.rows, b.cols) && packed(b, b.dtype, out.cols, a.cols));
+    NEED(out.dtype == DTYPE_BF16 || (out.dtype == DTYPE_F32 && !tensor_present(add)));
+    NEED(packed(out, out.dtype, a.rows, b.rows) && absent_or_packed(add, out.dtype, out.rows, out.cols));
+    NEED(one(r->tensor[3], DTYPE_F32) && one(r->tensor[4], DTYPE_F32));
+    NEED(!r->flag || out.dtype == DTYPE_F32);
+    return NULL;
+}
+
+static const char *check_rmsnorm_fp8(const Tensor *t) {
+    Tensor out = t[0], rows = t[1], rstd = t[3], residual = t[4], weight = t[5];
+    NEED(out.dtype == DTYPE_BF16 && packed(rows, DTYPE_E4M3, out.rows, out.cols));
+    NEED(absent_or_one(t[2]) && one(t[6], DTYPE_F32));
+    return check_norm_forward((Tensor[]){out, TENSOR_NONE, rstd, residual, TENSOR_NONE, weight});
+}
+
+static const char *check_swiglu_fp8_forward(const Tensor *t) {
+    Tensor hidden = t[0], gate_up8 = t[2], gate_up = t[4];
+    NEED(packed(gate_up, DTYPE_BF16, hidden.rows, 2 * hidden.cols));
+    NEED(packed(hidden, DTYPE_E4M3, gate_up.rows, hidden.cols));
+    NEED(packed(gate_up8, DTYPE_E4M3, gate_up.rows, gate_up.cols));
+    NEED(absent_or_one(t[1]) && absent_or_one(t[3]) && one(t[5], DTYPE_F32) && one(t[6], DTYPE_F32));
+    return NULL;
+}
+
+static const char *check_swiglu_fp8_backward(const Tensor *t) {
+    Tensor drows = t[0], dcols = t[1], hidden_cols = t[3], gate_up8 = t[4], dhidden = t[5];
+    NEED(packed(dhidden, DTYPE_BF16, gate_up8.rows, dhidden.cols));
+    NEED(packed(gate_up8, DTYPE_E4M3, dhidden.rows, 2 * dhidden.cols));
+    NEED(packed(drows, DTYPE_E5M2, gate_up8.rows, gate_up8.cols));
+    NEED(packed(dcols, DTYPE_E5M2, gate_up8.cols, gate_up8.rows));
+    NEED(packed(hidden_cols, DTYPE_E4M3, dhidden.cols, dhidden.rows));
+    NEED(absent_or_one(t[2]) && one(t[6], DTYPE_F32) && one(t[7], DTYPE_F32) && one(t[8], DTYPE_F32));
+    return NULL;
+}
+
 static const char *check_cross_entropy(const Tensor *t) {
     Tensor losses = t[0], logits = t[1], targets = t[2], scale = t[3];
     NEED(is_storage(logits.dtype));
@@ -436,6 +494,13 @@ const char *op_check(const OpRecord *r) {
     case OP_SWIGLU_PACKED_BACKWARD: return check_swiglu_packed_backward(t);
     case OP_LINEAR_SWIGLU_FORWARD: return check_linear_swiglu_forward(t);
     case OP_LINEAR_SWIGLU_BACKWARD: return check_linear_swiglu_backward(t);
+    case OP_QUANTIZE: return check_quantize(t);
+    case OP_QUANTIZE_SCALES:
+        return flat(t[0], DTYPE_F32) && packed(t[1], DTYPE_F32, t[0].rows, t[0].cols) ? NULL : "amax like scale";
+    case OP_LINEAR_FP8: return check_linear_fp8(r);
+    case OP_RMSNORM_FP8_FORWARD: return check_rmsnorm_fp8(t);
+    case OP_SWIGLU_FP8_FORWARD: return check_swiglu_fp8_forward(t);
+    case OP_SWIGLU_FP8_BACKWARD: return check_swiglu_fp8_backward(t);
     case OP_CROSS_ENTROPY: return check_cross_entropy(t);
     case OP_CROSS_ENTROPY_STATS: return check_cross_entropy_stats(r);
     case OP_CROSS_ENTROPY_APPLY: return check_cross_entropy_apply(r);

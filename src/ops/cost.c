@@ -75,6 +75,16 @@ OpCost op_cost(const OpRecord *r, double expert_rows, double added) {
     case OP_SWIGLU_BACKWARD: return (OpCost){.bytes = 6 * used * (double)t[1].cols * width};
     case OP_SWIGLU_PACKED_FORWARD: return (OpCost){.bytes = 1.5 * bytes_of(t[0])};
     case OP_SWIGLU_PACKED_BACKWARD: return (OpCost){.bytes = 5 * bytes_of(t[2])};
+    case OP_QUANTIZE: return (OpCost){.bytes = bytes_of(t[0]) + bytes_of(t[1]) + bytes_of(t[3])};
+    case OP_LINEAR_FP8: {
+        double read = t[0].dtype == DTYPE_F32 ? (r->flag ? 1 : added) : 0; // of a weight gradient
+        return (OpCost){.flops = 2 * rows * (double)t[0].cols * (double)t[1].cols,
+                        .bytes = bytes_of(t[0]) * (1 + read) + bytes_of(t[1]) + bytes_of(t[2]) + bytes_of(t[5])};
+    }
+    case OP_RMSNORM_FP8_FORWARD: return (OpCost){.bytes = 2 * bytes_of(t[0]) + bytes_of(t[1])};
+    case OP_SWIGLU_FP8_FORWARD: return (OpCost){.bytes = bytes_of(t[0]) + bytes_of(t[2]) + bytes_of(t[4])};
+    case OP_SWIGLU_FP8_BACKWARD:
+        return (OpCost){.bytes = bytes_of(t[0]) + bytes_of(t[1]) + bytes_of(t[3]) + bytes_of(t[4]) + bytes_of(t[5])};
     case OP_CROSS_ENTROPY: return (OpCost){.bytes = (tensor_present(t[3]) ? 2 : 1) * bytes_of(t[1])};
     case OP_CROSS_ENTROPY_STATS: return (OpCost){.bytes = bytes_of(t[1]) + bytes_of(t[0])};
     case OP_CROSS_ENTROPY_APPLY:
@@ -100,6 +110,7 @@ OpCost op_cost(const OpRecord *r, double expert_rows, double added) {
     case OP_MOE_ADD_COUNTS:
     case OP_MOE_LOAD_STATS:
     case OP_MOE_BIAS_UPDATE: return (OpCost){.bytes = bytes_of(t[0]) + bytes_of(t[1])};
+    case OP_QUANTIZE_SCALES:
     case OP_GUARD:
     case OP_UPLOAD:
     case OP_COPY:

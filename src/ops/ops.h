@@ -183,6 +183,12 @@ const char *op_category_name(OpCategory category); // "gemm", as bench and metri
     X(SWIGLU_PACKED_BACKWARD, swiglu_packed_backward, CATEGORY_ELEMENTWISE)             \
     X(LINEAR_SWIGLU_FORWARD, linear_swiglu_forward, CATEGORY_GEMM)                      \
     X(LINEAR_SWIGLU_BACKWARD, linear_swiglu_backward, CATEGORY_GEMM)                    \
+    X(QUANTIZE, quantize, CATEGORY_ELEMENTWISE)                                         \
+    X(QUANTIZE_SCALES, quantize_scales, CATEGORY_OPTIMIZER)                             \
+    X(LINEAR_FP8, linear_fp8, CATEGORY_GEMM)                                            \
+    X(RMSNORM_FP8_FORWARD, rmsnorm_fp8_forward, CATEGORY_ELEMENTWISE)                   \
+    X(SWIGLU_FP8_FORWARD, swiglu_fp8_forward, CATEGORY_ELEMENTWISE)                     \
+    X(SWIGLU_FP8_BACKWARD, swiglu_fp8_backward, CATEGORY_ELEMENTWISE)                   \
     X(CROSS_ENTROPY, cross_entropy, CATEGORY_ELEMENTWISE)                               \
     X(CROSS_ENTROPY_STATS, cross_entropy_stats, CATEGORY_ELEMENTWISE)                   \
     X(CROSS_ENTROPY_APPLY, cross_entropy_apply, CATEGORY_ELEMENTWISE)                   \
@@ -263,6 +269,10 @@ struct Ops {
     // Waits. An op that runs as its parts may count as these.
     void (*profile_stop)(Ops *ops, double milliseconds[OP_COUNT]);
 
+    // -- choices by time that are kept, so that later runs take the same: a small number under a key --
+    bool (*choice_recall)(Ops *ops, const char *key, int *value); // false: not known
+    void (*choice_keep)(Ops *ops, const char *key, int value);
+
     // -- sums --
     void (*add)(Ops *ops, Tensor out, Tensor in); // out += in, elementwise; float or bf16, summed in float
     // out (+)= in, elementwise; each float or bf16, summed in float. Any stride.
@@ -338,6 +348,29 @@ struct Ops {
     void (*linear_swiglu_forward)(Ops *ops, Tensor gate_hidden, Tensor in, Tensor weight);
     void (*linear_swiglu_backward)(Ops *ops, Tensor dgate_up, Tensor scratch, Tensor gate_hidden, Tensor dnext,
                                    Tensor weight);
+
+    // -- FP8: a tensor of e4m3 (activations, weights) or e5m2 (gradients) holds value / scale, rounded and saturated
+    //    (base/dtype.h). scale [1, 1] float is a power of two. amax [1, 1] float (may be absent) becomes the largest of
+    //    itself and the magnitudes that were rounded: the next scale comes from it. Products want both operands with
+    //    the reduction along their rows, so there are transposed copies: "cols". --
+    // rows: like in; cols: its transpose; each may be absent. in (bf16): any stride.
+    void (*quantize)(Ops *ops, Tensor rows, Tensor cols, Tensor amax, Tensor in, Tensor scale);
+    // Of every pair: scale = 2^-floor(log2(most / amax)), or stays where amax is not a positive number; amax = 0.
+    void (*quantize_scales)(Ops *ops, Tensor scale, Tensor amax, float most);
+    // out[m, n] = sum over k of a[m, k] b[n, k] a_scale b_scale, + add (like out, may be absent), or += where a weight
+    // gradient (float out) accumulates. Results in bf16 may come from sums with fewer bits than a float has (13 beyond
+    // the largest addend); weight gradients do not.
+    void (*linear_fp8)(Ops *ops, Tensor out, Tensor a, Tensor b, Tensor a_scale, Tensor b_scale, Tensor add,
+                       bool accumulate);
+    // add_rmsnorm_forward without a branch, and its result in FP8 as well.
+    void (*rmsnorm_fp8_forward)(Ops *ops, Tensor out, Tensor rows, Tensor amax, Tensor rstd, Tensor residual,
+                                Tensor weight, Tensor scale, float eps);
+    // hidden = silu(gate) * up in FP8; gate_up8: gate and up, for the backward pass, which has nothing else of them.
+    void (*swiglu_fp8_forward)(Ops *ops, Tensor hidden, Tensor hidden_amax, Tensor gate_up8, Tensor gate_up_amax,
+                               Tensor gate_up, Tensor hidden_scale, Tensor gate_up_scale);
+    // The gradient of gate and up, both ways, and hidden again, transposed, for the next layer's weight gradient.
+    void (*swiglu_fp8_backward)(Ops *ops, Tensor drows, Tensor dcols, Tensor damax, Tensor hidden_cols, Tensor gate_up8,
+                                Tensor dhidden, Tensor dscale, Tensor hidden_scale, Tensor gate_up_scale);
 
     // -- cross entropy over rows of logits, in place: logits become scale * d(loss)/d(logits). losses [rows, 1] =
     //    -log p of the target; a target (int32) < 0 is ignored: loss 0, gradient 0. scale [1, 1] absent: logits stay as

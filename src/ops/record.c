@@ -131,6 +131,37 @@ static void record_linear_swiglu_backward(Ops *ops, Tensor dgate_up, Tensor scra
     TELL(ops, OP_LINEAR_SWIGLU_BACKWARD, {dgate_up, scratch, gate_hidden, dnext, weight});
 }
 
+static void record_quantize(Ops *ops, Tensor rows, Tensor cols, Tensor amax, Tensor in, Tensor scale) {
+    TELL(ops, OP_QUANTIZE, {rows, cols, amax, in, scale});
+}
+
+static void record_quantize_scales(Ops *ops, Tensor scale, Tensor amax, float most) {
+    TELL(ops, OP_QUANTIZE_SCALES, {scale, amax}, .number = {most});
+}
+
+static void record_linear_fp8(Ops *ops, Tensor out, Tensor a, Tensor b, Tensor a_scale, Tensor b_scale, Tensor add,
+                              bool accumulate) {
+    TELL(ops, OP_LINEAR_FP8, {out, a, b, a_scale, b_scale, add}, accumulate);
+}
+
+static void record_rmsnorm_fp8_forward(Ops *ops, Tensor out, Tensor rows, Tensor amax, Tensor rstd, Tensor residual,
+                                       Tensor weight, Tensor scale, float eps) {
+    TELL(ops, OP_RMSNORM_FP8_FORWARD, {out, rows, amax, rstd, residual, weight, scale}, .number = {eps});
+}
+
+static void record_swiglu_fp8_forward(Ops *ops, Tensor hidden, Tensor hidden_amax, Tensor gate_up8, Tensor gate_up_amax,
+                                      Tensor gate_up, Tensor hidden_scale, Tensor gate_up_scale) {
+    TELL(ops, OP_SWIGLU_FP8_FORWARD,
+         {hidden, hidden_amax, gate_up8, gate_up_amax, gate_up, hidden_scale, gate_up_scale});
+}
+
+static void record_swiglu_fp8_backward(Ops *ops, Tensor drows, Tensor dcols, Tensor damax, Tensor hidden_cols,
+                                       Tensor gate_up8, Tensor dhidden, Tensor dscale, Tensor hidden_scale,
+                                       Tensor gate_up_scale) {
+    TELL(ops, OP_SWIGLU_FP8_BACKWARD,
+         {drows, dcols, damax, hidden_cols, gate_up8, dhidden, dscale, hidden_scale, gate_up_scale});
+}
+
 static void record_cross_entropy(Ops *ops, Tensor losses, Tensor logits, Tensor targets, Tensor scale) {
     TELL(ops, OP_CROSS_ENTROPY, {losses, logits, targets, scale});
 }
@@ -259,6 +290,16 @@ void op_run(const Ops *table, Ops *ops, const OpRecord *r) {
     case OP_SWIGLU_PACKED_BACKWARD: table->swiglu_packed_backward(ops, t[0], t[1], t[2]); return;
     case OP_LINEAR_SWIGLU_FORWARD: table->linear_swiglu_forward(ops, t[0], t[1], t[2]); return;
     case OP_LINEAR_SWIGLU_BACKWARD: table->linear_swiglu_backward(ops, t[0], t[1], t[2], t[3], t[4]); return;
+    case OP_QUANTIZE: table->quantize(ops, t[0], t[1], t[2], t[3], t[4]); return;
+    case OP_QUANTIZE_SCALES: table->quantize_scales(ops, t[0], t[1], r->number[0]); return;
+    case OP_LINEAR_FP8: table->linear_fp8(ops, t[0], t[1], t[2], t[3], t[4], t[5], r->flag); return;
+    case OP_RMSNORM_FP8_FORWARD:
+        table->rmsnorm_fp8_forward(ops, t[0], t[1], t[2], t[3], t[4], t[5], t[6], r->number[0]);
+        return;
+    case OP_SWIGLU_FP8_FORWARD: table->swiglu_fp8_forward(ops, t[0], t[1], t[2], t[3], t[4], t[5], t[6]); return;
+    case OP_SWIGLU_FP8_BACKWARD:
+        table->swiglu_fp8_backward(ops, t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8]);
+        return;
     case OP_CROSS_ENTROPY: table->cross_entropy(ops, t[0], t[1], t[2], t[3]); return;
     case OP_CROSS_ENTROPY_STATS:
         table->cross_entropy_stats(ops, t[0], t[1], t[2], r->integer[0], r->integer[1]);

@@ -265,9 +265,10 @@ void plan_warn(PlanReport *r) {
     if (r->prediction.step.tokens > r->critical_batch)
         add_warning(r, "a batch of %s tokens is above the critical batch of about %s: larger ones buy little",
                     text_count(text, r->prediction.step.tokens), text_count(limit, r->critical_batch));
-    if (r->mfu > 1)
+    bool fp8 = r->run.layout.precision == PRECISION_FP8; // whose MFU is of the bf16 peak
+    if (r->mfu > 1 && !fp8)
         add_warning(r, "MFU %.0f %% is above the peak: the rate, the peak or the token count is wrong", 100 * r->mfu);
-    else if (r->mfu > 0.75)
+    else if (r->mfu > 0.75 && !fp8)
         add_warning(r, "MFU %.0f %% is more than anybody reaches in training: check the assumption", 100 * r->mfu);
     if (r->tokens < 0.5 * r->chinchilla_tokens)
         add_warning(r, "%.0f %% of the 20 tokens per parameter that Chinchilla suggests",

@@ -86,6 +86,21 @@ static void add_product(Pricing *p, const StepCall *c, const char *what, Tensor 
              hardware_gemm_rate(&p->machine->gpu, p->dtype, groups, m, n, k), cost.bytes, 1);
 }
 
+// A product in FP8: which direction it is can be told by what it makes and of what.
+static void price_fp8(Pricing *p, const StepCall *c, OpCost cost) {
+    const Tensor *t = c->call.tensor;
+    bool weight = t[0].dtype == DTYPE_F32, forward = t[1].dtype == DTYPE_E4M3;
+    char name[STEP_OP_NAME];
+    snprintf(name, sizeof name, "%s%s, FP8", weight ? t[0].name : t[2].name,
+             weight    ? ", weight gradient"
+             : forward ? ""
+                       : ", input gradient");
+    HardwareDtype dtype = p->machine->gpu.peak[HARDWARE_FP8] > 0 ? HARDWARE_FP8 : p->dtype;
+    add_line(p, name, CATEGORY_GEMM, c->pass, c->times, cost.flops,
+             hardware_gemm_rate(&p->machine->gpu, dtype, 0, (double)t[0].rows, (double)t[0].cols, (double)t[1].cols),
+             cost.bytes, 1);
+}
+
 static void price_linear(Pricing *p, const StepCall *c, OpCost cost) {
     const Tensor *t = c->call.tensor;
     double width = (double)dtype_size(t[0].dtype);
@@ -120,6 +135,7 @@ static void price_linear(Pricing *p, const StepCall *c, OpCost cost) {
     case OP_LINEAR_BACKWARD_WEIGHT:
         add_product(p, c, ", weight gradient", t[0], 0, (double)t[0].rows, (double)t[0].cols, (double)t[1].rows, cost);
         break;
+    case OP_LINEAR_FP8: price_fp8(p, c, cost); break;
     default: assert(!"a linear op"); break;
     }
 }
@@ -174,7 +190,11 @@ static void price_elements(Pricing *p, const StepCall *c, OpCost cost) {
     const char *again = c->pass == STEP_RECOMPUTE ? " again" : "";
     double bytes = cost.bytes * unfused(p, r);
     switch (r->op) {
-    case OP_ADD_RMSNORM_FORWARD: snprintf(name, sizeof name, "%s", t[5].name); break;
+    case OP_ADD_RMSNORM_FORWARD:
+    case OP_RMSNORM_FP8_FORWARD: snprintf(name, sizeof name, "%s", t[5].name); break;
+    case OP_QUANTIZE: snprintf(name, sizeof name, "%s to FP8", t[3].name); break;
+    case OP_SWIGLU_FP8_FORWARD: snprintf(name, sizeof name, "SwiGLU"); break;
+    case OP_SWIGLU_FP8_BACKWARD: snprintf(name, sizeof name, "SwiGLU backward"); break;
     case OP_ADD_RMSNORM_BACKWARD: snprintf(name, sizeof name, "%s backward", t[5].name); break;
     case OP_QK_ROPE_FORWARD: snprintf(name, sizeof name, "QK-norm + RoPE%s", again); break;
     case OP_QK_ROPE_BACKWARD: snprintf(name, sizeof name, "QK-norm + RoPE backward"); break;

@@ -3,6 +3,7 @@
 
 #include "base/file.h"
 #include "base/toml.h"
+#include "base/utf8.h"
 
 #include <assert.h>
 #include <math.h>
@@ -69,7 +70,10 @@ static Status unknown_key(const char *section, const char *key) {
     const char *nearest = text_nearest(key, known, count);
     if (elsewhere >= 0) return status_hint(status, "%s is a key of [%s]", key, config_keys[elsewhere].section);
     if (nearest) return status_hint(status, "did you mean \"%s\"?", nearest);
-    return status_hint(status, "`hearth config --help %s` lists the keys of this section", section);
+    char *list = text_join(known, count);
+    status = status_hint(status, "[%s] has %s; `hearth config --help %s` explains them", section, list, section);
+    free(list);
+    return status;
 }
 
 static Status unknown_section(const char *name) {
@@ -80,7 +84,10 @@ static Status unknown_section(const char *name) {
     const char *nearest = text_nearest(name, known, count);
     Status status = status_usage("unknown section [%s]", name);
     if (nearest) return status_hint(status, "did you mean [%s]?", nearest);
-    return status_hint(status, "`hearth config --help` lists the sections");
+    char *list = text_join(known, count);
+    status = status_hint(status, "the sections are %s", list);
+    free(list);
+    return status;
 }
 
 // ---- values --------------------------------------------------------------------------------------------------------
@@ -162,14 +169,23 @@ static bool choice_known(const char *choices, const char *text) {
     }
 }
 
+// A word of the command line can be anything; what config.toml cannot hold would end the run's being resumed.
+static Status check_text(const ConfigKey *row, const TomlValue *value) {
+    if (memchr(value->text, 0, value->length))
+        return status_usage("%s.%s holds a NUL character", row->section, row->key);
+    if (utf8_first_malformed(value->text, value->length) != value->length)
+        return status_usage("%s.%s is not UTF-8 text", row->section, row->key);
+    return NULL;
+}
+
 static Status take_text(Config *config, const ConfigKey *row, const TomlValue *value, const char **out) {
     const char *text = value->text;
     if (value->type == TOML_BOOLEAN && row->type == CONFIG_CHOICE)
         text = value->boolean ? "true" : "false";
     else if (value->type != TOML_STRING)
         return wrong_type(row, "a string", value);
-    else if (strlen(text) != value->length)
-        return status_usage("%s.%s holds a NUL character", row->section, row->key);
+    else
+        TRY(check_text(row, value));
     if (row->type == CONFIG_CHOICE && !choice_known(row->choices, text))
         return status_usage("%s.%s must be one of %s, not \"%s\"", row->section, row->key,
                             row->choices[0] == '|' ? row->choices + 1 : row->choices, text);
@@ -188,6 +204,7 @@ static Status take_list(Config *config, const ConfigKey *row, const TomlValue *v
         out->items = arena_alloc(&config->arena, (count + 1) * sizeof *out->items);
         for (size_t i = 0; i < count; i++) {
             if (items[i]->type != TOML_STRING) return wrong_type(row, wanted, items[i]);
+            TRY(check_text(row, items[i]));
             out->items[i] = arena_copy(&config->arena, items[i]->text, items[i]->length);
         }
         out->count = (int)count;
@@ -238,6 +255,9 @@ static Status key_take_text(Config *config, int index, const char *text) {
     free(line);
     if (status) {
         status_free(status);
+        double number; // one that TOML has no room for is still one
+        bool numeric = row->type == CONFIG_INT || row->type == CONFIG_COUNT || row->type == CONFIG_DOUBLE;
+        if (numeric && text_to_double(text, &number)) word = (TomlValue){.type = TOML_FLOAT, .number = number};
         return key_take(config, index, &word);
     }
     status = key_take(config, index, toml_get(toml.root, "value"));
@@ -298,6 +318,16 @@ static Status file_take(Config *config, const TomlValue *root) {
     return NULL;
 }
 
+// The same key by the same name may be given again, and the last one holds; by two names it is a mistake.
+static Status check_same_name(const Config *config, int index, const char *assignment, const char *equals) {
+    const char *before = config->place[index].option;
+    size_t length = (size_t)(equals - assignment) + 1;
+    if (!before || strncmp(before, assignment, length) == 0) return NULL;
+    return status_hint(
+        status_usage("%s.%s is given twice, by two of its names", config_keys[index].section, config_keys[index].key),
+        "the other is --set %s", before);
+}
+
 Status config_set(Config *config, const char *assignment) {
     const char *equals = strchr(assignment, '=');
     const char *dot = strchr(assignment, '.');
@@ -314,10 +344,12 @@ Status config_set(Config *config, const char *assignment) {
     else if ((index = key_find(known, key)) < 0)
         status = unknown_key(known, key);
     else {
+        TRY_GOTO(check_same_name(config, index, assignment, equals), done);
         config->place[index] = (ConfigPlace){.option = arena_copy(&config->arena, assignment, strlen(assignment))};
         status = key_take_text(config, index, equals + 1);
         if (!status) take_sharding(config, key);
     }
+done:
     free(section);
     free(key);
     return status ? status_context(status, "--set %s", assignment) : NULL;
@@ -475,6 +507,10 @@ Status config_check(const Config *config) {
         !text_starts_with(device, "cuda:"))
         return config_blame(config, "train.device",
                             status_usage("train.device must be auto, cpu, cuda or cuda:N, not \"%s\"", device));
+    if (strcmp(config->train.name, ".") == 0 || strcmp(config->train.name, "..") == 0)
+        return config_blame(
+            config, "train.name",
+            status_usage("train.name = \"%s\" is no name for a directory of its own", config->train.name));
     if (strchr(config->train.name, '/'))
         return config_blame(
             config, "train.name",

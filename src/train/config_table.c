@@ -131,8 +131,9 @@ const ConfigKey config_keys[] = {
      "stop after this many optimizer steps (0: no limit)"},
     {"train", "hours", "", CONFIG_DOUBLE, AT(train.hours), "0", 0, 1e6, "hours", NULL,
      "stop after this much wall-clock time of this process (0: no limit)"},
-    {"train", "precision", "dtype", CONFIG_CHOICE, AT(train.precision), "bf16", 0, 0, "", "fp32|bf16|bf16-pure",
-     "bf16 keeps an exact fp32 master beside bf16 weights; bf16-pure rounds stochastically and keeps none"},
+    {"train", "precision", "dtype", CONFIG_CHOICE, AT(train.precision), "bf16", 0, 0, "", "fp32|bf16|bf16-pure|fp8",
+     "bf16 keeps an exact fp32 master beside bf16 weights; bf16-pure rounds stochastically and keeps none; fp8 is bf16 "
+     "whose blocks multiply in FP8 where that is faster"},
     {"train", "device", "", CONFIG_TEXT, AT(train.device), "auto", 0, 0, "", NULL,
      "cpu, cuda, cuda:1, or auto: a GPU when there is one"},
     {"train", "seed", "", CONFIG_INT, AT(train.seed), "1234", 0, BIG, "", NULL, "seed of weights and data order"},

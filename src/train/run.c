@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/leftovers.h"
 #include "base/log.h"
 #include "plan/checkpointing.h"
 #include "train/checkpoint.h"
@@ -48,8 +49,9 @@ typedef struct Run {
     int64_t first_tokens;               // done before this process
     Outcome outcome;
     Exposed exposed;
-    int stopped_by; // the signal that ended it before its end
-    int lock;       // of the run directory: two processes must not write one run
+    MachineLoad load; // as it was at the first step
+    int stopped_by;   // the signal that ended it before its end
+    int lock;         // of the run directory: two processes must not write one run
 } Run;
 
 static volatile sig_atomic_t stop_signal;
@@ -105,7 +107,7 @@ static Status open_recorder(Run *run, Recorder **recorder) {
     config_write(&trainer->resolved, &config);
     RecorderOptions options = {
         .directory = run->directory,
-        .last_step = trainer->step,
+        .last_step = trainer->step > 0 ? trainer->step : -1, // the validation before the first step is taken again
         .tensorboard = run->config->watch.tensorboard,
         .config_text = config.data,
         .machine.gpu = trainer->ops->kind != DEVICE_CUDA   ? -1
@@ -545,6 +547,13 @@ static void close_prediction(Run *run) {
                      prediction->calibration.factor, prediction->calibration.runs,
                      prediction->calibration.runs > 1 ? "s" : "", prediction->calibration.bounded ? ", bounded" : "");
     text_buffer_free(&text);
+    MachineLoad now = machine_load_now();
+    double others = machine_load_others(&run->load, &now, (int)sysconf(_SC_NPROCESSORS_ONLN));
+    const char *unfit = outcome_unfit(&run->outcome, trainer->ops->kind == DEVICE_CPU ? others : 0);
+    if (unfit) {
+        progress_say(&run->progress, "  (not kept for later predictions: %s)", unfit);
+        return;
+    }
     Status status = prediction_remember(prediction, &measured);
     if (status) log_warn("the outcome was not added to the history: %s", status_message(status));
     status_free(status);
@@ -613,6 +622,7 @@ static Status lock_directory(Run *run) {
     char *path = path_join(run->directory, ".lock");
     Status status = file_lock(&run->lock, path, run->directory);
     free(path);
+    if (!status) leftovers_remove(run->directory, ".tmp-");           // of a run that was killed
     if (status && status_code(status) != STATUS_USAGE) return status; // not in use: it cannot be written
     return status_hint(status, "wait for that run to end, or stop it with Ctrl-C or SIGTERM");
 }
@@ -788,6 +798,7 @@ Status run_train(const RunOptions *options, int *stopped_by) {
     catch_signals();
     open_progress(&run);
     run.saved_at = run.kept_at = clock_seconds();
+    run.load = machine_load_now();
     note_state(&run, RUN_RUNNING, NULL);
     status = run_steps_or_say_ended(&run, options->resume);
     *stopped_by = run.stopped_by;

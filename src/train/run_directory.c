@@ -3,6 +3,7 @@
 #include "base/file.h"
 #include "base/io.h"
 #include "base/json.h"
+#include "base/leftovers.h"
 #include "train/checkpoint.h"
 #include "train/prediction.h"
 #include "train/run.h"
@@ -112,10 +113,12 @@ Status run_directory_find(const Config *config, char **path) {
         free(candidate);
         free(file);
     }
-    names_free(names, count);
+    char *list = text_join((const char *const *)names, count);
     Status status = *path ? NULL
                           : status_hint(status_usage("no run of \"%s\" to resume below %s", base, config->train.runs),
-                                        "--run DIR names one");
+                                        "--run DIR names one; there is: %s", list);
+    free(list);
+    names_free(names, count);
     free(base);
     return status;
 }
@@ -297,9 +300,21 @@ static Status write_run_files(const char *path, const Trainer *trainer) {
     return trainer->tokenizer ? tokenizer_copy_file(trainer->tokenizer, path) : NULL;
 }
 
+// Between the name of a run and the number of the process that makes it; of another host's, this one cannot tell
+// whether it still runs.
+static char *creating_mark(void) {
+    char host[256] = "";
+    gethostname(host, sizeof host - 1);
+    return text_format(".creating-%s-", host);
+}
+
 // Under another name first: a run directory that can be seen can be resumed.
 Status run_directory_create(const char *path, const Trainer *trainer) {
-    char *beside = text_format("%s.creating-%ld", path, (long)getpid()); // two runs may start at the same moment
+    char *mark = creating_mark(), *folder = path_directory(path);
+    char *beside = text_format("%s%s%ld", path, mark, (long)getpid()); // two runs may start at the same moment
+    leftovers_remove(folder, mark);                                    // whatever run it was to be
+    free(folder);
+    free(mark);
     Status status = dir_remove(beside);
     if (!status) status = write_run_files(beside, trainer);
     if (!status && io_rename(beside, path) != 0)

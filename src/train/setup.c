@@ -41,7 +41,6 @@ static void overlay_int(int *field, int64_t value) {
 
 static void overlay_sizes(const Config *config, ModelConfig *model) {
     const char *tied = config->model.tie_embeddings;
-    if (config->model.arch[0]) model_arch_parse(&model->arch, config->model.arch);
     overlay_int(&model->hidden, config->model.hidden);
     overlay_int(&model->layers, config->model.layers);
     overlay_int(&model->heads, config->model.heads);
@@ -69,10 +68,10 @@ static void fill_shape_gaps(const Config *config, int64_t fallback_vocab, ModelC
         model->max_positions = (int)config->train.seq;
 }
 
-// A preset or config.json says which layers are sparse, be it none. Sizes written out, or another architecture, mean
-// all of a mixture of experts and none of the others; layers added are like the last one.
-static void set_sparse_layers(const Config *config, ModelArch arch_before, int layers_before, ModelConfig *model) {
-    bool moe = model_has_experts(model), all = written_out(config) || model->arch != arch_before;
+// A preset or config.json says which layers are sparse, be it none. Sizes written out mean all of a mixture of experts
+// and none of the others; layers added are like the last one.
+static void set_sparse_layers(const Config *config, int layers_before, ModelConfig *model) {
+    bool moe = model_has_experts(model), all = written_out(config);
     for (int i = all ? 0 : layers_before; i < model->layers; i++)
         model->sparse[i] = all ? moe : model->sparse[layers_before - 1];
     if (!moe) model->experts = model->top_k = model->moe_ffn = 0;
@@ -88,20 +87,39 @@ static Status check_widths(const Config *config, const ModelConfig *model) {
     else if (model_sparse_layers(model) && model->moe_ffn < 1)
         missing = "model.expert_ffn";
     if (missing) return config_blame(config, missing, status_usage("[model] leaves out %s", missing));
-    if (config->model.experts && !model_sparse_layers(model))
-        return config_blame(config, "model.experts",
-                            status_hint(status_usage("model.experts = %lld, and the model has no sparse layers",
-                                                     (long long)config->model.experts),
-                                        "a mixture of experts has model.arch = \"qwen3_moe\""));
+    const struct {
+        const char *key;
+        int64_t value;
+    } of_experts[] = {{"model.experts", config->model.experts},
+                      {"model.top_k", config->model.top_k},
+                      {"model.expert_ffn", config->model.expert_ffn}};
+    for (size_t i = 0; i < sizeof of_experts / sizeof *of_experts; i++)
+        if (of_experts[i].value && !model_sparse_layers(model))
+            return config_blame(config, of_experts[i].key,
+                                status_hint(status_usage("%s = %lld, and the model has no sparse layers",
+                                                         of_experts[i].key, (long long)of_experts[i].value),
+                                            "a mixture of experts has model.arch = \"qwen3_moe\""));
     return NULL;
+}
+
+// A preset, config.json or HF directory has its architecture; another one beside it would be another model.
+static Status check_arch(const Config *config, const ModelConfig *model) {
+    ModelArch asked = model->arch;
+    if (config->model.arch[0]) model_arch_parse(&asked, config->model.arch); // the config's table knows the same names
+    if (asked == model->arch) return NULL;
+    return config_blame(
+        config, "model.arch",
+        status_hint(status_usage("model.arch = \"%s\", and %s is of the architecture %s", config->model.arch,
+                                 setup_model_name(config), model_arch_type(model->arch)),
+                    "leave model.arch out, or write the sizes out instead of naming a model"));
 }
 
 Status setup_model(const Config *config, int64_t fallback_vocab, ModelConfig *model) {
     TRY(model_base_shape(config, model));
-    ModelArch arch_before = model->arch;
+    TRY(check_arch(config, model));
     int layers_before = model->layers;
     overlay_sizes(config, model);
-    set_sparse_layers(config, arch_before, layers_before, model);
+    set_sparse_layers(config, layers_before, model);
     fill_shape_gaps(config, fallback_vocab, model);
     const char *key = config->model.init[0]     ? "model.init"
                       : config->model.config[0] ? "model.config"

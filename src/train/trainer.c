@@ -6,11 +6,13 @@
 #include "base/log.h"
 #include "base/threads.h"
 #include "dist/device.h"
+#include "model/fp8.h"
 #include "model/hf.h"
 #include "plan/flops.h"
 #include "train/checkpoint.h"
 #include "train/expert_room.h"
 #include "train/fit.h"
+#include "train/fp8_state.h"
 #include "train/prediction.h"
 #include "train/router_bias.h"
 #include "train/setup.h"
@@ -62,6 +64,7 @@ static Status open_model(Trainer *trainer) {
                      layout_check_experts(&request)));
     TRY(check_router(config, &trainer->model_config));
     TRY(ranks_open(ranks, trainer->ops, &request));
+    TRY(fp8_choose(trainer->ops, &request, ranks->groups.all));
     FitMemory memory = {trainer->ops->memory_free(trainer->ops), trainer->ops->memory_total(trainer->ops)};
     TRY(fit_require(config, &request, memory));
     TRY(config_blame(config, "train.micro_batch",
@@ -434,6 +437,7 @@ json_t *trainer_state(const Trainer *trainer) {
                              guard_json(&trainer->guard), "schedule", schedule_json(&trainer->schedule));
     bool fresh = trainer->val_step == trainer->step && isfinite(trainer->val_loss);
     if (trainer->model->router_bias) json_object_set_new(root, "router_bias", router_bias_json(trainer->model));
+    if (trainer->model->fp8_scaled) json_object_set_new(root, "fp8_scales", fp8_scales_json(trainer->model));
     json_object_set_new(root, "val_loss", fresh ? json_real(trainer->val_loss) : json_null());
     if (trainer->ranks.islands > 1) json_object_set_new(root, "islands", island_states(trainer));
     return root;
@@ -487,6 +491,8 @@ Status trainer_restore(Trainer *trainer, const char *checkpoint, bool *same_conf
     bool outer = false;
     Status status = checkpoint_load(trainer->model, checkpoint, true, &state);
     if (!status) status = restore_position(trainer, state, checkpoint, same_config, same_data);
+    if (!status) status = router_bias_restore(trainer->model, state, checkpoint);
+    if (!status) status = fp8_scales_restore(trainer->model, state, checkpoint);
     if (!status) status = restore_island(trainer, state, checkpoint);
     if (!status) status = checkpoint_load_outer(trainer->model, checkpoint, &outer);
     if (!status && !outer) diloco_start(&trainer->diloco, trainer->model);

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { COLUMNS_MAX = 16 };
+enum { COLUMNS_MAX = 20 };
 
 typedef enum LineKind { LINE_HEADER, LINE_ROW, LINE_NOTE, LINE_SVG } LineKind;
 

@@ -2,6 +2,7 @@
 #include "watch/plan_text.h"
 #include "watch/timeline_svg.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +10,7 @@
 #define GIB 1073741824.0
 #define COLUMNS                                                                     \
     "#\ttokens/s\tper GPU\tMFU\tmemory\tdp\ttp\tpp\tcp\tep\tetp\tZeRO\trecompute\t" \
-    "micro x seq x accum\truns\t"
+    "micro x seq x accum\ttokens a step\truns\t"
 enum { TOP = 10, FRONTIER = 12 };
 
 static bool same_way(const SearchCandidate *a, const SearchCandidate *b) {
@@ -27,17 +28,22 @@ int search_top(const SearchResult *result, int *indices, int most) {
     return count;
 }
 
+static double candidate_batch(const SearchCandidate *c) {
+    return (double)c->micro_batch * c->seq * c->grad_accum * c->mesh.dp;
+}
+
 static void candidate_row(Document *d, int place, const SearchCandidate *c, int gpus, const char *reason) {
     const Mesh *m = &c->mesh;
-    document_row(d, "%d\t%.0f\t%.0f\t%.1f %%\t%.1f %%\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%s\t%d x %d x %d\t%s\t%s", place,
+    char batch[32];
+    document_row(d, "%d\t%.0f\t%.0f\t%.1f %%\t%.1f %%\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%s\t%d x %d x %d\t%s\t%s\t%s", place,
                  c->tokens_per_second, c->tokens_per_second / gpus, 100 * c->mfu, 100 * c->memory_fraction, m->dp,
                  m->tp, m->pp, m->cp, m->ep, m->etp, m->zero, recompute_name(c->recompute), c->micro_batch, c->seq,
-                 c->grad_accum, c->runs ? "yes" : "no", reason);
+                 c->grad_accum, text_count(batch, candidate_batch(c)), c->runs ? "yes" : "no", reason);
 }
 
 Document *search_document(const PlanReport *report, const SearchResult *result, double memory_limit, double seconds,
                           const char *lacks) {
-    static const char align[] = "rrrrrrrrrrrrlrll";
+    static const char align[] = "rrrrrrrrrrrrlrrll";
     char *title = text_format("Search: %s on %d x %s", report->name, report->machine.gpus, report->machine.gpu.title);
     Document *d = document_create(title);
     free(title);
@@ -54,6 +60,14 @@ Document *search_document(const PlanReport *report, const SearchResult *result, 
     document_note(d, "runs: hearth trains on such a mesh%s%s", lacks ? "; for these devices this build lacks " : "",
                   lacks ? lacks : "");
     document_note(d, "ranked by tokens/s: MFU rises with the sequence length even where the run slows down");
+    double least = INFINITY, most = 0;
+    for (int i = 0; i < count; i++) {
+        least = fmin(least, candidate_batch(&result->found[top[i]]));
+        most = fmax(most, candidate_batch(&result->found[top[i]]));
+    }
+    if (most > 1.5 * least) // beyond what whole micro-batches round to
+        document_note(d, "the ways take steps of different sizes, which learn differently: --batch-tokens N compares "
+                         "them at one size");
     document_section(d, "Frontier: the fastest for less memory", align, COLUMNS "memory per device");
     int shown = result->frontier_count < FRONTIER ? result->frontier_count : FRONTIER;
     for (int i = 0; i < shown; i++) { // evenly over the whole frontier
@@ -73,12 +87,12 @@ json_t *search_json(const SearchResult *result) {
         char reason[PLAN_TEXT_MAX];
         search_reason(result, top[i], reason, sizeof reason);
         json_array_append_new(
-            list, json_pack("{s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:s,s:i,s:i,s:i,s:f,s:f,s:f,s:f,s:f,s:b,s:s}", "dp", m->dp,
-                            "tp", m->tp, "pp", m->pp, "cp", m->cp, "ep", m->ep, "etp", m->etp, "zero", m->zero,
+            list, json_pack("{s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:s,s:i,s:i,s:i,s:f,s:f,s:f,s:f,s:f,s:f,s:b,s:s}", "dp",
+                            m->dp, "tp", m->tp, "pp", m->pp, "cp", m->cp, "ep", m->ep, "etp", m->etp, "zero", m->zero,
                             "recompute", recompute_name(c->recompute), "micro_batch", c->micro_batch, "seq", c->seq,
-                            "grad_accum", c->grad_accum, "tokens_per_second", c->tokens_per_second, "step_seconds",
-                            c->seconds, "mfu", c->mfu, "memory_bytes", c->memory, "memory_fraction", c->memory_fraction,
-                            "runs", c->runs, "reason", reason));
+                            "grad_accum", c->grad_accum, "batch_tokens", candidate_batch(c), "tokens_per_second",
+                            c->tokens_per_second, "step_seconds", c->seconds, "mfu", c->mfu, "memory_bytes", c->memory,
+                            "memory_fraction", c->memory_fraction, "runs", c->runs, "reason", reason));
     }
     return json_pack("{s:i,s:i,s:i,s:i,s:o}", "tried", result->tried, "fit", result->found_count, "too_large",
                      result->too_large, "refused", result->refused, "top", list);

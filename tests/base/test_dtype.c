@@ -121,6 +121,53 @@ static void a_split_float_joins_to_the_same_bits(void **state) {
     }
 }
 
+// Every code by its definition: sign, exponent, mantissa.
+static void every_fp8_code_decodes_by_its_definition_and_back(void **state) {
+    (void)state;
+    for (int type = 0; type < 2; type++) {
+        DType dtype = type ? DTYPE_E5M2 : DTYPE_E4M3;
+        int mantissa = type ? 2 : 3, bias = type ? 15 : 7, finite = 0;
+        float largest = 0;
+        for (int code = 0; code < 256; code++) {
+            int exponent = (code & 0x7f) >> mantissa, fraction = code & ((1 << mantissa) - 1);
+            float got = fp8_to_f32((uint8_t)code, dtype);
+            if (type ? exponent == 31 : (code & 0x7f) == 0x7f) {
+                assert_false(isfinite(got));
+                assert_int_equal(isnan(got) != 0, !type || fraction != 0);
+                continue;
+            }
+            float want = exponent ? ldexpf(1 + (float)fraction / (float)(1 << mantissa), exponent - bias)
+                                  : ldexpf((float)fraction, 1 - bias - mantissa);
+            assert_int_equal(bits_of(got), bits_of(code & 0x80 ? -want : want));
+            assert_int_equal(fp8_from_f32(got, dtype), code);
+            largest = fmaxf(largest, got);
+            finite++;
+        }
+        assert_int_equal(finite, type ? 2 * 124 : 2 * 127);
+        assert_true(largest == (type ? E5M2_MAX : E4M3_MAX));
+    }
+}
+
+// Between any two neighbours: below the middle down, above it up, in the middle to the even code.
+static void fp8_rounds_to_nearest_even_and_saturates(void **state) {
+    (void)state;
+    for (int type = 0; type < 2; type++) {
+        DType dtype = type ? DTYPE_E5M2 : DTYPE_E4M3;
+        float most = type ? E5M2_MAX : E4M3_MAX;
+        for (int code = 0; fp8_to_f32((uint8_t)code, dtype) < most; code++) {
+            float low = fp8_to_f32((uint8_t)code, dtype), high = fp8_to_f32((uint8_t)(code + 1), dtype);
+            float middle = (low + high) / 2;
+            assert_int_equal(fp8_from_f32(middle, dtype), code + (code & 1));
+            assert_int_equal(fp8_from_f32(nextafterf(middle, 0), dtype), code);
+            assert_int_equal(fp8_from_f32(nextafterf(middle, most), dtype), code + 1);
+            assert_int_equal(fp8_from_f32(-nextafterf(middle, most), dtype), (code + 1) | 0x80);
+        }
+        assert_true(fp8_to_f32(fp8_from_f32(INFINITY, dtype), dtype) == most);
+        assert_true(fp8_to_f32(fp8_from_f32(-2 * most, dtype), dtype) == -most);
+        assert_true(isnan(fp8_to_f32(fp8_from_f32(NAN, dtype), dtype)));
+    }
+}
+
 static void names_and_sizes_agree(void **state) {
     (void)state;
     for (int i = 0; i < DTYPE_COUNT; i++) {
@@ -144,6 +191,8 @@ int main(void) {
         cmocka_unit_test(overflow_becomes_infinity_and_nan_stays),
         cmocka_unit_test(random_floats_round_to_the_nearest_value),
         cmocka_unit_test(a_split_float_joins_to_the_same_bits),
+        cmocka_unit_test(every_fp8_code_decodes_by_its_definition_and_back),
+        cmocka_unit_test(fp8_rounds_to_nearest_even_and_saturates),
         cmocka_unit_test(names_and_sizes_agree),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -15,7 +15,8 @@ RATE = 20  # Mbit/s of the long runs
 RATES = (20, 100, 500)  # of the short ones
 STEPS, SHORT = 126, 14
 EVAL = 21  # also a multiple of the rounds below, so that islands have just met
-WAYS = {"dp 2": 0, "islands, every 7": 7, "islands, every 21": 21}
+MEAN = {"diloco.outer_lr": 1, "diloco.outer_momentum": 0}  # the mean of the islands' weights
+WAYS = {"dp 2": (0, {}), "islands, every 7": (7, {}), "islands, every 21": (21, {}), "every 7, plain mean": (7, MEAN)}
 
 
 class Patient(Cluster):
@@ -32,32 +33,34 @@ class Way(Mesh):
         return {**super().sets(), **({"diloco.islands": 2, "diloco.every": self.every} if self.every else {})}
 
 
-def train(cluster, name, every, steps, rate, more):
+def train(cluster, name, way, steps, rate, more):
+    every, outer = WAYS[way]
     cluster.limit_link(f"{rate}mbit")
     cluster.environment["HEARTH_WATCH_SECONDS"] = "600"
     sets = {"train.steps": steps, "train.tokens": 0, "train.hours": 0, "eval.at_end": False, "eval.windows": 128, "schedule.warmup_steps": min(20, steps // 2),
-            "checkpoint.every": 0, "checkpoint.at_end": False, "watch.terminal": '"off"', "data.train": f'["{cluster.path("data")}"]', **more}  # fmt: skip
+            "checkpoint.every": 0, "checkpoint.at_end": False, "watch.terminal": '"off"', "data.train": f'["{cluster.path("data")}"]', **outer, **more}  # fmt: skip
     before = sum(host.sent_bytes() for host in cluster.hosts)
     run = cluster.train(os.path.join(ROOT, "configs", "demo.toml"), Way(every), name, sets)
     return run, sum(host.sent_bytes() for host in cluster.hosts) - before
 
 
-def long_run(cluster, way, every, rate):
-    run, sent = train(cluster, "long", every, STEPS, rate, {"eval.every": EVAL, "eval.at_start": True})
+def long_run(cluster, way, rate):
+    run, sent = train(cluster, "long", way, STEPS, rate, {"eval.every": EVAL, "eval.at_start": True})
     points, seconds = [], 0.0
     for line in run.lines():
         if "val_loss" in line:
             points.append({"tokens": line["tokens"], "seconds": seconds, "val_loss": line["val_loss"]})
         else:
             seconds += line["seconds"]
-    found = {"way": way, "rate": rate, "every": every, "sent_bytes": sent, "tokens": run.steps()[-1]["tokens"], "seconds": seconds, "points": points}
+    found = {"way": way, "rate": rate, "sent_bytes": sent, "tokens": run.steps()[-1]["tokens"], "seconds": seconds, "points": points}
     print(json.dumps({key: value for key, value in found.items() if key != "points"}), points[-1], flush=True)
     return found
 
 
-def short_run(cluster, way, every, rate):
+def short_run(cluster, way, rate):
+    every = WAYS[way][0]
     steps = SHORT if not every else 2 * every
-    run, _ = train(cluster, "short", every, steps, rate, {"eval.every": 0})
+    run, _ = train(cluster, "short", way, steps, rate, {"eval.every": 0})
     lines = run.steps()[(every or 5) :]  # the first round, or the first steps, are a warm-up
     tokens, seconds = lines[0]["tokens"] / lines[0]["step"] * len(lines), sum(line["seconds"] for line in lines)
     print(way, rate, round(tokens / seconds), flush=True)
@@ -72,11 +75,12 @@ def measure(program, path):
     if os.path.exists(path):  # what is there already is not measured again
         with open(path) as file:
             result = json.load(file)
-    wanted = [("short", short_run, way, rate) for way in WAYS for rate in RATES] + [("long", long_run, way, RATE) for way in WAYS]
+    wanted = [("short", short_run, way, rate) for way in WAYS for rate in RATES if WAYS[way][1] != MEAN]  # as fast as the others
+    wanted += [("long", long_run, way, RATE) for way in WAYS]
     for kind, measure_one, way, rate in wanted:
         if any(run["way"] == way and run["rate"] == rate for run in result[kind]):
             continue
-        result[kind].append(measure_one(cluster, way, WAYS[way], rate))
+        result[kind].append(measure_one(cluster, way, rate))
         with open(path, "w") as file:
             json.dump(result, file, indent=1)
     cluster.close()
@@ -85,12 +89,12 @@ def measure(program, path):
 # ---- the figure -----------------------------------------------------------------------------------------------------
 
 WIDTH, HEIGHT, LEFT, TOP = 300, 220, 60, 44  # of a panel, and what is beside and above it
-COLORS = ("a", "b", "c")
+COLORS = ("a", "b", "c", "d")
 STYLE = """  text { font: 12px system-ui, sans-serif; fill: #1f2328; } .soft { fill: #59636e; font-size: 11px; } .name { font-weight: 600; }
   .paper { fill: #ffffff; } .grid { stroke: #d0d7de; } .line { fill: none; stroke-width: 2; }
-  .a { stroke: #b35900; } .b { stroke: #1a7f37; } .c { stroke: #0969da; } .fa { fill: #b35900; } .fb { fill: #1a7f37; } .fc { fill: #0969da; }
+  .a { stroke: #b35900; } .b { stroke: #1a7f37; } .c { stroke: #0969da; } .d { stroke: #8250df; } .fa { fill: #b35900; } .fb { fill: #1a7f37; } .fc { fill: #0969da; }
   @media (prefers-color-scheme: dark) { text { fill: #e6edf3; } .soft { fill: #9da7b3; } .paper { fill: #0d1117; } .grid { stroke: #3d444d; }
-    .a { stroke: #f0883e; } .b { stroke: #3fb950; } .c { stroke: #58a6ff; } .fa { fill: #f0883e; } .fb { fill: #3fb950; } .fc { fill: #58a6ff; } }"""
+    .a { stroke: #f0883e; } .b { stroke: #3fb950; } .c { stroke: #58a6ff; } .d { stroke: #bc8cff; } .fa { fill: #f0883e; } .fb { fill: #3fb950; } .fc { fill: #58a6ff; } }"""
 
 
 class Panel:
@@ -143,10 +147,12 @@ def draw(result, path):
     by_time = Panel(2, f"over time, at {result['rate']} Mbit/s", "seconds", ticks(seconds, 6), loss_ticks)
     legend = []
     for number, (color, run) in enumerate(zip(COLORS, result["long"])):
-        speed.curve(color, [(p["rate"], p["tokens_per_second"]) for p in result["short"] if p["way"] == run["way"]])
+        speeds = sorted((p["rate"], p["tokens_per_second"]) for p in result["short"] if p["way"] == run["way"])
+        if speeds:
+            speed.curve(color, speeds)
         by_tokens.curve(color, [(p["tokens"], p["val_loss"]) for p in run["points"][1:]])
         by_time.curve(color, [(p["seconds"], p["val_loss"]) for p in run["points"][1:]])
-        x, y = LEFT + number * 150, TOP + HEIGHT + 58
+        x, y = LEFT + number * 170, TOP + HEIGHT + 58
         legend.append(f'<path class="line {color}" d="M{x} {y - 4}h24"/><text x="{x + 30}" y="{y}">{run["way"]}</text>')
     width, height = 3 * (WIDTH + LEFT) + 24, TOP + HEIGHT + 72
     with open(path, "w") as file:

@@ -4,11 +4,22 @@
 
 #include "testing.h"
 
+#if HEARTH_HAVE_LZ4
+#include <lz4.h>
+#endif
 #include <snappy-c.h>
 #include <zlib.h>
 #include <zstd.h>
 
-enum { CODEC_NONE = 0, CODEC_SNAPPY = 1, CODEC_GZIP = 2, CODEC_LZO = 3, CODEC_ZSTD = 6 };
+enum {
+    CODEC_NONE = 0,
+    CODEC_SNAPPY = 1,
+    CODEC_GZIP = 2,
+    CODEC_LZO = 3,
+    CODEC_LZ4 = 5,
+    CODEC_ZSTD = 6,
+    CODEC_LZ4_RAW = 7
+};
 enum { PLAIN = 0, DELTA_LENGTH = 6, DELTA_STRINGS = 7, DICTIONARY = 8, SPLIT_STREAM = 9 };
 
 typedef struct GroupMeta {
@@ -163,6 +174,19 @@ static inline void compress_add(TextBuffer *out, int codec, const char *data, si
         assert_int_equal(deflate(&stream, Z_FINISH), Z_STREAM_END);
         length -= stream.avail_out;
         deflateEnd(&stream);
+#if HEARTH_HAVE_LZ4
+    } else if (codec == CODEC_LZ4) { // as Hadoop: two blocks, their sizes before them
+        length = 0;
+        for (int i = 0; i < 2; i++) {
+            size_t from = i ? size / 2 : 0, count = i ? size - from : size / 2;
+            int stored = LZ4_compress_default(data + from, to + length + 8, (int)count, (int)(size + 256));
+            uint32_t sizes[2] = {__builtin_bswap32((uint32_t)count), __builtin_bswap32((uint32_t)stored)};
+            memcpy(to + length, sizes, 8);
+            length += 8 + (size_t)stored;
+        }
+    } else if (codec == CODEC_LZ4_RAW) {
+        length = (size_t)LZ4_compress_default(data, to, (int)size, (int)length);
+#endif
     } else if (codec == CODEC_ZSTD) {
         length = ZSTD_compress(to, length, data, size, 1);
     } else {

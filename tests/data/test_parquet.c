@@ -1,4 +1,5 @@
 // Parquet: every layout of pages gives the same rows, and no file can make the reader crash or ask for absurd memory.
+#include "data/parquet_codec.h"
 #include "data/parquet_values.h"
 #include "data/pull_sha256.h"
 #include "data/reader.h"
@@ -60,13 +61,19 @@ static void assert_refused(Build *build, const char *part) {
     text_buffer_free(&out);
 }
 
+#if HEARTH_HAVE_LZ4
+#define ALL_CODECS CODEC_NONE, CODEC_SNAPPY, CODEC_GZIP, CODEC_ZSTD, CODEC_LZ4, CODEC_LZ4_RAW
+#else
+#define ALL_CODECS CODEC_NONE, CODEC_SNAPPY, CODEC_GZIP, CODEC_ZSTD
+#endif
+
 // --- what must be read ----------------------------------------------------------------------------------------------
 
 static void test_all_codecs_versions_and_encodings_give_the_same_rows(void **state) {
     (void)state;
-    static const int codecs[] = {CODEC_NONE, CODEC_SNAPPY, CODEC_GZIP, CODEC_ZSTD};
+    static const int codecs[] = {ALL_CODECS};
     static const int encodings[] = {PLAIN, DICTIONARY, DELTA_LENGTH, DELTA_STRINGS};
-    for (size_t c = 0; c < 4; c++) {
+    for (size_t c = 0; c < sizeof codecs / sizeof codecs[0]; c++) {
         for (size_t e = 0; e < 4; e++) {
             for (int version = 1; version <= 2; version++) {
                 for (int optional = 0; optional < 2; optional++) {
@@ -364,9 +371,9 @@ static void sound_file(Build *build, int codec) {
 // kilobytes.
 static void test_no_damage_crashes_the_reader(void **state) {
     (void)state;
-    static const int codecs[] = {CODEC_NONE, CODEC_SNAPPY, CODEC_GZIP, CODEC_ZSTD};
+    static const int codecs[] = {ALL_CODECS};
     static const char flips[] = {0x01, 0x7f, (char)0x80, (char)0xff};
-    for (size_t c = 0; c < 4; c++) {
+    for (size_t c = 0; c < sizeof codecs / sizeof codecs[0]; c++) {
         Build build;
         sound_file(&build, codecs[c]);
         for (size_t cut = 0; cut < build.file.length; cut++) {
@@ -397,8 +404,8 @@ static void test_no_damage_crashes_the_reader(void **state) {
 static void test_hostile_page_sizes_allocate_nothing(void **state) {
     (void)state;
     // A page header by hand: 2 GB decompressed from a few bytes, for codecs that could not hold it.
-    static const int codecs[] = {CODEC_NONE, CODEC_SNAPPY, CODEC_GZIP, CODEC_ZSTD};
-    for (size_t c = 0; c < 4; c++) {
+    static const int codecs[] = {ALL_CODECS};
+    for (size_t c = 0; c < sizeof codecs / sizeof codecs[0]; c++) {
         Build build;
         int last = 0, inner = 0;
         build_start(&build, codecs[c], false);
@@ -425,6 +432,8 @@ static void file_compare(const char *folder, const char *row) {
     char name[128], stated[65], actual[65];
     unsigned long long rows, bytes, nulls = 0, seen_bytes = 0;
     assert_true(sscanf(row, "%127[^,],%llu,%llu,%64[0-9a-f],%llu", name, &rows, &bytes, stated, &nulls) >= 4);
+    if (strncmp(name, "lz4", 3) == 0 && !parquet_codec_is_supported(7)) return; // this build has no such codec
+    if (strncmp(name, "brotli", 6) == 0 && !parquet_codec_is_supported(4)) return;
     char *path = path_join(folder, name);
     const char *found = path;
     const ReaderOptions options = {0};

@@ -193,9 +193,38 @@ static void test_tokens_in_no_split_are_accounted_for(void **state) {
     for (int i = 0; i < 3; i++)
         all +=
             split_figure(options.output, splits[i], "tokens") + split_figure(options.output, splits[i], "cut_tokens");
-    assert_int_equal(split_figure(options.output, "val", "cut_tokens"), 4 * 5017 - 3000);
+    assert_int_equal(split_figure(options.output, "val", "cut_tokens"), 3 * 5017); // the copies of its document
     assert_int_equal(split_figure(options.output, "train", "cut_tokens"), 0);
-    assert_int_equal(all, count_figure(options.output, "tokens"));
+    assert_int_equal(all, count_figure(options.output, "tokens") + 2); // an end-of-text more for each that was cut
+}
+
+// One document of 5017 bytes and some short ones: whatever val has of the long one, train has the rest of it.
+static void test_the_rest_of_a_cut_document_is_trained_on(void **state) {
+    (void)state;
+    TextBuffer lines = {0}, text = {0};
+    for (int i = 0; i < 5000; i++)
+        text_buffer_format(&text, "%d,", i);
+    text_buffer_format(&lines, "{\"text\":\"%s\"}\n", text.data);
+    const char *input = temporary_file("rest.jsonl", lines.data, lines.length);
+    PrepareOptions options = options_for(&input, temporary_path("rest"));
+    options.val_tokens = 1000;
+    options.test_tokens = 500;
+    assert_ok(prepare_run(&options));
+    Dataset val, test, train;
+    assert_ok(dataset_open(&val, options.output, "val", true));
+    assert_ok(dataset_open(&test, options.output, "test", true));
+    assert_ok(dataset_open(&train, options.output, "train", true));
+    assert_int_equal(val.token_count, 1000);
+    assert_int_equal(test.token_count, 0); // there was one document
+    assert_int_equal(train.token_count, text.length - 999 + 1);
+    assert_int_equal(train.text_bytes, text.length - 999);
+    for (size_t i = 0; i < text.length; i++) {
+        uint32_t id;
+        dataset_read(i < 999 ? &val : &train, i < 999 ? i : i - 999, 1, &id);
+        assert_int_equal(id, (unsigned char)text.data[i]);
+    }
+    dataset_close(&val), dataset_close(&test), dataset_close(&train);
+    text_buffer_free(&lines), text_buffer_free(&text);
 }
 
 static void test_no_text_is_in_two_splits(void **state) {
@@ -713,6 +742,7 @@ int main(void) {
         cmocka_unit_test(test_splits_get_exactly_the_asked_tokens),
         cmocka_unit_test(test_counts_are_exact_although_copies_at_the_border_are_dropped),
         cmocka_unit_test(test_tokens_in_no_split_are_accounted_for),
+        cmocka_unit_test(test_the_rest_of_a_cut_document_is_trained_on),
         cmocka_unit_test(test_no_text_is_in_two_splits),
         cmocka_unit_test(test_any_number_of_threads_gives_the_same_bytes),
         cmocka_unit_test(test_order_is_shuffled_and_follows_the_seed),

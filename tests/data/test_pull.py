@@ -74,8 +74,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
             hub.requests.append((self.path, self.headers.get("Range")))
             hub.tokens.add(self.headers.get("Authorization"))
         try:
-            if url.path.startswith(f"/api/datasets/{REPO}/tree/main"):
+            if url.path.startswith((f"/api/datasets/{REPO}/tree/main", "/api/models/someone/some-model/tree/main")):
                 self.listing(url)
+            elif url.path.startswith("/someone/some-model/resolve/main/"):
+                self.file(url.path.split("/resolve/main/")[1])
             elif url.path.startswith(f"/datasets/{REPO}/resolve/main/"):
                 self.file(urllib.parse.unquote(url.path.split("/resolve/main/")[1]))
             else:
@@ -187,6 +189,24 @@ class PullTest(unittest.TestCase):
         if token:
             environment["HF_TOKEN"] = token
         return subprocess.run(self.command(*more, quiet=quiet), capture_output=True, text=True, timeout=60, env=environment)
+
+    def test_the_tokenizer_of_a_model(self):
+        HUB.files = {"tokenizer.json": b'{"model": {}}', "model.safetensors": b"not wanted", "README.md": b""}
+        command = self.command("--model")
+        command[command.index(REPO)] = "someone/some-model"
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual([p.name for p in self.out.iterdir()], ["tokenizer.json"])
+        self.assertEqual((self.out / "tokenizer.json").read_bytes(), HUB.files["tokenizer.json"])
+
+    def test_escape_sequences_in_names_are_not_printed(self):
+        HUB.files = {"data/x\x1b[31m\u009b.parquet": b"abc"}
+        for more in ([], ["--list"]):
+            done = self.pull(*more, quiet=False)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn("x\\x1b[31m\\xc2", done.stdout + done.stderr)
+            self.assertNotIn("\x1b[31m", done.stdout + done.stderr)
+        self.assertEqual((self.out / "data/x\x1b[31m\u009b.parquet").read_bytes(), b"abc")
 
     def assert_all_there(self):
         for path, data in HUB.files.items():
@@ -316,6 +336,13 @@ class PullTest(unittest.TestCase):
             result = self.pull()
             self.assertEqual(result.returncode, 1, path)
             self.assertIn("outside the repository", result.stderr)
+
+    def test_sizes_that_cannot_be_are_refused(self):
+        for size in (-2, 1 << 60):
+            HUB.extra = [{"type": "file", "path": "large.parquet", "size": 36, "lfs": {"size": size}}]
+            result = self.pull()
+            self.assertEqual(result.returncode, 1, result.stderr)
+            self.assertIn(f"the listing gives large.parquet {size} bytes", result.stderr)
 
     def test_token_target_fetches_only_as_many_files_as_needed(self):
         HUB.files = {f"part-{i:02}.txt": (b"%06d " % i) * 20000 for i in range(10)}  # 140,000 tokens each

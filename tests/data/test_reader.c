@@ -109,7 +109,7 @@ static void test_malformed_lines_are_refused(void **state) {
         {"{\"a\":tru,\"text\":\"x\"}", "value was expected", 5},
         {"{\"a\":[1 2]}", "comma", 8},
         {"{\"a\":[1,]}", "value was expected", 8},
-        {"{\"a\":NaN}", "value was expected", 5},
+        {"{\"a\":nan}", "value was expected", 5},
         {"{'text':'x'}", "key in quotes", 1},
     };
     JsonlRecord record = {0};

@@ -1,6 +1,6 @@
 // Any bytes as a Parquet file: a status or rows, with and without a score column.
 #include "data/reader_source.h"
-#include "fuzz_input.h"
+#include "fuzz_files.h"
 
 #define ROWS_MAX 2000 // a few bytes can stand for billions of equal rows
 
@@ -27,5 +27,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     const char *path = fuzz_file(data, size);
     rows_read(path, &(ReaderOptions){0});
     rows_read(path, &(ReaderOptions){.score = "score"});
+    fuzz_files_clear();
     return 0;
 }

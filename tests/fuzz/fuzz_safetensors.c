@@ -1,6 +1,6 @@
 // Any bytes as a safetensors file: as they are, and with the header length made right, so that what lies behind it is
 // reached. Every tensor of a file that opens is found by its name and read to its last byte.
-#include "fuzz_input.h"
+#include "fuzz_files.h"
 #include "model/safetensors.h"
 
 #include <string.h>
@@ -32,6 +32,7 @@ static void file_try(const uint8_t *data, size_t size) {
         safetensors_close(&file);
     }
     status_free(status);
+    fuzz_files_clear();
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

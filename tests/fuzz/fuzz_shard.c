@@ -1,6 +1,6 @@
 // Any bytes as a shard: as they are, and with a header checksum made right, so that what lies behind it is reached.
 #include "data/shard.h"
-#include "fuzz_input.h"
+#include "fuzz_files.h"
 
 #include <string.h>
 
@@ -21,6 +21,7 @@ static void shard_try(const uint8_t *data, size_t size) {
         }
         status_free(status);
     }
+    fuzz_files_clear();
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

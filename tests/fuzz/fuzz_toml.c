@@ -1,6 +1,6 @@
 // Any bytes as a TOML document.
 #include "base/toml.h"
-#include "fuzz_input.h"
+#include "fuzz_files.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     Toml toml;

@@ -2,6 +2,7 @@
 #include "../data/parquet_build.h"
 #include "base/file.h"
 #include "base/text.h"
+#include "data/prepare_unit.h"
 #include "data/shard.h"
 
 static const char *const words[] = {"alpha", "", "gamma", "alpine", "alpha", "a somewhat longer text", "Z\xc3\xbcrich"};
@@ -56,6 +57,22 @@ static void shard_seeds(const char *folder) {
     }
 }
 
+static void unit_seeds(const char *folder) {
+    const uint32_t ids[] = {1, 2, 3, 4, 5};
+    char *directory = path_join(folder, "fuzz_units");
+    assert_ok(dir_make(directory));
+    for (uint32_t bytes = 2; bytes <= 4; bytes += 2) {
+        UnitBuffer *buffer = unit_buffer_new(bytes);
+        unit_buffer_add(buffer, (DocumentHash){bytes, 1}, 9, ids, 5);
+        unit_buffer_add(buffer, (DocumentHash){5, 1}, 4, ids, 0);
+        unit_buffer_add(buffer, (DocumentHash){9, 2}, 4, ids, 2);
+        assert_ok(unit_buffer_write(buffer, directory, bytes, (ReaderPosition){0, 3},
+                                    &(PrepareCounts){.documents = 3, .tokens = 7}, UNIT_END));
+        unit_buffer_free(buffer);
+    }
+    free(directory);
+}
+
 static void text_seeds(const char *folder) {
     static const char *const lines[] = {"{\"text\":\"a \\u00e9 \\ud83d\\ude00 \\n\",\"score\":-1.5e3}",
                                         "{\"a\":[1,{\"b\":null},true],\"text\":null}", "{\"te\\u0078t\":\"x\"}"};
@@ -77,6 +94,7 @@ int main(int argc, char **argv) {
     if (argc != 2) return 2;
     parquet_seeds(argv[1]);
     shard_seeds(argv[1]);
+    unit_seeds(argv[1]);
     text_seeds(argv[1]);
     return 0;
 }

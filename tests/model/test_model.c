@@ -56,7 +56,7 @@ static void test_allocated_bytes_are_the_predicted_bytes(void **state) {
     (void)state;
     for (int which = 0; which < SMALL_COUNT; which++) {
         for (int recompute = 0; recompute < 3; recompute++) {
-            for (int precision = 0; precision < 3; precision++) {
+            for (int precision = 0; precision < 4; precision++) {
                 LayoutRequest request = small_request((SmallModel)which);
                 request.recompute = (Recompute)recompute;
                 request.precision = (Precision)precision;
@@ -129,14 +129,14 @@ static void test_every_preset_asks_for_the_predicted_bytes(void **state) {
                .zero = ignore_zero,
                .upload = ignore_upload};
     for (int preset = 0; preset < model_preset_count(); preset++) {
-        for (int variant = 0; variant < 3 * 3 * 2; variant++) {
+        for (int variant = 0; variant < 3 * 4 * 2; variant++) {
             LayoutRequest request = {.mesh = MESH_SINGLE,
                                      .micro_batch = 2,
                                      .seq = 512,
                                      .threads = 4,
                                      .recompute = (Recompute)(variant % 3),
-                                     .precision = (Precision)(variant / 3 % 3),
-                                     .device = variant / 9 ? DEVICE_CUDA : DEVICE_CPU};
+                                     .precision = (Precision)(variant / 3 % 4),
+                                     .device = variant / 12 ? DEVICE_CUDA : DEVICE_CPU};
             assert_ok(model_preset(&request.config, model_preset_name(preset)));
             Layout layout;
             Model *model;

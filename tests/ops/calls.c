@@ -386,3 +386,48 @@ void call_adamw(Ops *ops, void **p, const CallSizes *s) { // weight master_low m
     args.skip = ints(p[6], 1, 1, "skip");
     ops->adamw(ops, &args);
 }
+
+// ---- FP8: dtype is the format of what is rounded --------------------------------------------------------------------
+
+void call_quantize(Ops *ops, void **p, const CallSizes *s) { // rows cols amax in scale
+    int64_t stride = s->in_stride ? s->in_stride : s->dim;
+    Tensor in = tensor_cols(typed(p[3], DTYPE_BF16, s->rows, stride, "in"), s->in_first, s->dim);
+    ops->quantize(ops, stored(p[0], s, s->rows, s->dim, "rows"), stored(p[1], s, s->dim, s->rows, "cols"),
+                  floats(p[2], 1, 1, "amax"), in, floats(p[4], 1, 1, "scale"));
+}
+
+void call_quantize_scales(Ops *ops, void **p, const CallSizes *s) { // scale amax
+    ops->quantize_scales(ops, floats(p[0], s->rows, s->dim, "scale"), floats(p[1], s->rows, s->dim, "amax"), s->value);
+}
+
+void call_linear_fp8(Ops *ops, void **p, const CallSizes *s) { // out a b a_scale b_scale add
+    DType out = s->first ? DTYPE_F32 : DTYPE_BF16;
+    ops->linear_fp8(ops, typed(p[0], out, s->rows, s->out_dim, "out"), stored(p[1], s, s->rows, s->in_dim, "a"),
+                    typed(p[2], DTYPE_E4M3, s->out_dim, s->in_dim, "b"), floats(p[3], 1, 1, "a_scale"),
+                    floats(p[4], 1, 1, "b_scale"), typed(p[5], out, s->rows, s->out_dim, "add"), s->flag);
+}
+
+void call_rmsnorm_fp8_forward(Ops *ops, void **p, const CallSizes *s) { // out rows amax rstd residual weight scale
+    ops->rmsnorm_fp8_forward(ops, typed(p[0], DTYPE_BF16, s->rows, s->dim, "out"),
+                             typed(p[1], DTYPE_E4M3, s->rows, s->dim, "rows"), floats(p[2], 1, 1, "amax"),
+                             floats(p[3], s->rows, 1, "rstd"), typed(p[4], DTYPE_BF16, s->rows, s->dim, "residual"),
+                             typed(p[5], DTYPE_BF16, 1, s->dim, "weight"), floats(p[6], 1, 1, "scale"), 1e-5f);
+}
+
+// hidden hidden_amax gate_up8 gate_up_amax gate_up hidden_scale gate_up_scale
+void call_swiglu_fp8_forward(Ops *ops, void **p, const CallSizes *s) {
+    ops->swiglu_fp8_forward(ops, typed(p[0], DTYPE_E4M3, s->rows, s->dim, "hidden"), floats(p[1], 1, 1, "hidden_amax"),
+                            typed(p[2], DTYPE_E4M3, s->rows, 2 * s->dim, "gate_up8"),
+                            floats(p[3], 1, 1, "gate_up_amax"), typed(p[4], DTYPE_BF16, s->rows, 2 * s->dim, "gate_up"),
+                            floats(p[5], 1, 1, "hidden_scale"), floats(p[6], 1, 1, "gate_up_scale"));
+}
+
+// drows dcols damax hidden_cols gate_up8 dhidden dscale hidden_scale gate_up_scale
+void call_swiglu_fp8_backward(Ops *ops, void **p, const CallSizes *s) {
+    ops->swiglu_fp8_backward(ops, typed(p[0], DTYPE_E5M2, s->rows, 2 * s->dim, "drows"),
+                             typed(p[1], DTYPE_E5M2, 2 * s->dim, s->rows, "dcols"), floats(p[2], 1, 1, "damax"),
+                             typed(p[3], DTYPE_E4M3, s->dim, s->rows, "hidden_cols"),
+                             typed(p[4], DTYPE_E4M3, s->rows, 2 * s->dim, "gate_up8"),
+                             typed(p[5], DTYPE_BF16, s->rows, s->dim, "dhidden"), floats(p[6], 1, 1, "dscale"),
+                             floats(p[7], 1, 1, "hidden_scale"), floats(p[8], 1, 1, "gate_up_scale"));
+}

@@ -37,13 +37,20 @@ float random_float(uint64_t *state) { // four uniform draws: near enough to norm
     return sum * 1.7320508f;
 }
 
+static bool is_fp8(DType dtype) {
+    return dtype == DTYPE_E4M3 || dtype == DTYPE_E5M2;
+}
+
 float value_at(const void *data, DType dtype, int64_t i) {
+    if (is_fp8(dtype)) return fp8_to_f32(((const uint8_t *)data)[i], dtype);
     return dtype == DTYPE_F32 ? ((const float *)data)[i] : bf16_to_f32(((const bf16 *)data)[i]);
 }
 
 void value_set(void *data, DType dtype, int64_t i, float value) {
     if (dtype == DTYPE_F32)
         ((float *)data)[i] = value;
+    else if (is_fp8(dtype))
+        ((uint8_t *)data)[i] = fp8_from_f32(value, dtype);
     else
         ((bf16 *)data)[i] = bf16_from_f32(value);
 }
@@ -72,7 +79,7 @@ void *add(Compare *run, Case *c, Role role, DType dtype, int64_t count, double r
     buffer->start = xmalloc(bytes);
     if (role == ROLE_OUT)
         memset(buffer->start, 0xff, bytes);
-    else if (dtype == DTYPE_F32 || dtype == DTYPE_BF16)
+    else if (dtype == DTYPE_F32 || dtype == DTYPE_BF16 || is_fp8(dtype))
         random_fill(buffer->start, dtype, count, 1.0f, run->seed++);
     else
         memset(buffer->start, 0, bytes);
@@ -154,11 +161,13 @@ static void compare_floats(Compare *run, const Case *c, const char *label, int b
         float wanted = master ? master_at(cpu, i) : value_at(cpu[b], buffer->dtype, i);
         if (isfinite(wanted)) squares[part_of(buffer, i)] += (double)wanted * (double)wanted;
     }
-    double unit = buffer->dtype == DTYPE_F32 || master ? 0x1p-21 : 0x1p-7;
+    double unit = buffer->dtype == DTYPE_F32 || master ? 0x1p-21 : 0x1p-7, least = 0;
+    if (buffer->dtype == DTYPE_E4M3) unit = 0x1p-3, least = 0x1p-9; // of the subnormal ones
+    if (buffer->dtype == DTYPE_E5M2) unit = 0x1p-2, least = 0x1p-16;
     for (int part = 0; part < 2; part++) {
         double count = (double)(buffer->half ? buffer->count / 2 : buffer->count);
         double rms = sqrt(squares[part] / (count > 0 ? count : 1)), inner = part ? buffer->inner_second : buffer->inner;
-        floors[part] = (8 * 0x1p-24 * sqrt(buffer->reduction) + inner) * rms;
+        floors[part] = (8 * 0x1p-24 * sqrt(buffer->reduction) + inner) * rms + least;
         if (rms > most) most = rms;
     }
     size_t size = dtype_size(buffer->dtype);
@@ -201,7 +210,7 @@ void check(Compare *run, Case *c, OpCall *call, const char *format, ...) {
             run->failures++;
             printf("  MISS %s [%s] buffer %d: two runs differ\n", run->name, label, i);
         }
-        bool floats = buffer->dtype == DTYPE_F32 || buffer->dtype == DTYPE_BF16;
+        bool floats = buffer->dtype == DTYPE_F32 || buffer->dtype == DTYPE_BF16 || is_fp8(buffer->dtype);
         if (buffer->role == ROLE_IN && memcmp(first[i], buffer->start, buffer_bytes(buffer)) != 0) {
             run->failures++;
             printf("  MISS %s [%s] buffer %d is an input and was changed\n", run->name, label, i);

@@ -14,7 +14,7 @@ WATCH_SECONDS = 3
 LIMIT_SECONDS = 60  # WATCH_SECONDS and what a loaded machine takes to say so
 STEPS = 400
 RANKS = 4
-MESHES = [Mesh(4), Mesh(4, 1, 3), Mesh(1, 4), Mesh(2, 2)]
+MESHES = [Mesh(4), Mesh(4, 1, 3), Mesh(1, 4), Mesh(2, 2), Mesh(2, pp=2)]
 SHARE = {mesh.name: {"train.grad_accum": 4 // mesh.dp} for mesh in MESHES}
 
 

@@ -107,12 +107,14 @@ static void a_restored_run_goes_on_with_the_same_bits(void **state) {
     (void)state;
     static const char *const bf16[] = {"train.precision=bf16", "data.mask_documents=true"};
     static const char *const pure[] = {"train.precision=bf16-pure", "train.spike_factor=4"};
+    static const char *const fp8[] = {"train.precision=fp8", "train.grad_accum=2"};
     static const char *const moe[] = {"model.arch=qwen3_moe", "model.experts=4", "model.top_k=2", "model.expert_ffn=32",
                                       "train.batch_warmup_tokens=400"};
     restore_and_compare("fp32", NULL, 0);
     restore_and_compare("bf16", bf16, 2);
     restore_and_compare("bf16-pure", pure, 2);
     restore_and_compare("moe", moe, 5);
+    restore_and_compare("fp8", fp8, 2);
 }
 
 static void assert_same_bias(Model *one, Model *two) {

@@ -71,17 +71,10 @@ static void a_run_longer_than_the_default_raises_the_positions(void **state) {
     assert_int_equal(shape_of(SIZES "max_seq = 64\n[train]\nseq = 32\n", NULL, 0).max_positions, 64);
 }
 
-static void another_architecture_decides_which_layers_are_sparse(void **state) {
-    static const char *const to_moe[] = {"model.arch=qwen3_moe", "model.experts=4", "model.top_k=2",
-                                         "model.expert_ffn=32"};
-    static const char *const to_dense[] = {"model.arch=qwen3"}, *const longer[] = {"model.layers=6"};
+static void layers_added_to_a_preset_are_like_its_last(void **state) {
+    static const char *const longer[] = {"model.layers=6", "model.arch=qwen3_moe"};
     (void)state;
-    ModelConfig model = shape_of("[model]\npreset = \"demo-llama\"\n", to_moe, 4);
-    assert_int_equal(model_sparse_layers(&model), 4);
-    model = shape_of("[model]\npreset = \"demo-moe\"\n", to_dense, 1);
-    assert_int_equal(model_sparse_layers(&model), 0);
-    assert_int_equal(model.experts, 0);
-    model = shape_of("[model]\npreset = \"demo-moe\"\n", longer, 1);
+    ModelConfig model = shape_of("[model]\npreset = \"demo-moe\"\n", longer, 2);
     assert_int_equal(model_sparse_layers(&model), 6);
 }
 
@@ -128,7 +121,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sizes_written_out_are_the_model_that_transformers_makes_of_them),
         cmocka_unit_test(a_run_longer_than_the_default_raises_the_positions),
-        cmocka_unit_test(another_architecture_decides_which_layers_are_sparse),
+        cmocka_unit_test(layers_added_to_a_preset_are_like_its_last),
         cmocka_unit_test(a_config_json_without_sparse_layers_trains_dense),
     };
     return cmocka_run_group_tests(tests, make_directory, remove_directory);

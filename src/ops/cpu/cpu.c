@@ -199,6 +199,17 @@ void cpu_timer_stop(CpuTimer *timer) {
     if (timer->cpu) timer->cpu->seconds[timer->op] += clock_seconds() - timer->start;
 }
 
+// ---- choices: there are none here -----------------------------------------------------------------------------------
+
+static bool cpu_choice_recall(Ops *ops, const char *key, int *value) {
+    (void)ops, (void)key, (void)value;
+    return false;
+}
+
+static void cpu_choice_keep(Ops *ops, const char *key, int value) {
+    (void)ops, (void)key, (void)value;
+}
+
 // ---- the table -----------------------------------------------------------------------------------------------------
 
 Status ops_cpu_create(Ops **ops) {
@@ -230,12 +241,15 @@ Status ops_cpu_create(Ops **ops) {
         .mark_elapsed = cpu_mark_elapsed,
         .profile_start = cpu_profile_start,
         .profile_stop = cpu_profile_stop,
+        .choice_recall = cpu_choice_recall,
+        .choice_keep = cpu_choice_keep,
     };
     pthread_mutex_init(&cpu->lock, NULL);
     cpu_install_attention(&cpu->ops);
     cpu_install_cross_entropy(&cpu->ops);
     cpu_install_elements(&cpu->ops);
     cpu_install_embedding(&cpu->ops);
+    cpu_install_fp8(&cpu->ops);
     cpu_install_gemm(&cpu->ops);
     cpu_install_grouped(&cpu->ops);
     cpu_install_moe(&cpu->ops);

@@ -76,6 +76,7 @@ typedef struct GemmOperand {
     int64_t stride; // elements from one stored row to the next
     bool transposed;
     DType dtype;
+    const float *table; // of FP8: what each of the 256 codes stands for
 } GemmOperand;
 
 // c[m, n] (+)= a . b, where a is [m, k] (stored [k, m] when transposed) and b is [k, n] (stored [n, k] when
@@ -91,7 +92,7 @@ typedef struct Gemm {
 } Gemm;
 
 static inline GemmOperand cpu_operand(Tensor tensor, bool transposed) {
-    return (GemmOperand){tensor.data, tensor.stride, transposed, tensor.dtype};
+    return (GemmOperand){tensor.data, tensor.stride, transposed, tensor.dtype, NULL};
 }
 
 void cpu_gemm(Cpu *cpu, const Gemm *gemm); // all threads
@@ -125,12 +126,17 @@ size_t cpu_sum_scratch_bytes(void);
 void cpu_to_floats(float *out, const void *in, DType dtype, int64_t count);
 void cpu_from_floats(void *out, DType dtype, const float *in, int64_t count);
 
+static inline int64_t cpu_width(DType dtype) {
+    return dtype == DTYPE_F32 ? 4 : dtype == DTYPE_BF16 ? 2 : 1;
+}
 static inline const void *cpu_at(const void *data, int64_t index, DType dtype) {
-    return (const char *)data + index * (dtype == DTYPE_F32 ? 4 : 2);
+    return (const char *)data + index * cpu_width(dtype);
 }
 static inline void *cpu_at_mut(void *data, int64_t index, DType dtype) {
-    return (char *)data + index * (dtype == DTYPE_F32 ? 4 : 2);
+    return (char *)data + index * cpu_width(dtype);
 }
+
+void cpu_fp8_to_floats(float *out, const uint8_t *in, const float table[256], int64_t count);
 
 // ---- each file puts its functions into the table ------------------------------------------------------------------
 
@@ -138,6 +144,7 @@ void cpu_install_attention(Ops *ops);
 void cpu_install_cross_entropy(Ops *ops);
 void cpu_install_elements(Ops *ops);
 void cpu_install_embedding(Ops *ops);
+void cpu_install_fp8(Ops *ops);
 void cpu_install_gemm(Ops *ops);
 void cpu_install_grouped(Ops *ops);
 void cpu_install_moe(Ops *ops);

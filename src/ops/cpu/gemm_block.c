@@ -9,6 +9,13 @@ size_t cpu_gemm_scratch_bytes(void) {
     return GEMM_SCRATCH_FLOATS * sizeof(float);
 }
 
+static void operand_floats(float *out, const GemmOperand *operand, const void *in, int64_t count) {
+    if (operand->table)
+        cpu_fp8_to_floats(out, in, operand->table, count);
+    else
+        cpu_to_floats(out, in, operand->dtype, count);
+}
+
 #ifdef HEARTH_HAVE_BLAS
 
 Status cpu_gemm_start(void) {
@@ -35,8 +42,7 @@ static const float *stored_floats(const GemmOperand *operand, int64_t row, int64
         return first;
     }
     for (int64_t i = 0; i < rows; i++)
-        cpu_to_floats(buffer + i * columns, cpu_at(first, i * operand->stride, operand->dtype), operand->dtype,
-                      columns);
+        operand_floats(buffer + i * columns, operand, cpu_at(first, i * operand->stride, operand->dtype), columns);
     *stride = columns;
     return buffer;
 }
@@ -69,6 +75,7 @@ Status cpu_gemm_start(void) {
 
 static inline float operand_get(const GemmOperand *operand, int64_t stored_row, int64_t stored_column) {
     int64_t i = stored_row * operand->stride + stored_column;
+    if (operand->table) return operand->table[((const uint8_t *)operand->data)[i]];
     return operand->dtype == DTYPE_F32 ? ((const float *)operand->data)[i]
                                        : bf16_to_f32(((const bf16 *)operand->data)[i]);
 }
@@ -86,9 +93,9 @@ static void pack(float *out, const GemmOperand *operand, bool along, int64_t lin
                     out[d * width + i] = operand_get(operand, line + panel + i, first + d);
         } else {
             for (int64_t d = 0; d < depth; d++)
-                cpu_to_floats(out + d * width,
-                              cpu_at(operand->data, (first + d) * operand->stride + line + panel, operand->dtype),
-                              operand->dtype, here);
+                operand_floats(out + d * width, operand,
+                               cpu_at(operand->data, (first + d) * operand->stride + line + panel, operand->dtype),
+                               here);
         }
         out += width * depth;
     }
@@ -135,8 +142,8 @@ void cpu_sgemm(float *c, int64_t c_stride, bool accumulate, const float *a, int6
     Gemm gemm = {m,
                  n,
                  k,
-                 {a, a_stride, a_transposed, DTYPE_F32},
-                 {b, b_stride, b_transposed, DTYPE_F32},
+                 {a, a_stride, a_transposed, DTYPE_F32, NULL},
+                 {b, b_stride, b_transposed, DTYPE_F32, NULL},
                  c,
                  c_stride,
                  DTYPE_F32,

@@ -22,6 +22,7 @@ typedef struct AttentionCase {
     DType dtype;
     bool backward, rope; // rope: the gradients also go back through a rotation
     int64_t dqkv_stride;
+    size_t workspace; // that the engine was chosen with: some need much
     int engine;
     CudnnPlan *plan;
 } AttentionCase;
@@ -239,7 +240,7 @@ static bool case_same(const AttentionCase *x, const AttentionCase *y) {
            a->head_dim == b->head_dim && a->q_stride == b->q_stride && a->k_stride == b->k_stride &&
            a->v_stride == b->v_stride && a->o_stride == b->o_stride && !a->doc_start == !b->doc_start &&
            a->full == b->full && x->dtype == y->dtype && x->backward == y->backward && x->rope == y->rope &&
-           x->dqkv_stride == y->dqkv_stride;
+           x->dqkv_stride == y->dqkv_stride && x->workspace == y->workspace;
 }
 
 static void attention(Ops *ops, const AttentionCase *wanted, const AttentionArgs *args) {
@@ -262,7 +263,7 @@ static void attention(Ops *ops, const AttentionCase *wanted, const AttentionArgs
 
 void cuda_attention_forward(Ops *ops, Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v, const Attention *how) {
     AttentionShape shape = attention_shape(out, q, k, v, how);
-    AttentionCase wanted = {.shape = shape, .dtype = q.dtype};
+    AttentionCase wanted = {.shape = shape, .dtype = q.dtype, .workspace = cuda_state(ops)->workspace_bytes};
     AttentionArgs args = {
         .out = out.data, .lse = lse.data, .q = q.data, .k = k.data, .v = v.data, .shape = &shape, .ops = ops};
     attention(ops, &wanted, &args);
@@ -274,8 +275,12 @@ void cuda_attention_backward(Ops *ops, Tensor dq, Tensor dk, Tensor dv, Tensor d
     assert(!rope || (!tensor_present(rope->q_weight) && !tensor_present(rope->k_weight) &&
                      dk.data == tensor_at(dq, 0, dq.cols)));
     AttentionShape shape = attention_shape(out, q, k, v, how);
-    AttentionCase wanted = {
-        .shape = shape, .dtype = q.dtype, .backward = true, .rope = rope != NULL, .dqkv_stride = dq.stride};
+    AttentionCase wanted = {.shape = shape,
+                            .dtype = q.dtype,
+                            .backward = true,
+                            .rope = rope != NULL,
+                            .dqkv_stride = dq.stride,
+                            .workspace = cuda_state(ops)->workspace_bytes};
     AttentionArgs args = {.dq = dq.data,
                           .dk = dk.data,
                           .dv = dv.data,

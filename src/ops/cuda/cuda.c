@@ -230,6 +230,20 @@ static void cuda_profile_start(Ops *ops) {
     state->profile.on = true;
 }
 
+static bool cuda_choice_recall(Ops *ops, const char *key, int *value) {
+    const char *known = tune_get(cuda_state(ops)->tune, key);
+    int64_t number;
+    if (!known || !text_to_int64(known, &number) || number < INT32_MIN || number > INT32_MAX) return false;
+    *value = (int)number;
+    return true;
+}
+
+static void cuda_choice_keep(Ops *ops, const char *key, int value) {
+    char text[16];
+    snprintf(text, sizeof text, "%d", value);
+    tune_put(cuda_state(ops)->tune, key, text);
+}
+
 static void cuda_profile_stop(Ops *ops, double milliseconds[OP_COUNT]) {
     CudaState *state = cuda_state(ops);
     profile_fold(state);
@@ -272,6 +286,8 @@ static const Ops cuda_table = {.kind = DEVICE_CUDA,
                                .mark_elapsed = cuda_mark_elapsed,
                                .profile_start = cuda_profile_start,
                                .profile_stop = cuda_profile_stop,
+                               .choice_recall = cuda_choice_recall,
+                               .choice_keep = cuda_choice_keep,
 #define OPS_LIST_FIELD(id, function, category) .function = cuda_##function,
                                OPS_TENSOR_LIST(OPS_LIST_FIELD)
 #undef OPS_LIST_FIELD

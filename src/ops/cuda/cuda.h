@@ -153,6 +153,14 @@ void cuda_swiglu_backward(Ops *ops, Tensor dgate_up, Tensor out, Tensor drow_wei
                           Tensor row_weight, Tensor row_count);
 void cuda_swiglu_packed_forward(Ops *ops, Tensor gate_up);
 void cuda_swiglu_packed_backward(Ops *ops, Tensor dgate_up, Tensor gate_hidden, Tensor dhidden);
+void cuda_quantize(Ops *ops, Tensor rows, Tensor cols, Tensor amax, Tensor in, Tensor scale);
+void cuda_quantize_scales(Ops *ops, Tensor scale, Tensor amax, float most);
+void cuda_rmsnorm_fp8_forward(Ops *ops, Tensor out, Tensor rows, Tensor amax, Tensor rstd, Tensor residual,
+                              Tensor weight, Tensor scale, float eps);
+void cuda_swiglu_fp8_forward(Ops *ops, Tensor hidden, Tensor hidden_amax, Tensor gate_up8, Tensor gate_up_amax,
+                             Tensor gate_up, Tensor hidden_scale, Tensor gate_up_scale);
+void cuda_swiglu_fp8_backward(Ops *ops, Tensor drows, Tensor dcols, Tensor damax, Tensor hidden_cols, Tensor gate_up8,
+                              Tensor dhidden, Tensor dscale, Tensor hidden_scale, Tensor gate_up_scale);
 void cuda_cross_entropy(Ops *ops, Tensor losses, Tensor logits, Tensor targets, Tensor scale);
 void cuda_cross_entropy_stats(Ops *ops, Tensor stats, Tensor logits, Tensor targets, int64_t first, int64_t vocab);
 void cuda_cross_entropy_apply(Ops *ops, Tensor losses, Tensor logits, Tensor targets, Tensor stats, Tensor scale,
@@ -189,6 +197,8 @@ void cuda_grouped_linear_backward_weight(Ops *ops, Tensor dweight, Tensor dout, 
 void gemm_linear_forward(Ops *ops, Tensor out, Tensor in, Tensor weight, Tensor add);
 void gemm_linear_backward_input(Ops *ops, Tensor din, Tensor dout, Tensor weight);
 void cuda_linear_backward_weight(Ops *ops, Tensor dweight, Tensor dout, Tensor in, bool accumulate);
+void cuda_linear_fp8(Ops *ops, Tensor out, Tensor a, Tensor b, Tensor a_scale, Tensor b_scale, Tensor add,
+                     bool accumulate);
 GemmCache *gemm_cache_create(void);
 void gemm_cache_free(GemmCache *cache);
 

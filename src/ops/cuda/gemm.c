@@ -13,18 +13,20 @@ enum { GEMM_CANDIDATES = 24, GEMM_FINALISTS = 6 };
 static const float GEMM_FINAL_MARGIN = 1.12f; // slower than this in the short race: not a finalist
 static const float GEMM_SMALL_MS = 0.03f;     // products too short to heat the GPU are raced as they are
 
-typedef enum GemmKind { GEMM_FORWARD, GEMM_BACKWARD_INPUT, GEMM_BACKWARD_WEIGHT } GemmKind;
-static const char *const kind_name[] = {"forward", "dgrad", "wgrad"};
-static const OpId kind_op[] = {OP_LINEAR_FORWARD, OP_LINEAR_BACKWARD_INPUT, OP_LINEAR_BACKWARD_WEIGHT};
+// GEMM_FP8 is laid out like GEMM_FORWARD, whatever it is for.
+typedef enum GemmKind { GEMM_FORWARD, GEMM_BACKWARD_INPUT, GEMM_BACKWARD_WEIGHT, GEMM_FP8 } GemmKind;
+static const char *const kind_name[] = {"forward", "dgrad", "wgrad", "fp8 2"};
+static const OpId kind_op[] = {OP_LINEAR_FORWARD, OP_LINEAR_BACKWARD_INPUT, OP_LINEAR_BACKWARD_WEIGHT, OP_LINEAR_FP8};
 
 // Column-major, as cuBLAS thinks: D[m, n] = op(A) op(B), + C where something is added.
 typedef struct GemmShape {
     GemmKind kind;
     bool add;
-    DType dtype;
+    DType dtype; // of B; A is e4m3 where that is FP8, else the same
     int64_t m, n, k;
     int64_t in_stride; // from a row of the layer's input to the next; GEMM_BACKWARD_INPUT does not read it
-    int alignment;     // of the least aligned operand, at most 16 bytes
+    DType out_dtype;
+    int alignment; // of the least aligned operand, at most 16 bytes
 } GemmShape;
 
 typedef struct Gemm {
@@ -67,11 +69,19 @@ static size_t gemm_workspace(const CudaState *state) {
     return state->workspace_bytes < WORKSPACE_GEMM ? state->workspace_bytes : WORKSPACE_GEMM;
 }
 
+static cudaDataType_t cuda_type(DType dtype) {
+    switch (dtype) {
+    case DTYPE_BF16: return CUDA_R_16BF;
+    case DTYPE_E4M3: return CUDA_R_8F_E4M3;
+    case DTYPE_E5M2: return CUDA_R_8F_E5M2;
+    default: return CUDA_R_32F;
+    }
+}
+
 static void gemm_describe(CudaState *state, Gemm *gemm) {
     const GemmShape *s = &gemm->shape;
-    cudaDataType_t type = s->dtype == DTYPE_BF16 ? CUDA_R_16BF : CUDA_R_32F;
-    cudaDataType_t out_type = s->kind == GEMM_BACKWARD_WEIGHT ? CUDA_R_32F : type;
-    cublasOperation_t op_a = s->kind == GEMM_FORWARD ? CUBLAS_OP_T : CUBLAS_OP_N;
+    cudaDataType_t type = cuda_type(s->dtype), a_type = s->kind == GEMM_FP8 ? CUDA_R_8F_E4M3 : type;
+    cublasOperation_t op_a = s->kind == GEMM_FORWARD || s->kind == GEMM_FP8 ? CUBLAS_OP_T : CUBLAS_OP_N;
     cublasOperation_t op_b = s->kind == GEMM_BACKWARD_WEIGHT ? CUBLAS_OP_T : CUBLAS_OP_N;
     CUBLAS_CHECK(state, cublasLtMatmulDescCreate(&gemm->operation, CUBLAS_COMPUTE_32F, CUDA_R_32F)); // never TF32
     CUBLAS_CHECK(state,
@@ -84,9 +94,16 @@ static void gemm_describe(CudaState *state, Gemm *gemm) {
              b_cols = (uint64_t)(op_b == CUBLAS_OP_N ? s->n : s->k);
     int64_t a_stride = s->kind == GEMM_BACKWARD_WEIGHT ? s->in_stride : (int64_t)a_rows;
     int64_t b_stride = s->kind == GEMM_FORWARD ? s->in_stride : (int64_t)b_rows;
-    CUBLAS_CHECK(state, cublasLtMatrixLayoutCreate(&gemm->a, type, a_rows, a_cols, a_stride));
+    if (s->kind ==
+        GEMM_FP8) { // but for weight gradients, sums may be taken in the tensor cores' own, shorter registers
+        int8_t fast = s->out_dtype == DTYPE_BF16;
+        CUBLAS_CHECK(state, cublasLtMatmulDescSetAttribute(gemm->operation, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast,
+                                                           sizeof fast));
+    }
+    CUBLAS_CHECK(state, cublasLtMatrixLayoutCreate(&gemm->a, a_type, a_rows, a_cols, a_stride));
     CUBLAS_CHECK(state, cublasLtMatrixLayoutCreate(&gemm->b, type, b_rows, b_cols, b_stride));
-    CUBLAS_CHECK(state, cublasLtMatrixLayoutCreate(&gemm->d, out_type, (uint64_t)s->m, (uint64_t)s->n, s->m));
+    CUBLAS_CHECK(state,
+                 cublasLtMatrixLayoutCreate(&gemm->d, cuda_type(s->out_dtype), (uint64_t)s->m, (uint64_t)s->n, s->m));
 }
 
 static cublasStatus_t gemm_run(CudaState *state, const Gemm *gemm, const cublasLtMatmulAlgo_t *algorithm, const void *a,
@@ -187,10 +204,12 @@ static bool gemm_tune(CudaState *state, Gemm *gemm, const void *a, const void *b
 
 // A weight gradient that is added runs the same algorithm as one that is written.
 static char *gemm_key(const CudaState *state, const GemmShape *s) {
-    return text_format("cublasLt %zu sustained %s%s %s %lld %lld %lld stride %lld align %d workspace %zu",
-                       cublasLtGetVersion(), kind_name[s->kind],
-                       s->add && s->kind != GEMM_BACKWARD_WEIGHT ? " add" : "", dtype_name(s->dtype), (long long)s->m,
-                       (long long)s->n, (long long)s->k, (long long)s->in_stride, s->alignment, gemm_workspace(state));
+    bool adds = s->add && s->kind != GEMM_BACKWARD_WEIGHT && !(s->kind == GEMM_FP8 && s->out_dtype == DTYPE_F32);
+    return text_format("cublasLt %zu sustained %s%s%s %s %lld %lld %lld stride %lld align %d workspace %zu",
+                       cublasLtGetVersion(), kind_name[s->kind], adds ? " add" : "",
+                       s->kind == GEMM_FP8 && s->out_dtype == DTYPE_F32 ? " to float" : "", dtype_name(s->dtype),
+                       (long long)s->m, (long long)s->n, (long long)s->k, (long long)s->in_stride, s->alignment,
+                       gemm_workspace(state));
 }
 
 // An algorithm is an opaque block that its library version can restore; it is checked before it is trusted.
@@ -257,7 +276,7 @@ static Gemm *gemm_find(CudaState *state, const GemmShape *shape) {
         const GemmShape *s = &cache->items[i].shape;
         if (s->kind == shape->kind && s->add == shape->add && s->dtype == shape->dtype && s->m == shape->m &&
             s->n == shape->n && s->k == shape->k && s->in_stride == shape->in_stride &&
-            s->alignment == shape->alignment)
+            s->out_dtype == shape->out_dtype && s->alignment == shape->alignment)
             return &cache->items[i];
     }
     if (cache->count == cache->capacity) {
@@ -270,8 +289,9 @@ static Gemm *gemm_find(CudaState *state, const GemmShape *shape) {
     return gemm;
 }
 
+// scales: of A and B, in FP8; else NULL.
 static void gemm(Ops *ops, GemmKind kind, void *d, const void *a, const void *b, const void *c, int64_t m, int64_t n,
-                 int64_t k, int64_t in_stride, DType dtype) {
+                 int64_t k, int64_t in_stride, DType dtype, DType out_dtype, const void *const scales[2]) {
     if (m == 0 || n == 0) return;
     CudaState *state = cuda_scope_begin(ops, kind_op[kind]);
     if (k == 0) { // happens only for a weight gradient
@@ -280,28 +300,44 @@ static void gemm(Ops *ops, GemmKind kind, void *d, const void *a, const void *b,
         return;
     }
     uintptr_t bits = (uintptr_t)a | (uintptr_t)b | (uintptr_t)c | (uintptr_t)d | 16;
-    GemmShape shape = {kind, c != NULL, dtype, m, n, k, in_stride, (int)(bits & -bits)};
+    GemmShape shape = {kind, c != NULL, dtype, m, n, k, in_stride, out_dtype, (int)(bits & -bits)};
     Gemm *item = gemm_find(state, &shape);
-    if (!item->operation) {
-        gemm_describe(state, item);
-        gemm_choose(state, item, a, b, c, d);
+    bool fresh = !item->operation;
+    if (fresh) gemm_describe(state, item);
+    for (int i = 0; scales && i < 2; i++)
+        CUBLAS_CHECK(state, cublasLtMatmulDescSetAttribute(item->operation,
+                                                           i ? CUBLASLT_MATMUL_DESC_B_SCALE_POINTER
+                                                             : CUBLASLT_MATMUL_DESC_A_SCALE_POINTER,
+                                                           &scales[i], sizeof scales[i]));
+    if (fresh) gemm_choose(state, item, a, b, c, d);
+    cublasStatus_t status = gemm_run(state, item, &item->algorithm, a, b, c, d);
+    if (status != CUBLAS_STATUS_SUCCESS) {
+        char *key = gemm_key(state, &item->shape);
+        cuda_fail(state, __FILE__, __LINE__, "a product (%s) failed: %s", key, cublasLtGetStatusString(status));
+        free(key);
     }
-    CUBLAS_CHECK(state, gemm_run(state, item, &item->algorithm, a, b, c, d));
     cuda_scope_end(state);
 }
 
 // Row-major [rows, dim] is column-major [dim, rows], so the operands change places.
 void gemm_linear_forward(Ops *ops, Tensor out, Tensor in, Tensor weight, Tensor add) {
     gemm(ops, GEMM_FORWARD, out.data, weight.data, in.data, add.data, weight.rows, in.rows, weight.cols, in.stride,
-         in.dtype);
+         in.dtype, out.dtype, NULL);
 }
 
 void gemm_linear_backward_input(Ops *ops, Tensor din, Tensor dout, Tensor weight) {
     gemm(ops, GEMM_BACKWARD_INPUT, din.data, weight.data, dout.data, NULL, weight.cols, dout.rows, weight.rows,
-         weight.cols, dout.dtype);
+         weight.cols, dout.dtype, din.dtype, NULL);
 }
 
 void cuda_linear_backward_weight(Ops *ops, Tensor dweight, Tensor dout, Tensor in, bool accumulate) {
     gemm(ops, GEMM_BACKWARD_WEIGHT, dweight.data, in.data, dout.data, accumulate ? dweight.data : NULL, dweight.cols,
-         dweight.rows, in.rows, in.stride, in.dtype);
+         dweight.rows, in.rows, in.stride, in.dtype, DTYPE_F32, NULL);
+}
+
+void cuda_linear_fp8(Ops *ops, Tensor out, Tensor a, Tensor b, Tensor a_scale, Tensor b_scale, Tensor add,
+                     bool accumulate) {
+    const void *scales[2] = {b_scale.data, a_scale.data};
+    gemm(ops, GEMM_FP8, out.data, b.data, a.data, accumulate ? out.data : add.data, out.cols, out.rows, a.cols, a.cols,
+         a.dtype, out.dtype, scales);
 }

@@ -6,6 +6,7 @@
 // product before has just written and L2 still holds. workspace: add_rmsnorm_backward uses
 // workspace_norm_backward(dim).
 #include "ops/cuda/cuda.h"
+#include "ops/cuda/fp8.cuh"
 #include "ops/cuda/reduce.cuh"
 #include "ops/cuda/sm80.cuh"
 #include "ops/cuda/vector.cuh"
@@ -13,12 +14,17 @@
 
 // ---- forward -------------------------------------------------------------------------------------------------------
 
+typedef struct NormFp8 { // of a result in FP8 as well; rows NULL: none
+    uint8_t *rows;
+    float *amax;
+    const float *scale;
+} NormFp8;
+
 // GROUP threads hold a row of `vectors` 16-byte vectors, VECS each.
-template <typename T, int VECS, int GROUP, bool BRANCH>
-static __global__
-__launch_bounds__(GROUP > 256 ? GROUP : 256) void rmsnorm_forward_kernel(T *out, T *sum, float *rstd, const T *residual,
-                                                                         const T *branch, const T *__restrict__ weight,
-                                                                         int64_t rows, int dim, float eps) {
+template <typename T, int VECS, int GROUP, bool BRANCH, bool FP8>
+static __global__ __launch_bounds__(GROUP > 256 ? GROUP : 256) void rmsnorm_forward_kernel(
+    T *out, T *sum, float *rstd, const T *residual, const T *branch, const T *__restrict__ weight, int64_t rows,
+    int dim, float eps, NormFp8 fp8) {
     constexpr int BLOCK = GROUP > 256 ? GROUP : 256, GROUPS = BLOCK / GROUP, N = Vec<T>::N;
     __shared__ float scratch[GROUPS][2 * (GROUP / 32)];
     int group = (int)threadIdx.x / GROUP, lane = (int)threadIdx.x % GROUP, vectors = dim / N, half = 0;
@@ -61,6 +67,8 @@ __launch_bounds__(GROUP > 256 ? GROUP : 256) void rmsnorm_forward_kernel(T *out,
     squares = group_sum<GROUP>(squares, group, scratch[group], half);
     float scale = rsqrtf(squares / (float)dim + eps);
     if (lane == 0) rstd[row] = scale;
+    const float inverse = FP8 ? 1.0f / *fp8.scale : 0;
+    float most = 0;
 #pragma unroll
     for (int i = 0; i < VECS; i++) {
         int v = lane + i * GROUP;
@@ -71,8 +79,15 @@ __launch_bounds__(GROUP > 256 ? GROUP : 256) void rmsnorm_forward_kernel(T *out,
 #pragma unroll
         for (int j = 0; j < N; j++)
             value[j] *= scale * nonzero(weights[j]);
-        store16(out + row * dim + v * N, vec_pack(value));
+        const uint4 packed = vec_pack(value);
+        store16(out + row * dim + v * N, packed);
+        if constexpr (FP8) { // of the numbers as stored: the backward pass rounds those again
+            vec_unpack(value, packed);
+            most = magnitude(value, most);
+            *(uint2 *)(fp8.rows + row * dim + v * N) = fp8_pack<false>(value, inverse);
+        }
     }
+    if constexpr (FP8) amax_note(fp8.amax, most);
 }
 
 // Any width and alignment.
@@ -102,45 +117,59 @@ static __global__ __launch_bounds__(256) void rmsnorm_forward_scalar_kernel(T *o
 
 template <typename T, int VECS, int GROUP>
 static void forward_launch(CudaState *state, T *out, T *sum, float *rstd, const T *residual, const T *branch,
-                           const T *weight, int64_t rows, int dim, float eps) {
+                           const T *weight, int64_t rows, int dim, float eps, NormFp8 fp8) {
     constexpr int BLOCK = GROUP > 256 ? GROUP : 256;
     unsigned blocks = (unsigned)ceil_div64(rows, BLOCK / GROUP);
-    if (branch)
-        rmsnorm_forward_kernel<T, VECS, GROUP, true>
-            <<<blocks, BLOCK, 0, state->stream>>>(out, sum, rstd, residual, branch, weight, rows, dim, eps);
-    else
-        rmsnorm_forward_kernel<T, VECS, GROUP, false>
-            <<<blocks, BLOCK, 0, state->stream>>>(out, sum, rstd, residual, branch, weight, rows, dim, eps);
+    auto kernel = branch ? rmsnorm_forward_kernel<T, VECS, GROUP, true, false>
+                         : rmsnorm_forward_kernel<T, VECS, GROUP, false, false>;
+    if constexpr (sizeof(T) == 2)
+        if (fp8.rows) kernel = rmsnorm_forward_kernel<T, VECS, GROUP, false, true>;
+    kernel<<<blocks, BLOCK, 0, state->stream>>>(out, sum, rstd, residual, branch, weight, rows, dim, eps, fp8);
 }
 
+// Whether the result is there in FP8 too.
 template <typename T>
-static void forward_choose(CudaState *state, T *out, T *sum, float *rstd, const T *residual, const T *branch,
-                           const T *weight, int64_t rows, int dim, float eps) {
+static bool forward_choose(CudaState *state, T *out, T *sum, float *rstd, const T *residual, const T *branch,
+                           const T *weight, int64_t rows, int dim, float eps, NormFp8 fp8) {
     int vectors = dim / Vec<T>::N;
-    bool vector_path = dim % Vec<T>::N == 0 && all_aligned(16, out, sum, residual, branch, weight);
-    if (!vector_path || vectors > 2048)
+    bool vector_path = dim % Vec<T>::N == 0 && all_aligned(16, out, sum, residual, branch, weight) &&
+                       all_aligned(8, fp8.rows) && vectors <= 2048;
+    if (!vector_path)
         rmsnorm_forward_scalar_kernel<T>
             <<<(unsigned)rows, 256, 0, state->stream>>>(out, sum, rstd, residual, branch, weight, dim, eps);
     else if (vectors <= 32)
-        forward_launch<T, 1, 32>(state, out, sum, rstd, residual, branch, weight, rows, dim, eps);
+        forward_launch<T, 1, 32>(state, out, sum, rstd, residual, branch, weight, rows, dim, eps, fp8);
     else if (vectors <= 128)
-        forward_launch<T, 4, 32>(state, out, sum, rstd, residual, branch, weight, rows, dim, eps);
+        forward_launch<T, 4, 32>(state, out, sum, rstd, residual, branch, weight, rows, dim, eps, fp8);
     else if (vectors <= 256)
-        forward_launch<T, 4, 64>(state, out, sum, rstd, residual, branch, weight, rows, dim, eps);
+        forward_launch<T, 4, 64>(state, out, sum, rstd, residual, branch, weight, rows, dim, eps, fp8);
     else if (vectors <= 512)
-        forward_launch<T, 4, 128>(state, out, sum, rstd, residual, branch, weight, rows, dim, eps);
+        forward_launch<T, 4, 128>(state, out, sum, rstd, residual, branch, weight, rows, dim, eps, fp8);
     else
-        forward_launch<T, 4, 512>(state, out, sum, rstd, residual, branch, weight, rows, dim, eps);
+        forward_launch<T, 4, 512>(state, out, sum, rstd, residual, branch, weight, rows, dim, eps, fp8);
+    return vector_path && fp8.rows;
 }
 
 extern "C" void cuda_add_rmsnorm_forward(Ops *ops, Tensor out, Tensor sum, Tensor rstd, Tensor residual, Tensor branch,
                                          Tensor weight, float eps) {
     if (out.rows == 0) return;
     CudaState *state = cuda_scope_begin(ops, OP_ADD_RMSNORM_FORWARD);
-    WITH_STORAGE(out.dtype,
-                 forward_choose<T>(state, (T *)out.data, (T *)sum.data, (float *)rstd.data, (const T *)residual.data,
-                                   (const T *)branch.data, (const T *)weight.data, out.rows, (int)out.cols, eps));
+    WITH_STORAGE(out.dtype, forward_choose<T>(state, (T *)out.data, (T *)sum.data, (float *)rstd.data,
+                                              (const T *)residual.data, (const T *)branch.data, (const T *)weight.data,
+                                              out.rows, (int)out.cols, eps, NormFp8{}));
     LAUNCH_CHECK(state);
+    cuda_scope_end(state);
+}
+
+extern "C" void cuda_rmsnorm_fp8_forward(Ops *ops, Tensor out, Tensor rows, Tensor amax, Tensor rstd, Tensor residual,
+                                         Tensor weight, Tensor scale, float eps) {
+    if (out.rows == 0) return;
+    CudaState *state = cuda_scope_begin(ops, OP_RMSNORM_FP8_FORWARD);
+    NormFp8 fp8 = {(uint8_t *)rows.data, (float *)amax.data, (const float *)scale.data};
+    bool done = forward_choose<Bf16>(state, (Bf16 *)out.data, NULL, (float *)rstd.data, (const Bf16 *)residual.data,
+                                     NULL, (const Bf16 *)weight.data, out.rows, (int)out.cols, eps, fp8);
+    LAUNCH_CHECK(state);
+    if (!done) cuda_quantize(ops, rows, TENSOR_NONE, amax, out, scale);
     cuda_scope_end(state);
 }
 

@@ -1,0 +1,230 @@
+#include "model/fp8.h"
+
+#include "base/text.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+
+// Scales to begin with: activations of a fresh model are small numbers, and its gradients, which carry 1 / targets,
+// about as small as that; e5m2 has room for eight orders of magnitude around them.
+#define FIRST_ACTIVATION_SCALE 0x1p-4f
+
+// Room that a scale leaves above the maximum of the step before.
+#define HEADROOM 2.0f
+
+// ---- views ----------------------------------------------------------------------------------------------------------
+
+static Tensor slot_of(const Model *model, ConstId id, Fp8Slot slot, int layer) {
+    return tensor_cols(tensor_rows(model_const(model, id), slot, 1), (int64_t)layer * FP8_SCALE_STEP, 1);
+}
+
+static Tensor scale_of(const Model *model, Fp8Slot slot, int layer) {
+    return slot_of(model, CONST_FP8_SCALE, slot, layer);
+}
+
+static Tensor amax_of(const Model *model, Fp8Slot slot, int layer) {
+    return slot_of(model, CONST_FP8_AMAX, slot, layer);
+}
+
+static Fp8Slot weight_slot(ParamId id) {
+    return id == PARAM_QKV ? FP8_W_QKV : id == PARAM_O ? FP8_W_O : id == PARAM_GATE_UP ? FP8_W_GATE_UP : FP8_W_DOWN;
+}
+
+static Fp8Slot input_slot(ParamId id) {
+    return id == PARAM_QKV ? FP8_ATTN_IN : id == PARAM_O ? FP8_ATTN_OUT : id == PARAM_GATE_UP ? FP8_MLP_IN : FP8_HIDDEN;
+}
+
+static Tensor weight_copy(const Model *model, ParamId id, int layer, bool cols) {
+    const LayoutParam *param = layout_param(&model->layout, id, layer);
+    int64_t offset = param ? (cols ? param->fp8_cols : param->fp8_rows) : -1;
+    if (offset < 0) return TENSOR_NONE;
+    return tensor_make((char *)model->memory[LAYOUT_FP8] + offset, DTYPE_E4M3, param->shape[cols], param->shape[!cols],
+                       layout_param_name(id));
+}
+
+// The place of a copy under the shape that this use gives it.
+static Tensor copy_place(const Model *model, ActId id, int64_t rows, int64_t cols) {
+    return tensor_reshape(model_act(model, id, -1), rows, cols);
+}
+
+bool fp8_uses(const Model *model, Fp8Use use) {
+    return model->layout.fp8 & ~model->fp8_masked & use && !model->evaluating;
+}
+
+static Fp8Use forward_use(ParamId id) {
+    return id == PARAM_QKV ? FP8_QKV_FORWARD : id == PARAM_O ? FP8_O_FORWARD : FP8_MLP;
+}
+
+// ---- forward --------------------------------------------------------------------------------------------------------
+
+static bool norm_rounds(const Model *model, ParamId product, int layer) {
+    bool dense = product == PARAM_QKV || !model->layout.request.config.sparse[layer];
+    return dense && fp8_uses(model, forward_use(product)) && model->layout.request.mesh.tp == 1;
+}
+
+void fp8_norm_forward(Model *model, ParamId product, int layer, Tensor normed, Tensor rstd, Tensor residual,
+                      Tensor weight) {
+    Ops *ops = model->ops;
+    float eps = model->layout.request.config.norm_eps;
+    Fp8Slot slot = input_slot(product);
+    if (norm_rounds(model, product, layer))
+        ops->rmsnorm_fp8_forward(ops, normed, copy_place(model, ACT_FP8_IN, normed.rows, normed.cols),
+                                 amax_of(model, slot, layer), rstd, residual, weight, scale_of(model, slot, layer),
+                                 eps);
+    else
+        ops->add_rmsnorm_forward(ops, normed, TENSOR_NONE, rstd, residual, TENSOR_NONE, weight, eps);
+}
+
+// The rounded input of a product; norms and SwiGLU have made theirs already.
+static Tensor input_rows(Model *model, ParamId id, int layer, Tensor in) {
+    Tensor rows = copy_place(model, ACT_FP8_IN, in.rows, in.cols);
+    if (id == PARAM_DOWN || (id != PARAM_O && norm_rounds(model, id, layer))) return rows;
+    Fp8Slot slot = input_slot(id);
+    model->ops->quantize(model->ops, rows, TENSOR_NONE, amax_of(model, slot, layer), in, scale_of(model, slot, layer));
+    return rows;
+}
+
+void fp8_linear_forward(Model *model, ParamId id, int layer, Tensor out, Tensor in, Tensor add) {
+    Ops *ops = model->ops;
+    if (!fp8_uses(model, forward_use(id))) {
+        ops->linear_forward(ops, out, in, model_weight(model, id, layer), add);
+        return;
+    }
+    ops->linear_fp8(ops, out, input_rows(model, id, layer, in), weight_copy(model, id, layer, false),
+                    scale_of(model, input_slot(id), layer), scale_of(model, weight_slot(id), layer), add, false);
+}
+
+void fp8_mlp_forward(Model *model, int layer, Tensor in) {
+    Tensor gate_up = model_act(model, ACT_FP8_GATE_UP, -1);
+    fp8_linear_forward(model, PARAM_GATE_UP, layer, gate_up, in, TENSOR_NONE);
+    model->ops->swiglu_fp8_forward(model->ops, copy_place(model, ACT_FP8_IN, gate_up.rows, gate_up.cols / 2),
+                                   amax_of(model, FP8_HIDDEN, layer), model_act(model, ACT_GATE_UP8, layer),
+                                   amax_of(model, FP8_GATE_UP, layer), gate_up, scale_of(model, FP8_HIDDEN, layer),
+                                   scale_of(model, FP8_GATE_UP, layer));
+}
+
+// ---- backward -------------------------------------------------------------------------------------------------------
+
+static void input_gradient(Model *model, ParamId id, int layer, Tensor din, Tensor dout, Fp8Slot slot) {
+    model->ops->linear_fp8(model->ops, din, dout, weight_copy(model, id, layer, true), scale_of(model, slot, layer),
+                           scale_of(model, weight_slot(id), layer), TENSOR_NONE, false);
+}
+
+static void weight_gradient(Model *model, ParamId id, int layer, Tensor dweight, Tensor dout_cols, Fp8Slot slot,
+                            Tensor in_cols, bool accumulate) {
+    model->ops->linear_fp8(model->ops, dweight, dout_cols, in_cols, scale_of(model, slot, layer),
+                           scale_of(model, input_slot(id), layer), TENSOR_NONE, accumulate);
+}
+
+// The transpose of what the forward pass has rounded: the same numbers, so there is no new maximum.
+static Tensor input_cols(Model *model, ParamId id, int layer, ActId place, Tensor in) {
+    Tensor cols = copy_place(model, place, in.cols, in.rows);
+    model->ops->quantize(model->ops, TENSOR_NONE, cols, TENSOR_NONE, in, scale_of(model, input_slot(id), layer));
+    return cols;
+}
+
+void fp8_linear_backward(Model *model, ParamId id, int layer, Tensor din, Tensor dweight, Tensor dout, Tensor in,
+                         bool accumulate) {
+    assert(id == PARAM_QKV || id == PARAM_O);
+    Ops *ops = model->ops;
+    bool qkv = id == PARAM_QKV;
+    bool input = fp8_uses(model, qkv ? FP8_QKV_INPUT : FP8_O_INPUT);
+    bool weight = fp8_uses(model, qkv ? FP8_QKV_WEIGHT : FP8_O_WEIGHT);
+    Fp8Slot slot = qkv ? FP8_DQKV : FP8_DATTN;
+    Tensor rows = input ? model_act(model, qkv ? ACT_FP8_DQKV : ACT_FP8_DOUT, -1) : TENSOR_NONE;
+    Tensor cols = weight ? model_act(model, qkv ? ACT_FP8_DQKV_COLS : ACT_FP8_DOUT_COLS, -1) : TENSOR_NONE;
+    if (input || weight)
+        ops->quantize(ops, rows, cols, amax_of(model, slot, layer), dout, scale_of(model, slot, layer));
+    if (input)
+        input_gradient(model, id, layer, din, rows, slot);
+    else
+        ops->linear_backward_input(ops, din, dout, model_weight(model, id, layer));
+    if (weight)
+        weight_gradient(model, id, layer, dweight, cols, slot,
+                        input_cols(model, id, layer, qkv ? ACT_FP8_QKV_COLS : ACT_FP8_ATTN_COLS, in), accumulate);
+    else
+        ops->linear_backward_weight(ops, dweight, dout, in, accumulate);
+}
+
+void fp8_mlp_backward(Model *model, int layer, Tensor din, Tensor dgate_up, Tensor ddown, Tensor dout, Tensor in,
+                      Tensor dhidden, bool accumulate) {
+    Ops *ops = model->ops;
+    Tensor rows = model_act(model, ACT_FP8_DOUT, -1), cols = model_act(model, ACT_FP8_DOUT_COLS, -1);
+    Tensor wide_rows = model_act(model, ACT_FP8_DGATE_UP, -1), wide_cols = model_act(model, ACT_FP8_DGATE_UP_COLS, -1);
+    Tensor hidden_cols = copy_place(model, ACT_FP8_MLP_COLS, dhidden.cols, dhidden.rows);
+    ops->quantize(ops, rows, cols, amax_of(model, FP8_DMLP, layer), dout, scale_of(model, FP8_DMLP, layer));
+    input_gradient(model, PARAM_DOWN, layer, dhidden, rows, FP8_DMLP);
+    ops->swiglu_fp8_backward(ops, wide_rows, wide_cols, amax_of(model, FP8_DGATE_UP, layer), hidden_cols,
+                             model_act(model, ACT_GATE_UP8, layer), dhidden, scale_of(model, FP8_DGATE_UP, layer),
+                             scale_of(model, FP8_HIDDEN, layer), scale_of(model, FP8_GATE_UP, layer));
+    weight_gradient(model, PARAM_DOWN, layer, ddown, cols, FP8_DMLP, hidden_cols, accumulate);
+    input_gradient(model, PARAM_GATE_UP, layer, din, wide_rows, FP8_DGATE_UP);
+    weight_gradient(model, PARAM_GATE_UP, layer, dgate_up, wide_cols, FP8_DGATE_UP,
+                    input_cols(model, PARAM_GATE_UP, layer, ACT_FP8_MLP_COLS, in), accumulate);
+}
+
+// ---- around a step --------------------------------------------------------------------------------------------------
+
+static void first_scales(Model *model) {
+    Tensor scales = model_const(model, CONST_FP8_SCALE);
+    float *values = xmalloc((size_t)tensor_count(scales) * sizeof(float));
+    float gradients = ldexpf(1, -ilogbf((float)(model->step_valid > 0 ? model->step_valid : 1)));
+    for (int64_t i = 0; i < tensor_count(scales); i++) {
+        int64_t slot = i / scales.cols;
+        values[i] = slot >= FP8_FIRST_WEIGHT ? 1 : slot >= FP8_FIRST_GRADIENT ? gradients : FIRST_ACTIVATION_SCALE;
+    }
+    model->ops->upload(model->ops, scales.data, values, (size_t)tensor_count(scales) * sizeof(float));
+    free(values);
+    model->fp8_scaled = true;
+}
+
+// A rank may have a part of the weights or of the tokens.
+static void share_amax(Model *model, Tensor amax) {
+    Comm *all = model->ranks.all;
+    if (all) comm_wait(all, comm_all_reduce_max(all, tensor_reshape(amax, 1, tensor_count(amax))));
+}
+
+static void set_scales(Model *model, Fp8Slot first, Fp8Slot end, float most) {
+    Tensor scale = tensor_rows(model_const(model, CONST_FP8_SCALE), first, end - first);
+    Tensor amax = tensor_rows(model_const(model, CONST_FP8_AMAX), first, end - first);
+    model->ops->quantize_scales(model->ops, scale, amax, most);
+}
+
+static void round_weights(Model *model) {
+    static const ParamId ids[] = {PARAM_QKV, PARAM_O, PARAM_GATE_UP, PARAM_DOWN};
+    const Layout *layout = &model->layout;
+    for (int copies = 0; copies < 2; copies++) { // first the maxima, which give the scales
+        for (int i = 0; i < 4 * layout->layer_count; i++) {
+            ParamId id = ids[i % 4];
+            int layer = layout_layer(layout, i / 4);
+            Fp8Slot slot = weight_slot(id);
+            Tensor rows = weight_copy(model, id, layer, false), cols = weight_copy(model, id, layer, true);
+            if (!tensor_present(rows) && !tensor_present(cols)) continue;
+            Tensor scale = scale_of(model, slot, layer), weight = model_weight(model, id, layer);
+            if (copies)
+                model->ops->quantize(model->ops, rows, cols, TENSOR_NONE, weight, scale);
+            else
+                model->ops->quantize(model->ops, TENSOR_NONE, TENSOR_NONE, amax_of(model, slot, layer), weight, scale);
+        }
+        if (copies) continue;
+        share_amax(model,
+                   tensor_rows(model_const(model, CONST_FP8_AMAX), FP8_FIRST_WEIGHT, FP8_SLOTS - FP8_FIRST_WEIGHT));
+        set_scales(model, FP8_FIRST_WEIGHT, FP8_SLOTS, E4M3_MAX);
+    }
+    model->fp8_fresh = true;
+}
+
+void fp8_step(Model *model) {
+    if (!model->layout.fp8) return;
+    if (!model->fp8_scaled) first_scales(model);
+    if (!model->fp8_fresh) round_weights(model);
+}
+
+void fp8_scales(Model *model) {
+    if (!model->layout.fp8) return;
+    share_amax(model, tensor_rows(model_const(model, CONST_FP8_AMAX), 0, FP8_FIRST_WEIGHT));
+    set_scales(model, FP8_ATTN_IN, FP8_FIRST_GRADIENT, E4M3_MAX / HEADROOM);
+    set_scales(model, FP8_FIRST_GRADIENT, FP8_FIRST_WEIGHT, E5M2_MAX / HEADROOM);
+    model->fp8_fresh = false; // there are new weights
+}

@@ -1,0 +1,40 @@
+// Linear layers in FP8 (train.precision = "fp8"): which products run so, their copies and scales. The op table rounds
+// and multiplies (ops/ops.h); where this model, layer or pass does not use FP8, these functions call the plain ops.
+//
+// A scale belongs to a tensor of a layer. Those of activations and gradients come from the largest magnitude of the
+// step before, over all micro-batches and ranks, so that they are the same however the work is cut; those of weights
+// from the weights themselves. The bf16 weights and their master parts stay the truth.
+#pragma once
+
+#include "model/model.h"
+
+// ---- products of a layer, for transformer.c and seam.c --------------------------------------------------------------
+
+bool fp8_uses(const Model *model, Fp8Use use); // in this pass; evaluation is in bf16
+// RMSNorm, and in FP8 too where the product that reads it runs so and wants this rank's tokens only.
+void fp8_norm_forward(Model *model, ParamId product, int layer, Tensor normed, Tensor rstd, Tensor residual,
+                      Tensor weight);
+// out = in . weight^T + add. in is rounded first, unless the kernel that made it has done so.
+void fp8_linear_forward(Model *model, ParamId id, int layer, Tensor out, Tensor in, Tensor add);
+// QKV or O: the gradient of its input, and that of its weight (+= with accumulate).
+void fp8_linear_backward(Model *model, ParamId id, int layer, Tensor din, Tensor dweight, Tensor dout, Tensor in,
+                         bool accumulate);
+// A dense MLP (FP8_MLP): gate-up and SwiGLU, whose result is then what fp8_linear_forward of PARAM_DOWN reads, and
+// back: din is the gradient of `in`, the gate-up product's input; dhidden is a place for that of hidden.
+void fp8_mlp_forward(Model *model, int layer, Tensor in);
+void fp8_mlp_backward(Model *model, int layer, Tensor din, Tensor dgate_up, Tensor ddown, Tensor dout, Tensor in,
+                      Tensor dhidden, bool accumulate);
+
+// ---- before there is a model
+// ------------------------------------------------------------------------------------------
+
+// Sets request->fp8_off so that the products run in FP8 which are faster so on this device, and says which. Races at
+// the first use of a shape. all: every rank (they take the first one's choice), or NULL.
+Status fp8_choose(Ops *ops, LayoutRequest *request, Comm *all);
+enum { FP8_TEXT = 256 };
+void fp8_describe(unsigned fp8, char text[FP8_TEXT]); // "qkv, o, MLP with its gradients"
+
+// ---- around a step, for model.c -------------------------------------------------------------------------------------
+
+void fp8_step(Model *model);   // before a micro-step: scales to begin with, and copies of weights that have changed
+void fp8_scales(Model *model); // after the last: the next step's scales

@@ -1,0 +1,178 @@
+// Which products of a block run in FP8: those for which a layer gets faster, by time under load on this device. A model
+// of one layer with the run's sizes trains on random tokens; the answer is kept with the device's other choices.
+#include "base/log.h"
+#include "base/rng.h"
+#include "base/text.h"
+#include "model/fp8.h"
+
+#include <stdlib.h>
+
+// A difference that repeats: less, and the choice stays.
+static const double RACE_MARGIN = 0.997;
+
+static const unsigned attention_uses[] = {FP8_QKV_FORWARD, FP8_QKV_INPUT, FP8_QKV_WEIGHT,
+                                          FP8_O_FORWARD,   FP8_O_INPUT,   FP8_O_WEIGHT};
+
+// One layer of the model as this rank has it, and few words.
+static LayoutRequest one_layer(const LayoutRequest *request, unsigned off) {
+    LayoutRequest one = *request;
+    ModelConfig *c = &one.config;
+    int tp = request->mesh.tp, sparse = model_sparse_layers(c);
+    c->heads /= tp;
+    c->kv_heads = mesh_kv_heads(&request->mesh, c->kv_heads);
+    c->ffn /= tp;
+    c->sparse[0] = sparse == c->layers;
+    c->layers = 1;
+    c->vocab = c->vocab < 512 ? c->vocab : 512;
+    one.seq /= request->mesh.cp;
+    one.mesh = MESH_SINGLE;
+    one.rank = one.virtual_stages = one.micro_batches = one.islands = one.island = 0;
+    one.documents = false;
+    one.fp8_off = off;
+    return one;
+}
+
+typedef struct Racer {
+    Ops *ops;
+    Model *model;
+    int32_t *ids;
+} Racer;
+
+static Status racer_open(Racer *racer, Ops *ops, const LayoutRequest *request) {
+    *racer = (Racer){.ops = ops};
+    TRY(model_create(&racer->model, ops, request));
+    Model *model = racer->model;
+    model->direct = true; // choices change between runs, which a graph would not see
+    model_init_weights(model, 1, false);
+    racer->ids = xmalloc((size_t)model->layout.tokens * sizeof *racer->ids);
+    for (int64_t i = 0; i < model->layout.tokens; i++)
+        racer->ids[i] = (int32_t)rng_below(1, RNG_STREAM_BENCH, (uint64_t)i, (uint64_t)request->config.vocab);
+    return NULL;
+}
+
+static void racer_close(Racer *racer) {
+    model_destroy(racer->model);
+    free(racer->ids);
+    *racer = (Racer){0};
+}
+
+static void racer_run(Racer *racer, int times) {
+    for (int i = 0; i < times; i++) {
+        model_step_begin(racer->model, racer->model->layout.tokens, 1);
+        model_micro_step(racer->model, racer->ids, racer->ids, NULL);
+    }
+}
+
+// Milliseconds of a micro-step with these products in FP8, after the clock has settled.
+static double racer_time(Racer *racer, unsigned on) {
+    enum { HEAT_MS = 60, RACE_MS = 80 };
+    Ops *ops = racer->ops;
+    double milliseconds = 0;
+    racer->model->fp8_masked = ~on;
+    racer_run(racer, 2); // kernels are chosen, scales set
+    for (int round = 0, times = 1; round < 3; round++) {
+        ops->mark(ops, 0);
+        racer_run(racer, times);
+        ops->mark(ops, 1);
+        milliseconds = ops->mark_elapsed(ops, 0, 1) / times;
+        times = 1 + (int)((round ? RACE_MS : HEAT_MS) / (milliseconds > 0.01 ? milliseconds : 0.01));
+    }
+    return milliseconds;
+}
+
+// The products on which time is won, with the MLP as the racer's layout has it; *best: the time.
+static unsigned race_attention(Racer *racer, double *best) {
+    unsigned on = racer->model->layout.fp8;
+    *best = racer_time(racer, on);
+    for (size_t i = 0; i < sizeof attention_uses / sizeof *attention_uses; i++) {
+        if (!(on & attention_uses[i])) continue;
+        double without = racer_time(racer, on & ~attention_uses[i]);
+        if (without >= RACE_MARGIN * *best) continue;
+        on &= ~attention_uses[i];
+        *best = without;
+    }
+    return on;
+}
+
+static Status race(Ops *ops, const LayoutRequest *request, unsigned *on, double times[2]) {
+    Racer racer = {0};
+    LayoutRequest all = one_layer(request, request->fp8_off), plain = one_layer(request, request->fp8_off | FP8_MLP);
+    TRY(racer_open(&racer, ops, &plain));
+    double best = times[1] = racer_time(&racer, 0), time;
+    unsigned chosen = race_attention(&racer, &time);
+    *on = 0;
+    if (time < RACE_MARGIN * best) best = time, *on = chosen;
+    racer_close(&racer);
+    if (layout_fp8(&all) & FP8_MLP) {
+        TRY(racer_open(&racer, ops, &all));
+        chosen = race_attention(&racer, &time);
+        if (time < RACE_MARGIN * best) best = time, *on = chosen;
+        racer_close(&racer);
+    }
+    times[0] = best;
+    return ops->sync(ops);
+}
+
+static char *race_key(const LayoutRequest *request) {
+    const ModelConfig *c = &request->config;
+    return text_format("fp8 1 %d %d %d %d %d %d tokens %d x %d tp %d recompute %d off %u", c->hidden, c->heads,
+                       c->kv_heads, c->head_dim, c->ffn, model_sparse_layers(c) == c->layers, request->micro_batch,
+                       request->seq / request->mesh.cp, request->mesh.tp, (int)request->recompute, request->fp8_off);
+}
+
+// The choice of the first rank is that of all.
+static Status share_choice(Ops *ops, Comm *all, unsigned *on) {
+    void *memory;
+    int32_t value = (int32_t)*on;
+    if (!all) return NULL;
+    TRY(ops->alloc(ops, &memory, sizeof value, "the choice of FP8 products"));
+    ops->upload(ops, memory, &value, sizeof value);
+    comm_wait(all, comm_broadcast(all, tensor_make(memory, DTYPE_I32, 1, 1, "choice"), 0));
+    ops->download(ops, &value, memory, sizeof value);
+    ops->free(ops, memory, sizeof value);
+    *on = (unsigned)value;
+    return NULL;
+}
+
+void fp8_describe(unsigned fp8, char text[FP8_TEXT]) {
+    static const char *const names[] = {"qkv",
+                                        "qkv input gradient",
+                                        "qkv weight gradient",
+                                        "o",
+                                        "o input gradient",
+                                        "o weight gradient",
+                                        "MLP with its gradients"};
+    const char *between = "";
+    int at = snprintf(text, FP8_TEXT, "%s", fp8 ? "" : "none");
+    for (int i = 0; i < 7; i++) {
+        if (!(fp8 & 1u << i)) continue;
+        at += snprintf(text + at, (size_t)(FP8_TEXT - at), "%s%s", between, names[i]);
+        between = ", ";
+    }
+}
+
+Status fp8_choose(Ops *ops, LayoutRequest *request, Comm *all) {
+    unsigned on = layout_fp8(request);
+    char text[FP8_TEXT];
+    if (!on) return NULL;
+    if (ops->kind == DEVICE_CUDA) { // the CPU emulates all of them
+        char *key = race_key(request);
+        int known;
+        double times[2] = {0};
+        Status status = NULL;
+        if (ops->choice_recall(ops, key, &known))
+            on &= (unsigned)known;
+        else if (!(status = race(ops, request, &on, times)))
+            ops->choice_keep(ops, key, (int)on);
+        free(key);
+        if (!status) status = share_choice(ops, all, &on);
+        if (status) return status;
+        if (times[1] > 0)
+            log_info("a layer's micro-step takes %.2f ms with the fastest choice of FP8 products, %.2f ms in bf16",
+                     times[0], times[1]);
+    }
+    request->fp8_off = FP8_ALL & ~on;
+    fp8_describe(on, text);
+    log_info("products in FP8: %s%s", text, on ? "" : " (bf16 is faster for this model)");
+    return NULL;
+}

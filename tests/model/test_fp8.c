@@ -1,0 +1,250 @@
+// A model whose blocks multiply in FP8: near bf16, the same bits whatever is recomputed, evaluated in bf16, and scales
+// that follow the step before.
+#include "small_models.h"
+
+#include "model/fp8.h"
+
+enum { TOKENS = 32 };
+
+static LayoutRequest fp8_request(SmallModel which, Precision precision) {
+    LayoutRequest request = small_request(which);
+    request.config.ffn = 80; // whole pieces for the tensor cores
+    request.seq = TOKENS / 2;
+    request.precision = precision;
+    return request;
+}
+
+typedef struct Small {
+    Ops *ops;
+    Model *model;
+    int32_t ids[TOKENS], targets[TOKENS];
+    int64_t valid;
+} Small;
+
+static void small_open(Small *small, const LayoutRequest *request) {
+    assert_ok(ops_create(&small->ops, "cpu"));
+    assert_ok(model_create(&small->model, small->ops, request));
+    model_init_weights(small->model, 7, true);
+    small->valid = small_batch(&small->model->layout, small->ids, small->targets, 3);
+}
+
+static void small_close(Small *small) {
+    model_destroy(small->model);
+    ops_destroy(small->ops);
+}
+
+static void small_step(Small *small, int step, StepResult *result) {
+    model_step_begin(small->model, small->valid, 1);
+    model_micro_step(small->model, small->ids, small->targets, NULL);
+    if (step)
+        model_optimizer_step(small->model, &(OptimizerStep){.step = step,
+                                                            .lr = 1e-3f,
+                                                            .beta1 = 0.9f,
+                                                            .beta2 = 0.95f,
+                                                            .eps = 1e-8f,
+                                                            .loss_limit = INFINITY,
+                                                            .norm_limit = INFINITY});
+    model_step_result(small->model, result);
+}
+
+static float *block_copy(const Small *small, const void *device, int64_t count) {
+    float *host = xmalloc((size_t)count * sizeof *host);
+    small->ops->download(small->ops, host, device, (size_t)count * sizeof *host);
+    return host;
+}
+
+static float *small_gradients(const Small *small) {
+    return block_copy(small, small->model->memory[LAYOUT_GRADIENTS], small->model->layout.element_count);
+}
+
+static float *small_scales(const Small *small) {
+    Tensor scales = model_const(small->model, CONST_FP8_SCALE);
+    return block_copy(small, scales.data, tensor_count(scales));
+}
+
+// Every operand of a product is off by at most 2^-4 (e4m3) or 2^-3 (e5m2) of itself, uniformly in between: by rms
+// 2^-4 / sqrt(3) = 0.036 and 0.072. A gradient has passed through up to 3 layers of two products forward and two
+// backward, each with two such operands, whose errors are independent: sqrt(3 * (4 * 0.036^2 + 2 * (0.036^2 +
+// 0.072^2))) = 0.23 of its norm at most; less than a hundredth of that would mean that nothing was rounded.
+static void gradients_are_near_those_of_bf16(void **state) {
+    (void)state;
+    for (int which = 0; which < SMALL_COUNT; which++) {
+        LayoutRequest plain = fp8_request((SmallModel)which, PRECISION_BF16),
+                      fp8 = fp8_request((SmallModel)which, PRECISION_FP8);
+        Small one, two;
+        StepResult one_result, two_result;
+        small_open(&one, &plain);
+        small_open(&two, &fp8);
+        assert_int_equal(one.model->layout.fp8, 0);
+        assert_int_equal(two.model->layout.fp8, FP8_ALL);
+        for (int i = 0; i < 2; i++) { // the second step's scales come from the first
+            small_step(&one, i ? 0 : 1, &one_result);
+            small_step(&two, i ? 0 : 1, &two_result);
+            float *want = small_gradients(&one), *got = small_gradients(&two);
+            double difference = 0, norm = 0;
+            for (int64_t k = 0; k < one.model->layout.element_count; k++) {
+                difference += pow((double)got[k] - (double)want[k], 2);
+                norm += pow((double)want[k], 2);
+            }
+            double relative = sqrt(difference / norm);
+            assert_true(relative > 0.0023 && relative < 0.23);
+            assert_true(fabs(one_result.loss - two_result.loss) < 0.01 * one_result.loss);
+            free(want);
+            free(got);
+        }
+        small_close(&one);
+        small_close(&two);
+    }
+}
+
+static void recompute_policies_give_identical_gradients_and_scales(void **state) {
+    (void)state;
+    for (int which = 0; which < SMALL_COUNT; which++) {
+        float *first = NULL, *first_scales = NULL;
+        for (int recompute = 0; recompute < 3; recompute++) {
+            LayoutRequest request = fp8_request((SmallModel)which, PRECISION_FP8);
+            request.recompute = (Recompute)recompute;
+            Small small;
+            StepResult result;
+            small_open(&small, &request);
+            small_step(&small, 1, &result);
+            small_step(&small, 2, &result);
+            float *gradients = small_gradients(&small), *scales = small_scales(&small);
+            if (!first) {
+                first = gradients, first_scales = scales;
+            } else {
+                assert_memory_equal(first, gradients, (size_t)small.model->layout.element_count * sizeof(float));
+                assert_memory_equal(first_scales, scales,
+                                    (size_t)tensor_count(model_const(small.model, CONST_FP8_SCALE)) * sizeof(float));
+                free(gradients);
+                free(scales);
+            }
+            small_close(&small);
+        }
+        free(first);
+        free(first_scales);
+    }
+}
+
+static void evaluation_is_that_of_bf16(void **state) {
+    (void)state;
+    double losses[2];
+    for (int i = 0; i < 2; i++) {
+        LayoutRequest request = fp8_request(SMALL_LLAMA, i ? PRECISION_FP8 : PRECISION_BF16);
+        Small small;
+        StepResult result;
+        small_open(&small, &request);
+        model_step_begin(small.model, small.valid, 1);
+        model_eval_step(small.model, small.ids, small.targets, NULL);
+        model_step_result(small.model, &result);
+        losses[i] = result.loss;
+        small_close(&small);
+    }
+    assert_true(losses[0] == losses[1]);
+}
+
+// Scales are powers of two; after a step those of every layer have moved away from where all begin alike, and
+// those of the weights put the largest of them into the upper half of the format's range.
+static void scales_follow_the_step_before(void **state) {
+    (void)state;
+    LayoutRequest request = fp8_request(SMALL_LLAMA, PRECISION_FP8);
+    Small small;
+    StepResult result;
+    small_open(&small, &request);
+    small_step(&small, 1, &result);
+    small_step(&small, 0, &result);
+    float *scales = small_scales(&small);
+    int64_t cols = request.config.layers * FP8_SCALE_STEP;
+    for (int64_t i = 0; i < FP8_SLOTS * cols; i += FP8_SCALE_STEP) {
+        int exponent;
+        assert_true(scales[i] > 0 && frexpf(scales[i], &exponent) == 0.5f);
+        if (i / cols < FP8_FIRST_GRADIENT) assert_true(scales[i] < 0x1p-4f);
+    }
+    const LayoutParam *param = layout_param(&small.model->layout, PARAM_DOWN, 1);
+    float *weights = xmalloc((size_t)param->count * sizeof *weights), most = 0;
+    model_read_param(small.model, param, MODEL_WEIGHTS, weights);
+    for (int64_t i = 0; i < param->count; i++)
+        most = fmaxf(most, fabsf(bf16_to_f32(bf16_split_weight(weights[i]))));
+    float largest = most / scales[FP8_W_DOWN * cols + FP8_SCALE_STEP];
+    assert_true(largest <= E4M3_MAX && largest > E4M3_MAX / 2);
+    free(weights);
+    free(scales);
+    small_close(&small);
+}
+
+static void sizes_that_tensor_cores_cannot_take_stay_in_bf16(void **state) {
+    (void)state;
+    LayoutRequest request = fp8_request(SMALL_LLAMA, PRECISION_FP8);
+    assert_int_equal(layout_fp8(&request), FP8_ALL);
+    request.config.ffn = 72;
+    assert_int_equal(layout_fp8(&request), FP8_ALL & ~FP8_MLP);
+    request.fp8_off = FP8_O_WEIGHT;
+    assert_int_equal(layout_fp8(&request), FP8_ALL & ~(FP8_MLP | FP8_O_WEIGHT));
+    request.seq = 21;
+    assert_int_equal(layout_fp8(&request), 0);
+    request.seq = 16;
+    request.inference = true;
+    assert_int_equal(layout_fp8(&request), 0);
+}
+
+// What one of a layer's products uses, the others' choices do not change: every subset trains.
+static void any_choice_of_products_trains(void **state) {
+    (void)state;
+    for (unsigned off = 0; off <= FP8_ALL; off += 5) {
+        LayoutRequest request = fp8_request(SMALL_QWEN3, PRECISION_FP8);
+        request.fp8_off = off;
+        request.recompute = (Recompute)(off % 3);
+        Small small;
+        StepResult result[3];
+        small_open(&small, &request);
+        for (int i = 0; i < 3; i++)
+            small_step(&small, i + 1, &result[i]);
+        assert_true(result[2].loss < result[0].loss && !result[2].skipped);
+        small_close(&small);
+    }
+}
+
+static void zero_3_is_refused(void **state) {
+    (void)state;
+    LayoutRequest request = fp8_request(SMALL_LLAMA, PRECISION_FP8);
+    request.mesh.dp = 2;
+    request.mesh.zero = 3;
+    Layout layout;
+    assert_error(layout_build(&layout, &request), "ZeRO 3");
+}
+
+// Copies in FP8 share their place with what attention is lent while it runs backward: it has as much as in bf16, and
+// the memory is less in all.
+static void attention_keeps_its_scratch_and_memory_is_saved(void **state) {
+    (void)state;
+    int64_t scratch[2], total[2];
+    for (int i = 0; i < 2; i++) {
+        LayoutRequest request = {.mesh = MESH_SINGLE,
+                                 .micro_batch = 8,
+                                 .seq = 4096,
+                                 .device = DEVICE_CUDA,
+                                 .precision = i ? PRECISION_FP8 : PRECISION_BF16};
+        Layout layout;
+        assert_ok(model_preset(&request.config, "llama-3.2-1b"));
+        assert_ok(layout_build(&layout, &request));
+        scratch[i] = layout_activation(&layout, ACT_SCRATCH, -1, STEP_BACKWARD)->bytes;
+        total[i] = layout.total_bytes;
+        layout_free(&layout);
+    }
+    assert_true(scratch[1] >= scratch[0]);
+    assert_true((double)total[1] < 0.9 * (double)total[0]);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(gradients_are_near_those_of_bf16),
+        cmocka_unit_test(recompute_policies_give_identical_gradients_and_scales),
+        cmocka_unit_test(evaluation_is_that_of_bf16),
+        cmocka_unit_test(scales_follow_the_step_before),
+        cmocka_unit_test(sizes_that_tensor_cores_cannot_take_stay_in_bf16),
+        cmocka_unit_test(any_choice_of_products_trains),
+        cmocka_unit_test(zero_3_is_refused),
+        cmocka_unit_test(attention_keeps_its_scratch_and_memory_is_saved),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

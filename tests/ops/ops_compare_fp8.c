@@ -1,0 +1,122 @@
+// The cases of ops_compare for FP8. Codes that come straight from a rounding must be the CPU's bit for bit; where float
+// arithmetic comes before it, a result near the middle of two codes may be either.
+#include "ops_compare.h"
+
+#include <math.h>
+
+static void add_scale(Compare *run, Case *c, float scale) {
+    *(float *)add_in(run, c, DTYPE_F32, 1) = scale;
+}
+
+static void add_amax(Compare *run, Case *c) {
+    float *amax = add(run, c, ROLE_INOUT, DTYPE_F32, 1, 1, 0);
+    *amax = 0.125f;
+}
+
+void sweep_quantize(Compare *run) {
+    EACH(type, 0, 1) EACH_SIZE(rows, 16, 400, 133) EACH_SIZE(dim, 8, 200, 41, 1024) EACH(ways, 0, 1, 2, 3) {
+        DType dtype = type ? DTYPE_E5M2 : DTYPE_E4M3;
+        int64_t stride = rows == 133 ? 2 * dim : dim, count = (int64_t)rows * dim;
+        Case c = {
+            .sizes = {
+                .dtype = dtype, .rows = rows, .dim = dim, .in_stride = stride, .in_first = rows == 133 ? dim : 0}};
+        for (int way = 0; way < 2; way++) {
+            if (ways & 1 << way)
+                add_out(run, &c, DTYPE_U8, count, 0); // to the bit
+            else
+                add_null(run, &c);
+        }
+        add_amax(run, &c);
+        add_in(run, &c, DTYPE_BF16, rows * stride);
+        add_scale(run, &c, type ? 0x1p-14f : 0x1p-7f); // the largest are beyond the format
+        check(run, &c, call_quantize, "%s rows %d dim %d ways %d", dtype_name(dtype), rows, dim, ways);
+    }
+}
+
+void sweep_quantize_scales(Compare *run) {
+    EACH(rows, 1, 7) EACH(dim, 1, 200) {
+        Case c = {.sizes = {.rows = rows, .dim = dim, .value = E4M3_MAX / 2}};
+        add_inout(run, &c, DTYPE_F32, (int64_t)rows * dim, 1);
+        float *amax = add_inout(run, &c, DTYPE_F32, (int64_t)rows * dim, 1);
+        for (int i = 0; i < rows * dim; i++)
+            amax[i] = i % 5 == 4 ? (i % 2 ? INFINITY : 0) : ldexpf(fabsf(amax[i]), i % 60 - 30);
+        check(run, &c, call_quantize_scales, "rows %d dim %d", rows, dim);
+    }
+}
+
+// Tensor cores add products in pieces of 32 with 13 bits beyond the largest of them, which is a few times the rms of
+// the sum: forward all along the reduction, elsewhere over 128 of it.
+void sweep_linear_fp8(Compare *run) {
+    EACH(type, 0, 1)
+    EACH(kind, 0, 1, 2, 3)
+    EACH_SIZE(rows, 16, 144, 1104) EACH_SIZE(in_dim, 32, 96, 272) EACH_SIZE(out_dim, 16, 64, 144) {
+        bool fast = kind < 2;
+        DType dtype = type ? DTYPE_E5M2 : DTYPE_E4M3, out = kind < 2 ? DTYPE_BF16 : DTYPE_F32;
+        int64_t count = (int64_t)rows * out_dim;
+        Case c = {.sizes = {.dtype = dtype,
+                            .rows = rows,
+                            .in_dim = in_dim,
+                            .out_dim = out_dim,
+                            .first = kind >= 2,
+                            .flag = kind == 3}};
+        add(run, &c, kind == 3 ? ROLE_INOUT : ROLE_OUT, out, count, in_dim, ((fast ? in_dim / 32.0 : 4) + 6) * 0x1p-11);
+        add_in(run, &c, dtype, (int64_t)rows * in_dim);
+        add_in(run, &c, DTYPE_E4M3, (int64_t)out_dim * in_dim);
+        add_scale(run, &c, 0x1p-3f);
+        add_scale(run, &c, 0x1p-2f);
+        if (kind == 1)
+            add_in(run, &c, out, count);
+        else
+            add_null(run, &c);
+        check(run, &c, call_linear_fp8, "%s kind %d rows %d in %d out %d", dtype_name(dtype), kind, rows, in_dim,
+              out_dim);
+    }
+}
+
+void sweep_rmsnorm_fp8_forward(Compare *run) {
+    EACH_SIZE(rows, 1, 37, 300) EACH(dim, 16, 41, 256, 960, 2048, 8192) {
+        Case c = {.sizes = {.dtype = DTYPE_E4M3, .rows = rows, .dim = dim}};
+        int64_t count = (int64_t)rows * dim;
+        add_out(run, &c, DTYPE_BF16, count, dim);
+        add_out(run, &c, DTYPE_E4M3, count, dim);
+        float *amax = add(run, &c, ROLE_INOUT, DTYPE_F32, 1, dim, 0x1p-7);
+        *amax = 0.125f;
+        add_out(run, &c, DTYPE_F32, rows, dim);
+        add_in(run, &c, DTYPE_BF16, count);
+        add_in(run, &c, DTYPE_BF16, dim);
+        add_scale(run, &c, 0x1p-5f);
+        check(run, &c, call_rmsnorm_fp8_forward, "rows %d dim %d", rows, dim);
+    }
+}
+
+void sweep_swiglu_fp8_forward(Compare *run) {
+    EACH_SIZE(rows, 1, 37, 300) EACH_SIZE(dim, 16, 80, 2560) {
+        Case c = {.sizes = {.rows = rows, .dim = dim}};
+        int64_t count = (int64_t)rows * dim;
+        add_out(run, &c, DTYPE_E4M3, count, 0);
+        add_amax(run, &c);
+        add_out(run, &c, DTYPE_U8, 2 * count, 0);
+        add_amax(run, &c);
+        add_in(run, &c, DTYPE_BF16, 2 * count);
+        add_scale(run, &c, 0x1p-6f);
+        add_scale(run, &c, 0x1p-5f);
+        check(run, &c, call_swiglu_fp8_forward, "rows %d dim %d", rows, dim);
+    }
+}
+
+void sweep_swiglu_fp8_backward(Compare *run) {
+    EACH_SIZE(rows, 16, 48, 400) EACH_SIZE(dim, 16, 80, 2560) {
+        Case c = {.sizes = {.rows = rows, .dim = dim}};
+        int64_t count = (int64_t)rows * dim;
+        add_out(run, &c, DTYPE_E5M2, 2 * count, 0);
+        add_out(run, &c, DTYPE_E5M2, 2 * count, 0);
+        add_amax(run, &c);
+        add_out(run, &c, DTYPE_E4M3, count, 0);
+        add_in(run, &c, DTYPE_E4M3, 2 * count);
+        add_in(run, &c, DTYPE_BF16, count);
+        add_scale(run, &c, 0x1p-12f);
+        add_scale(run, &c, 0x1p-6f);
+        add_scale(run, &c, 1.0f);
+        check(run, &c, call_swiglu_fp8_backward, "rows %d dim %d", rows, dim);
+    }
+}

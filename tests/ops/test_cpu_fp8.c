@@ -1,0 +1,199 @@
+// FP8 by emulation against float64: what is rounded is rounded once, both ways round, and products of codes are exact
+// but for their float sums.
+#include "oracle.h"
+
+typedef struct Codes {
+    Tensor tensor;
+    uint8_t *data;
+    double *value; // what they stand for
+} Codes;
+
+static Codes codes_make(DType dtype, int64_t rows, int64_t cols) {
+    uint8_t *data = test_malloc((size_t)(rows * cols));
+    memset(data, 0x7f, (size_t)(rows * cols)); // NaN
+    return (Codes){tensor_make(data, dtype, rows, cols, "codes"), data, doubles(rows * cols)};
+}
+
+static void codes_read(Codes *codes, float scale) {
+    for (int64_t i = 0; i < tensor_count(codes->tensor); i++)
+        codes->value[i] = (double)fp8_to_f32(codes->data[i], codes->tensor.dtype) * (double)scale;
+}
+
+static void codes_free(Codes *codes) {
+    test_free(codes->data);
+    free(codes->value);
+}
+
+static Tensor number(float *value) {
+    return view_floats(value, 1, 1);
+}
+
+static void quantize_rounds_both_ways_and_notes_the_largest(void **state) {
+    (void)state;
+    Ops *ops = oracle_ops(1, 1, 0, 1, 8, 0);
+    for (int type = 0; type < 2; type++) {
+        DType dtype = type ? DTYPE_E5M2 : DTYPE_E4M3;
+        enum { ROWS = 133, COLS = 41, STRIDE = 50 };
+        Values in = values_normal(DTYPE_BF16, ROWS * STRIDE, 1, 0);
+        Codes rows = codes_make(dtype, ROWS, COLS), cols = codes_make(dtype, COLS, ROWS);
+        float scale = 0x1p-5f, amax = 0.25f, largest = 0;
+        ops->quantize(ops, rows.tensor, cols.tensor, number(&amax), tensor_cols(view(&in, ROWS, STRIDE), 9, COLS),
+                      number(&scale));
+        for (int64_t r = 0; r < ROWS; r++)
+            for (int64_t c = 0; c < COLS; c++) {
+                float value = (float)in.value[r * STRIDE + 9 + c];
+                uint8_t want = fp8_from_f32(value / scale, dtype);
+                assert_int_equal(rows.data[r * COLS + c], want);
+                assert_int_equal(cols.data[c * ROWS + r], want);
+                largest = fmaxf(largest, fabsf(value));
+            }
+        assert_true(amax == largest);
+        amax = 1e6f; // what was larger before stays
+        ops->quantize(ops, TENSOR_NONE, TENSOR_NONE, number(&amax), tensor_cols(view(&in, ROWS, STRIDE), 9, COLS),
+                      number(&scale));
+        assert_true(amax == 1e6f);
+        values_free(&in);
+        codes_free(&rows);
+        codes_free(&cols);
+    }
+    oracle_ops_free(ops);
+}
+
+static void scales_are_the_finest_powers_of_two_without_overflow(void **state) {
+    (void)state;
+    Ops *ops = oracle_ops(1, 1, 0, 1, 8, 0);
+    float scale[6] = {3, 3, 3, 3, 3, 3}, amax[6] = {448, 449, 1, 0, INFINITY, NAN};
+    ops->quantize_scales(ops, view_floats(scale, 2, 3), view_floats(amax, 2, 3), E4M3_MAX);
+    const float want[6] = {1, 2, 0x1p-8f, 3, 3, 3};
+    for (int i = 0; i < 6; i++) {
+        assert_true(scale[i] == want[i]);
+        assert_true(amax[i] == 0);
+    }
+    oracle_ops_free(ops);
+}
+
+static Codes random_codes(Ops *ops, DType dtype, int64_t rows, int64_t cols, float scale) {
+    Values in = values_normal(DTYPE_BF16, rows * cols, 1, 0);
+    Codes codes = codes_make(dtype, rows, cols);
+    ops->quantize(ops, codes.tensor, TENSOR_NONE, TENSOR_NONE, view(&in, rows, cols), number(&scale));
+    codes_read(&codes, scale);
+    values_free(&in);
+    return codes;
+}
+
+static void products_match_float64(void **state) {
+    (void)state;
+    static const int shapes[][3] = {{1, 1, 1}, {33, 17, 65}, {130, 56, 131}, {40, 300, 1030}}; // m, n, k
+    Ops *ops = oracle_ops(1, 1, 0, 1, 8, 0);
+    for (int i = 0; i < 8; i++) {
+        int64_t m = shapes[i / 2][0], n = shapes[i / 2][1], k = shapes[i / 2][2];
+        float a_scale = 0x1p-3f, b_scale = 0x1p-7f;
+        Codes a = random_codes(ops, i % 2 ? DTYPE_E5M2 : DTYPE_E4M3, m, k, a_scale);
+        Codes b = random_codes(ops, DTYPE_E4M3, n, k, b_scale);
+        for (int kind = 0; kind < 4; kind++) { // plain, with a residual, a weight gradient, one that is added to
+            DType dtype = kind < 2 ? DTYPE_BF16 : DTYPE_F32;
+            Values add = values_normal(dtype, m * n, 1, 0), out = values_poison(dtype, m * n);
+            if (kind == 3) out = (values_free_one(&out), values_copy(&add));
+            double *want = doubles(m * n);
+            for (int64_t j = 0; j < m * n && kind % 2; j++)
+                want[j] = add.value[j];
+            oracle_matmul(want, a.value, k, 1, b.value, 1, k, m, n, k);
+            ops->linear_fp8(ops, view(&out, m, n), a.tensor, b.tensor, number(&a_scale), number(&b_scale),
+                            kind == 1 ? view(&add, m, n) : TENSOR_NONE, kind == 3);
+            values_check("FP8 product", &out, want, k);
+            values_free(&add, &out);
+            free(want);
+        }
+        codes_free(&a);
+        codes_free(&b);
+    }
+    oracle_ops_free(ops);
+}
+
+static void a_norm_rounds_what_it_stores(void **state) {
+    (void)state;
+    enum { ROWS = 37, COLS = 48 };
+    Ops *ops = oracle_ops(1, COLS, 0, 1, 8, 0);
+    Values in = values_normal(DTYPE_BF16, ROWS * COLS, 1, 0), weight = values_normal(DTYPE_BF16, COLS, 0.1, 1);
+    Values out = values_poison(DTYPE_BF16, ROWS * COLS), alone = values_poison(DTYPE_BF16, ROWS * COLS);
+    Values rstd = values_poison(DTYPE_F32, ROWS);
+    Codes rows = codes_make(DTYPE_E4M3, ROWS, COLS);
+    float scale = 0x1p-4f, amax = 0, largest = 0;
+    ops->rmsnorm_fp8_forward(ops, view(&out, ROWS, COLS), rows.tensor, number(&amax), view(&rstd, ROWS, 1),
+                             view(&in, ROWS, COLS), view(&weight, 1, COLS), number(&scale), 1e-5f);
+    ops->add_rmsnorm_forward(ops, view(&alone, ROWS, COLS), TENSOR_NONE, view(&rstd, ROWS, 1), view(&in, ROWS, COLS),
+                             TENSOR_NONE, view(&weight, 1, COLS), 1e-5f);
+    assert_memory_equal(out.data, alone.data, ROWS * COLS * 2);
+    values_read(&out);
+    for (int i = 0; i < ROWS * COLS; i++) {
+        assert_int_equal(rows.data[i], fp8_from_f32((float)out.value[i] / scale, DTYPE_E4M3));
+        largest = fmaxf(largest, fabsf((float)out.value[i]));
+    }
+    assert_true(amax == largest);
+    values_free(&in, &weight, &out, &alone, &rstd);
+    codes_free(&rows);
+    oracle_ops_free(ops);
+}
+
+// Within half a step of the format (2^-4 of an e4m3 number, 2^-3 of an e5m2 one, or of its smallest step), and the
+// float arithmetic before it.
+static void check_rounded(double got, double want, DType dtype, double scale) {
+    double half = dtype == DTYPE_E4M3 ? 0x1p-4 : 0x1p-3, least = dtype == DTYPE_E4M3 ? 0x1p-10 : 0x1p-17;
+    assert_true(fabs(got - want) <= 1.0001 * fmax(half * fabs(want), least * scale) + 1e-6);
+}
+
+static void swiglu_matches_float64_both_ways(void **state) {
+    (void)state;
+    enum { ROWS = 48, DIM = 32 };
+    Ops *ops = oracle_ops(1, 1, 0, 1, 8, 0);
+    Values gate_up = values_normal(DTYPE_BF16, ROWS * 2 * DIM, 1, 0),
+           dhidden = values_normal(DTYPE_BF16, ROWS * DIM, 1, 0);
+    Codes hidden = codes_make(DTYPE_E4M3, ROWS, DIM), kept = codes_make(DTYPE_E4M3, ROWS, 2 * DIM);
+    Codes drows = codes_make(DTYPE_E5M2, ROWS, 2 * DIM), dcols = codes_make(DTYPE_E5M2, 2 * DIM, ROWS);
+    Codes hidden_cols = codes_make(DTYPE_E4M3, DIM, ROWS);
+    float hidden_scale = 0x1p-5f, kept_scale = 0x1p-4f, dscale = 0x1p-9f, amax[3] = {0}, want_amax[3] = {0};
+    ops->swiglu_fp8_forward(ops, hidden.tensor, number(&amax[0]), kept.tensor, number(&amax[1]),
+                            view(&gate_up, ROWS, 2 * DIM), number(&hidden_scale), number(&kept_scale));
+    ops->swiglu_fp8_backward(ops, drows.tensor, dcols.tensor, number(&amax[2]), hidden_cols.tensor, kept.tensor,
+                             view(&dhidden, ROWS, DIM), number(&dscale), number(&hidden_scale), number(&kept_scale));
+    codes_read(&hidden, hidden_scale);
+    codes_read(&kept, kept_scale);
+    codes_read(&drows, dscale);
+    codes_read(&dcols, dscale);
+    codes_read(&hidden_cols, hidden_scale);
+    for (int i = 0; i < ROWS * DIM; i++) {
+        int row = i / DIM, col = i % DIM, at = row * 2 * DIM + col;
+        double gate = gate_up.value[at], up = gate_up.value[at + DIM];
+        check_rounded(kept.value[at], gate, DTYPE_E4M3, kept_scale);
+        check_rounded(kept.value[at + DIM], up, DTYPE_E4M3, kept_scale);
+        check_rounded(hidden.value[i], oracle_silu(gate) * up, DTYPE_E4M3, hidden_scale);
+        want_amax[0] = fmaxf(want_amax[0], (float)fabs(oracle_silu(gate) * up));
+        want_amax[1] = fmaxf(want_amax[1], (float)fmax(fabs(gate), fabs(up)));
+        gate = kept.value[at], up = kept.value[at + DIM]; // what backward has of them
+        double dgate = dhidden.value[i] * up * oracle_silu_slope(gate), dup = dhidden.value[i] * oracle_silu(gate);
+        check_rounded(drows.value[at], dgate, DTYPE_E5M2, dscale);
+        check_rounded(drows.value[at + DIM], dup, DTYPE_E5M2, dscale);
+        check_rounded(hidden_cols.value[col * ROWS + row], oracle_silu(gate) * up, DTYPE_E4M3, hidden_scale);
+        assert_true(dcols.data[col * ROWS + row] == drows.data[at]);
+        assert_true(dcols.data[(DIM + col) * ROWS + row] == drows.data[at + DIM]);
+        want_amax[2] = fmaxf(want_amax[2], (float)fmax(fabs(dgate), fabs(dup)));
+    }
+    for (int i = 0; i < 3; i++)
+        assert_true(fabsf(amax[i] - want_amax[i]) <= 1e-5f * want_amax[i]);
+    values_free(&gate_up, &dhidden);
+    Codes *all[] = {&hidden, &kept, &drows, &dcols, &hidden_cols};
+    for (int i = 0; i < 5; i++)
+        codes_free(all[i]);
+    oracle_ops_free(ops);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(quantize_rounds_both_ways_and_notes_the_largest),
+        cmocka_unit_test(scales_are_the_finest_powers_of_two_without_overflow),
+        cmocka_unit_test(products_match_float64),
+        cmocka_unit_test(a_norm_rounds_what_it_stores),
+        cmocka_unit_test(swiglu_matches_float64_both_ways),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
