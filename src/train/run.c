@@ -107,7 +107,7 @@ static Status open_recorder(Run *run, Recorder **recorder) {
     config_write(&trainer->resolved, &config);
     RecorderOptions options = {
         .directory = run->directory,
-        .last_step = trainer->step > 0 ? trainer->step : -1, // the validation before the first step is taken again
+        .last_step = trainer->step > 0 ? trainer->step : -1, // else the validation before it is taken again
         .tensorboard = run->config->watch.tensorboard,
         .config_text = config.data,
         .machine.gpu = trainer->ops->kind != DEVICE_CUDA   ? -1

@@ -271,12 +271,11 @@ static Status board_begin(TensorBoard *board, const char *config, int64_t step, 
 static void open_board(Recorder *recorder, const RecorderOptions *options) {
     char *folder = path_join(options->directory, "tensorboard");
     double now = wall_seconds();
-    Status status = tensorboard_open(&recorder->board, folder, options->last_step, now);
+    int64_t first = options->last_step > 0 ? options->last_step : 0;
+    Status status = tensorboard_open(&recorder->board, folder, first, now);
     if (!status && options->config_text)
-        note_failure(
-            recorder,
-            board_begin(recorder->board, options->config_text, options->last_step > 0 ? options->last_step : 0, now),
-            &recorder->board_failing, "TensorBoard's files");
+        note_failure(recorder, board_begin(recorder->board, options->config_text, first, now),
+                     &recorder->board_failing, "TensorBoard's files");
     if (status) say(recorder, text_format("there will be no TensorBoard files: %s", status_text(status)));
     status_free(status);
     free(folder);
