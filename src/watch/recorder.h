@@ -11,7 +11,7 @@ typedef struct Recorder Recorder;
 
 typedef struct RecorderOptions {
     const char *directory;   // of the run
-    int64_t last_step;       // what the files have of later steps is superseded
+    int64_t last_step;       // what the files have of later steps is superseded; -1: all that they have
     bool tensorboard;        // write RUN/tensorboard/
     const char *config_text; // shown there; NULL: none
     MachineOptions machine;
