@@ -102,7 +102,7 @@ double *report_smooth(const double *values, size_t count) {
     size_t half = report_window(count) / 2;
     sums[0] = counts[0] = 0;
     for (size_t i = 0; i < count; i++) {
-        bool finite = fabs(values[i]) < 1e100;
+        bool finite = isfinite(values[i]);
         sums[i + 1] = sums[i] + (finite ? values[i] : 0);
         counts[i + 1] = counts[i] + finite;
     }

@@ -27,7 +27,7 @@ static const char *money(char text[32], double dollars) {
     if (dollars < 0.01) return "&lt; $0.01";
     char whole[32];
     if (dollars >= 1000)
-        snprintf(text, 32, "$%s", text_grouped(whole, llround(dollars)));
+        snprintf(text, 32, "$%s", text_grouped(whole, llround(fmin(dollars, 1e18))));
     else
         snprintf(text, 32, "$%.2f", dollars);
     return text;
@@ -60,7 +60,8 @@ static void loss_tiles(const RunRecord *run, const RunFigures *f, TextBuffer *ou
 
 static void speed_tiles(const ReportRun *report, const RunFigures *f, TextBuffer *out) {
     char text[32], more[48];
-    if (f->rate > 0) tile(out, "tokens a second", text_grouped(text, llround(f->rate)), "after the first steps");
+    if (f->rate > 0)
+        tile(out, "tokens a second", text_grouped(text, llround(fmin(f->rate, 1e18))), "after the first steps");
     if (f->mfu > 0) {
         snprintf(text, sizeof text, "%.1f %%", 100 * f->mfu);
         tile(out, "average MFU", text, "%.4g TFLOP/s", f->tflops);

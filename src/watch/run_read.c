@@ -16,9 +16,14 @@ static void *list_grow(void *list, size_t count, size_t bytes) {
     return xrealloc(list, (count ? 2 * count : 1) * bytes);
 }
 
+// No figure of a run is as large as what sums and units of a few of them could not hold.
+static double number_value(const json_t *value) {
+    double number = json_is_number(value) ? json_number_value(value) : NAN;
+    return fabs(number) < 1e100 ? number : NAN;
+}
+
 static double number_of(const json_t *object, const char *key) {
-    const json_t *value = json_object_get(object, key);
-    return json_is_number(value) ? json_number_value(value) : NAN;
+    return number_value(json_object_get(object, key));
 }
 
 // ---- metrics --------------------------------------------------------------------------------------------------------
@@ -57,8 +62,7 @@ static void take_load(RunRecord *run, const json_t *line, int64_t step) {
     RunLoad load = {.step = step, .layers = (int)count, .most = xmalloc(2 * count * sizeof *load.most)};
     load.dead = load.most + count;
     for (size_t i = 0; i < count; i++) {
-        const json_t *of_layer = json_array_get(most, i);
-        load.most[i] = json_is_number(of_layer) ? json_number_value(of_layer) : NAN;
+        load.most[i] = number_value(json_array_get(most, i));
         load.dead[i] = json_number_value(json_array_get(dead, i));
     }
     run->loads = list_grow(run->loads, run->load_count, sizeof *run->loads);
