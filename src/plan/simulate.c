@@ -2,6 +2,7 @@
 
 #include "base/text.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -93,6 +94,7 @@ static double reduce_gradients(Simulation *sim, int stage) {
             if (event->kind == SIMULATE_BACKWARD && event->stage == stage && event->chunk == chunk)
                 if (!last || event->start > last->start) last = event;
         }
+        assert(last); // every chunk of a stage has backward passes
         double begin = last->start, length = last->end - last->start;
         int count = left / (chunk + 1);
         for (int i = 0; i < count; i++) {

@@ -28,6 +28,8 @@ void schedule_read(Schedule *schedule, const json_t *root) {
     if (!root || json_unpack((json_t *)root, "{s:s,s:F,s:F,s:I,s:I,s:I}", "kind", &kind, "lr", &lr, "min_lr", &min_lr,
                              "warmup_steps", &warmup, "decay_steps", &decay, "total_steps", &total) != 0)
         return;
+    const json_int_t most = (json_int_t)1 << 60; // sums of steps stay in range
+    if (warmup < 0 || decay < 0 || total < 0 || warmup > most || decay > most || total > most) return;
     *schedule = (Schedule){kind_of_name(kind), lr, min_lr, warmup, decay, total};
 }
 

@@ -23,7 +23,7 @@ micro_batch = 2
 grad_accum = 2
 steps = {steps}
 precision = "fp32"
-device = "cpu"
+device = "{device}"
 threads = 1
 [optimizer]
 lr = 1e-2
@@ -89,7 +89,7 @@ class Training:
         self.data = os.path.join(bench.folder, "data-in-use")  # one place for all: a checkpoint's state knows it
         shutil.rmtree(self.data, ignore_errors=True)
         shutil.copytree(bench.data, self.data)
-        values = {"model": "", "more": "", **self.VARIANTS[self.variant], "data": self.data}
+        values = {"model": "", "more": "", **self.VARIANTS[self.variant], "data": self.data, "device": bench.device}
         with open(self.config, "w") as file:
             file.write(CONFIG.format(**values))
 

@@ -43,8 +43,13 @@ static void a_schedule_survives_json(void **state) {
                     again.total_steps == table[i].total_steps);
         free(text);
         json_decref(read);
-        json_object_del(root, "decay_steps"); // of another version: left alone
+        json_t *damaged = json_deep_copy(root); // no run has such steps, and sums of them would not fit
+        json_object_set_new(damaged, "warmup_steps", json_integer(INT64_MIN));
         again = table[0];
+        schedule_read(&again, damaged);
+        assert_true(again.lr == table[0].lr && again.warmup_steps == 1);
+        json_decref(damaged);
+        json_object_del(root, "decay_steps"); // of another version: left alone
         schedule_read(&again, root);
         assert_true(again.lr == table[0].lr && again.total_steps == 3);
         json_decref(root);
