@@ -274,8 +274,8 @@ static void open_board(Recorder *recorder, const RecorderOptions *options) {
     int64_t first = options->last_step > 0 ? options->last_step : 0;
     Status status = tensorboard_open(&recorder->board, folder, first, now);
     if (!status && options->config_text)
-        note_failure(recorder, board_begin(recorder->board, options->config_text, first, now),
-                     &recorder->board_failing, "TensorBoard's files");
+        note_failure(recorder, board_begin(recorder->board, options->config_text, first, now), &recorder->board_failing,
+                     "TensorBoard's files");
     if (status) say(recorder, text_format("there will be no TensorBoard files: %s", status_text(status)));
     status_free(status);
     free(folder);
