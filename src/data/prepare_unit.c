@@ -154,6 +154,21 @@ static Status entries_write(const UnitBuffer *buffer, UnitOutput *output) {
     return unit_output_flush(output);
 }
 
+// What entries_write will write.
+static void entries_checksum(const UnitBuffer *buffer, UnitHeader *header) {
+    XXH64_state_t *digest = XXH64_createState();
+    XXH64_reset(digest, 0);
+    for (size_t i = 0; i < buffer->count; i++)
+        XXH64_update(digest, &buffer->entries[i].record, sizeof(UnitRecord));
+    header->records_checksum = XXH64_digest(digest);
+    XXH64_reset(digest, 0);
+    for (size_t i = 0; i < buffer->count; i++)
+        XXH64_update(digest, buffer->tokens + buffer->entries[i].offset,
+                     (size_t)buffer->entries[i].record.token_count * buffer->token_bytes);
+    header->tokens_checksum = XXH64_digest(digest);
+    XXH64_freeState(digest);
+}
+
 Status unit_buffer_write(UnitBuffer *buffer, const char *directory, size_t index, ReaderPosition after,
                          const PrepareCounts *counts, UnitComplete complete) {
     if (buffer->count) qsort(buffer->entries, buffer->count, sizeof *buffer->entries, entry_order);
@@ -165,6 +180,7 @@ Status unit_buffer_write(UnitBuffer *buffer, const char *directory, size_t index
                          .counts = *counts,
                          .complete = complete};
     memcpy(header.magic, UNIT_MAGIC, 8);
+    entries_checksum(buffer, &header);
     header.checksum = header_checksum(&header);
     char *path = unit_path(directory, index), *partial = text_format("%s.partial", path);
     Status status = NULL;
@@ -193,6 +209,8 @@ typedef struct Stream { // a part of a unit file, read through a buffer
     uint64_t offset, end;
     char *data;
     size_t at, size;
+    XXH64_state_t *digest; // of what was read
+    uint64_t checksum;     // that it must have at the end
 } Stream;
 
 typedef struct Run {
@@ -225,14 +243,17 @@ static Status unit_unread(const UnitMerge *merge, const Run *run, bool failed) {
     return status;
 }
 
-// Only the header has a checksum: no record may claim more tokens than are left of its unit.
-static Status record_check(const UnitMerge *merge, const Run *run) {
-    uint64_t left = run->tokens.end - run->tokens.offset + (run->tokens.size - run->tokens.at);
-    if (run->record.token_count <= left / run->token_bytes) return NULL;
+static Status run_damaged(const UnitMerge *merge, const Run *run) {
     char *path = unit_path(merge->directory, (size_t)(run - merge->runs));
     Status status = unit_damaged(path);
     free(path);
     return status;
+}
+
+// Checksums are known to hold only at the end: no record may claim more tokens than are left of its unit.
+static Status record_check(const UnitMerge *merge, const Run *run) {
+    uint64_t left = run->tokens.end - run->tokens.offset + (run->tokens.size - run->tokens.at);
+    return run->record.token_count <= left / run->token_bytes ? NULL : run_damaged(merge, run);
 }
 
 static Status stream_take(UnitMerge *merge, const Run *run, Stream *stream, void *out, size_t bytes) {
@@ -246,6 +267,9 @@ static Status stream_take(UnitMerge *merge, const Run *run, Stream *stream, void
             stream->offset += (uint64_t)n;
             stream->size = (size_t)n;
             stream->at = 0;
+            XXH64_update(stream->digest, stream->data, (size_t)n);
+            if (stream->offset == stream->end && XXH64_digest(stream->digest) != stream->checksum)
+                return run_damaged(merge, run);
         }
         size_t now = stream->size - stream->at < bytes ? stream->size - stream->at : bytes;
         memcpy(to, stream->data + stream->at, now);
@@ -275,6 +299,18 @@ static void heap_sink(UnitMerge *merge, size_t at) {
     }
 }
 
+static Stream stream_make(const UnitMerge *merge, uint64_t offset, uint64_t end, uint64_t checksum) {
+    Stream stream = {.offset = offset, .end = end, .data = xmalloc(merge->buffer_bytes), .checksum = checksum};
+    stream.digest = XXH64_createState();
+    XXH64_reset(stream.digest, 0);
+    return stream;
+}
+
+static void stream_free(Stream *stream) {
+    if (stream->digest) XXH64_freeState(stream->digest);
+    free(stream->data);
+}
+
 static Status run_open(UnitMerge *merge, size_t index) {
     Run *run = &merge->runs[index];
     UnitHeader header;
@@ -285,10 +321,8 @@ static Status run_open(UnitMerge *merge, size_t index) {
     uint64_t tokens = sizeof header + header.record_count * sizeof(UnitRecord);
     run->token_bytes = header.token_bytes;
     run->left = header.record_count;
-    run->records = (Stream){.offset = sizeof header, .end = tokens, .data = xmalloc(merge->buffer_bytes)};
-    run->tokens = (Stream){.offset = tokens,
-                           .end = tokens + header.token_count * header.token_bytes,
-                           .data = xmalloc(merge->buffer_bytes)};
+    run->records = stream_make(merge, sizeof header, tokens, header.records_checksum);
+    run->tokens = stream_make(merge, tokens, tokens + header.token_count * header.token_bytes, header.tokens_checksum);
     if (run->left == 0) return NULL;
     merge->heap[merge->heap_count++] = index;
     return stream_take(merge, run, &run->records, &run->record, sizeof run->record);
@@ -362,8 +396,8 @@ void unit_merge_close(UnitMerge *merge) {
     if (!merge) return;
     for (size_t i = 0; i < merge->run_count; i++) {
         if (merge->runs[i].fd >= 0) io_close(merge->runs[i].fd);
-        free(merge->runs[i].records.data);
-        free(merge->runs[i].tokens.data);
+        stream_free(&merge->runs[i].records);
+        stream_free(&merge->runs[i].tokens);
     }
     free(merge->runs);
     free(merge->heap);

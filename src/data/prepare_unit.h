@@ -30,6 +30,7 @@ typedef struct UnitHeader {
     ReaderPosition after; // where reading goes on
     PrepareCounts counts;
     uint64_t complete; // UnitComplete
+    uint64_t records_checksum, tokens_checksum;
     uint64_t checksum; // of the bytes before it
 } UnitHeader;
 

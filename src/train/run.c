@@ -705,6 +705,7 @@ static Status run_config(Config *config, const Run *run, char **checkpoint, cons
     Status status = config_read(config, options->config ? options->config : own, options->sets, options->set_count);
     free(own);
     TRY(status);
+    if (directory && !options->config && run->first) run_directory_check_config(directory);
     status = ranks_agree_config(run->world, config);
     int64_t step;
     if (!status && directory && run->first) {

@@ -37,6 +37,7 @@ Status run_directory_create(const char *path, const Trainer *trainer);
 Status run_directory_restart(const char *path, char **moved);
 // Makes the directory and its files again where somebody has removed them. *missing: they were.
 Status run_directory_restore(const char *path, const Trainer *trainer, bool *missing);
+void run_directory_check_config(const char *path); // warns of a config.toml that something else has changed
 // Writes config.toml anew, so that the next --resume goes on with the settings of this one. keep_shape: model.preset,
 // config and init stay as the file has them, because the shape came from a checkpoint.
 Status run_directory_update(const char *path, const Trainer *trainer, bool keep_shape);

@@ -4,6 +4,7 @@
 #include "base/io.h"
 #include "base/json.h"
 #include "base/leftovers.h"
+#include "base/log.h"
 #include "train/checkpoint.h"
 #include "train/environment.h"
 #include "train/prediction.h"
@@ -17,6 +18,7 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 static char *run_base_name(const Config *config) {
     if (config->train.name[0]) return text_copy(config->train.name);
@@ -225,14 +227,33 @@ static Status write_json(const char *directory, const char *name, json_t *root) 
     return status;
 }
 
+#define CONFIG_CHECKSUM "# XXH64 of the lines above: "
+
 static Status write_config(const char *directory, const Config *resolved) {
     TextBuffer text = {0};
     config_write(resolved, &text);
+    text_buffer_format(&text, CONFIG_CHECKSUM "%016llx\n", (unsigned long long)XXH64(text.data, text.length, 0));
     char *path = path_join(directory, "config.toml");
     Status status = file_write_atomic(path, text.data, text.length);
     free(path);
     text_buffer_free(&text);
     return status;
+}
+
+void run_directory_check_config(const char *path) {
+    char *file = path_join(path, "config.toml"), *text = NULL, stated[24];
+    size_t size;
+    Status status = file_read(&text, &size, file);
+    const char *line = status ? NULL : strstr(text, "\n" CONFIG_CHECKSUM);
+    if (line) { // runs from before it have none
+        line++;
+        snprintf(stated, sizeof stated, "%016llx\n", (unsigned long long)XXH64(text, (size_t)(line - text), 0));
+        if (strcmp(line + strlen(CONFIG_CHECKSUM), stated) != 0)
+            log_warn("%s is not as hearth wrote it: it was edited, or damaged; what it says now is used", file);
+    }
+    status_free(status);
+    free(text);
+    free(file);
 }
 
 static Status write_run_files(const char *path, const Trainer *trainer) {

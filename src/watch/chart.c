@@ -108,8 +108,7 @@ static double plot_y(const Axis *axis, double value) {
 }
 
 static bool point_shown(const Chart *chart, const ChartLine *line, size_t i) {
-    return isfinite(line->x[i]) && isfinite(line->y[i]) && !(chart->logarithmic && line->y[i] <= 0) &&
-           fabs(line->y[i]) < 1e100 && fabs(line->x[i]) < 1e100;
+    return isfinite(line->x[i]) && isfinite(line->y[i]) && !(chart->logarithmic && line->y[i] <= 0);
 }
 
 static bool chart_axes(const Chart *chart, Axis *x, Axis *y) {

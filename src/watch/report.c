@@ -23,7 +23,7 @@ static void write_subtitle(const RunRecord *run, const RunFigures *figures, Text
     }
     if (precision) text_buffer_format(out, " · "), html_text(out, precision);
     if (seq) text_buffer_format(out, " · sequences of "), html_text(out, seq);
-    if (batch > 0) text_buffer_format(out, " · %s tokens a step", text_grouped(text, (int64_t)batch));
+    if (batch > 0) text_buffer_format(out, " · %s tokens a step", text_grouped(text, (int64_t)fmin(batch, 1e18)));
     if (started) text_buffer_format(out, " · began "), html_text(out, started);
     text_buffer_format(out, "</p>\n");
 }

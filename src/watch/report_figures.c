@@ -57,6 +57,17 @@ static void take_rates(const RunRecord *run, RunFigures *f) {
     f->comm_wait = seconds > 0 ? comm / seconds : 0;
 }
 
+static void take_power(const ReportRun *report, RunFigures *f) {
+    double joules = 0, seconds = 0;
+    for (size_t i = f->first; i < report->record.step_count; i++) {
+        const RunStep *s = &report->record.steps[i];
+        if (s->power > 0 && s->seconds > 0) joules += s->power * s->seconds, seconds += s->seconds;
+    }
+    f->watts_measured = seconds > 0;
+    f->watts = seconds > 0 ? joules / seconds : report->watts > 0 ? report->watts : NAN;
+    f->energy = plan_energy_kwh(f->devices, f->watts, f->seconds, report->pue > 0 ? report->pue : 1);
+}
+
 static const RunEval *final_eval(const RunRecord *run) {
     const RunEval *last = NULL;
     for (size_t i = 0; i < run->eval_count; i++)
@@ -86,7 +97,7 @@ RunFigures report_figures(const ReportRun *report) {
     f.devices = run_plan_number(run, "devices");
     if (!(f.devices >= 1)) f.devices = 1;
     f.cost = report->usd_per_hour > 0 ? plan_gpu_cost(f.devices, f.seconds, report->usd_per_hour) : NAN;
-    f.energy = report->watts > 0 ? plan_energy_kwh(f.devices, report->watts, f.seconds, report->pue) : NAN;
+    take_power(report, &f);
     return f;
 }
 
@@ -102,7 +113,7 @@ double *report_smooth(const double *values, size_t count) {
     size_t half = report_window(count) / 2;
     sums[0] = counts[0] = 0;
     for (size_t i = 0; i < count; i++) {
-        bool finite = fabs(values[i]) < 1e100;
+        bool finite = isfinite(values[i]);
         sums[i + 1] = sums[i] + (finite ? values[i] : 0);
         counts[i + 1] = counts[i] + finite;
     }

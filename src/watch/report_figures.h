@@ -24,6 +24,8 @@ typedef struct RunFigures {
     double memory, memory_fraction; // at their peak
     double tokens, seconds;         // wall clock
     double devices;
+    double watts; // of a device: measured on rank 0, else as rated; NaN: not known
+    bool watts_measured;
     double cost, energy; // USD, kWh; NaN: no price or power
     int64_t skipped;
 } RunFigures;

@@ -85,7 +85,7 @@ static void write_cell(int column, double value, double before, double most, int
         return;
     }
     if (column == LADDER_RATE)
-        text_grouped(text, llround(value));
+        text_grouped(text, llround(fmin(value, 1e18)));
     else
         snprintf(text, sizeof text, column == LADDER_MFU ? "%.1f %%" : "%.4f",
                  column == LADDER_MFU ? 100 * value : value);
@@ -94,7 +94,8 @@ static void write_cell(int column, double value, double before, double most, int
         text_buffer_format(out, "<small>%+.4f</small>", value - before);
     else if (before > 0)
         text_buffer_format(out, "<small>%+.1f %%</small>", 100 * (value / before - 1));
-    text_buffer_format(out, "<i class=\"bar b%d\" style=\"width:%.1f%%\"></i></td>", colour, 100 * value / most);
+    text_buffer_format(out, "<i class=\"bar b%d\" style=\"width:%.1f%%\"></i></td>", colour,
+                       report_width(value / most));
 }
 
 static void write_table(const ReportRun *runs, const RunFigures *figures, int count, TextBuffer *out) {

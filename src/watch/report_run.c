@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CELLS_MOST = 4000, SAMPLES_MOST = 12 };
+enum { CELLS_MOST = 4000, SAMPLES_MOST = 12, ALARMS_MOST = 50 };
 
 // ---- tiles ----------------------------------------------------------------------------------------------------------
 
@@ -27,7 +27,7 @@ static const char *money(char text[32], double dollars) {
     if (dollars < 0.01) return "&lt; $0.01";
     char whole[32];
     if (dollars >= 1000)
-        snprintf(text, 32, "$%s", text_grouped(whole, llround(dollars)));
+        snprintf(text, 32, "$%s", text_grouped(whole, llround(fmin(dollars, 1e18))));
     else
         snprintf(text, 32, "$%.2f", dollars);
     return text;
@@ -60,7 +60,8 @@ static void loss_tiles(const RunRecord *run, const RunFigures *f, TextBuffer *ou
 
 static void speed_tiles(const ReportRun *report, const RunFigures *f, TextBuffer *out) {
     char text[32], more[48];
-    if (f->rate > 0) tile(out, "tokens a second", text_grouped(text, llround(f->rate)), "after the first steps");
+    if (f->rate > 0)
+        tile(out, "tokens a second", text_grouped(text, llround(fmin(f->rate, 1e18))), "after the first steps");
     if (f->mfu > 0) {
         snprintf(text, sizeof text, "%.1f %%", 100 * f->mfu);
         tile(out, "average MFU", text, "%.4g TFLOP/s", f->tflops);
@@ -79,7 +80,8 @@ static void speed_tiles(const ReportRun *report, const RunFigures *f, TextBuffer
         else
             snprintf(text, sizeof text, "%.3g %s", f->energy >= 1 ? f->energy : 1e3 * f->energy,
                      f->energy >= 1 ? "kWh" : "Wh");
-        tile(out, "energy, at most", text, "%.0f W a device, × %.3g", report->watts, report->pue);
+        tile(out, f->watts_measured ? "energy" : "energy, at most", text, "%.0f W a device, × %.3g", f->watts,
+             report->pue > 0 ? report->pue : 1);
     }
 }
 
@@ -176,6 +178,10 @@ static void write_curves(const RunRecord *run, TextBuffer *out) {
                true, out);
     step_chart(run, (Chart){.title = "Memory in use", .from_zero = true, .y_unit = CHART_BYTES}, "memory",
                offsetof(RunStep, memory), false, out);
+    step_chart(run, (Chart){.title = "Power of the GPU, W", .from_zero = true}, "W", offsetof(RunStep, power), false,
+               out);
+    step_chart(run, (Chart){.title = "Clock of the GPU, MHz"}, "MHz", offsetof(RunStep, clock), false, out);
+    step_chart(run, (Chart){.title = "Temperature of the GPU, °C"}, "°C", offsetof(RunStep, temperature), false, out);
     if (any_wait(run)) waits_chart(run, out);
     text_buffer_format(out, "</div>\n");
 }
@@ -223,6 +229,25 @@ static void write_experts(const RunRecord *run, int runs, TextBuffer *out) {
                        dead, dead == 1 ? "" : "s");
     free(steps);
     free(values);
+}
+
+// ---- alarms ---------------------------------------------------------------------------------------------------------
+
+static void write_alarms(const RunRecord *run, TextBuffer *out) {
+    if (!run->alarm_count) return;
+    text_buffer_format(out, "<h2>Alarms</h2>\n<div class=\"scroll\"><table><tr><th class=\"r\">step</th><th>what was "
+                            "seen</th><th>what to do</th></tr>\n");
+    for (size_t i = 0; i < run->alarm_count && i < ALARMS_MOST; i++) {
+        text_buffer_format(out, "<tr><td class=\"r\">%lld</td><td>", (long long)run->alarms[i].step);
+        html_text(out, run->alarms[i].message);
+        text_buffer_format(out, "</td><td>");
+        html_text(out, run->alarms[i].advice);
+        text_buffer_format(out, "</td></tr>\n");
+    }
+    text_buffer_format(out, "</table></div>\n");
+    if (run->alarm_count > ALARMS_MOST)
+        text_buffer_format(out, "<p class=\"note\">%zu more are in alarms.jsonl.</p>\n",
+                           run->alarm_count - ALARMS_MOST);
 }
 
 // ---- samples, settings, surroundings --------------------------------------------------------------------------------
@@ -299,11 +324,15 @@ static void write_assumptions(const ReportRun *run, const RunFigures *f, TextBuf
                            "Cost: wall clock of the training times %.0f device%s at the catalogue's rental price of "
                            "$%.3g an hour. ",
                            f->devices, f->devices > 1 ? "s" : "", run->usd_per_hour);
-    if (isfinite(f->energy))
+    if (isfinite(f->energy) && f->watts_measured)
+        text_buffer_format(
+            out, "Energy: the same time at the %.0f W that the GPU of rank 0 drew, times %.3g for the building. ",
+            f->watts, run->pue > 0 ? run->pue : 1);
+    else if (isfinite(f->energy))
         text_buffer_format(out,
                            "Energy: the same time at the device's rated %.0f W, times %.3g for the building; a device "
                            "that is not busy draws less. ",
-                           run->watts, run->pue);
+                           f->watts, run->pue > 0 ? run->pue : 1);
     text_buffer_format(out, "Loss is in nats per token; smoothed is the mean of the %zu steps around each.",
                        report_window(run->record.step_count));
     if (run->record.lines_passed_over)
@@ -324,6 +353,7 @@ void report_run(const ReportRun *run, const RunFigures *figures, int count, Text
     speed_tiles(run, figures, out);
     text_buffer_format(out, "</div>\n");
     write_assumptions(run, figures, out);
+    write_alarms(record, out);
     if (record->step_count) write_curves(record, out);
     report_time(record, figures, &waterfall, out);
     write_experts(record, count, out);

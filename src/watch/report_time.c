@@ -25,7 +25,7 @@ static void write_waterfall(const RunFigures *figures, const Waterfall *w, TextB
             i == w->worst ? "b1"
             : loss        ? "b4"
                           : "b0",
-            100 * fmax(from, 0), 100 * share, time_text(text, row->seconds), 100 * share);
+            report_width(from), report_width(share), time_text(text, row->seconds), 100 * share);
         level = loss ? level - row->seconds : row->seconds;
     }
     text_buffer_format(out, "</div>\n");
@@ -70,7 +70,7 @@ static void time_row(const char *name, double predicted, double measured, double
     text_buffer_format(out,
                        "<td class=\"wide-only\"><i class=\"bar b5\" style=\"width:%.1f%%\"></i><i class=\"bar b0\" "
                        "style=\"width:%.1f%%\"></i></td></tr>\n",
-                       100 * fmax(predicted, 0) / most, measured > 0 ? 100 * measured / most : 0);
+                       report_width(predicted / most), report_width(measured / most));
 }
 
 static void figure_row(const char *name, double predicted, double measured, double scale, const char *unit,
@@ -117,8 +117,10 @@ static void write_prediction(const RunRecord *run, const RunFigures *figures, co
     figure_row("memory", bytes, figures->memory, large ? 0x1p30 : 0x1p20, large ? " GiB" : " MiB", out);
     text_buffer_format(out,
                        "</table></div>\n<p class=\"note\">The prediction is the one that the run made when it began "
-                       "(plan.json), with a factor of %.3g from earlier runs.</p>\n",
-                       run_plan_number(run, "calibration"));
+                       "(plan.json)");
+    double calibration = run_plan_number(run, "calibration");
+    if (isfinite(calibration)) text_buffer_format(out, ", with a factor of %.3g from earlier runs", calibration);
+    text_buffer_format(out, ".</p>\n");
 }
 
 void report_time(const RunRecord *run, const RunFigures *figures, const Waterfall *w, TextBuffer *out) {

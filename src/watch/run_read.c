@@ -16,9 +16,14 @@ static void *list_grow(void *list, size_t count, size_t bytes) {
     return xrealloc(list, (count ? 2 * count : 1) * bytes);
 }
 
+// No figure of a run is as large as what sums and units of a few of them could not hold.
+static double number_value(const json_t *value) {
+    double number = json_is_number(value) ? json_number_value(value) : NAN;
+    return fabs(number) < 1e100 ? number : NAN;
+}
+
 static double number_of(const json_t *object, const char *key) {
-    const json_t *value = json_object_get(object, key);
-    return json_is_number(value) ? json_number_value(value) : NAN;
+    return number_value(json_object_get(object, key));
 }
 
 // ---- metrics --------------------------------------------------------------------------------------------------------
@@ -57,8 +62,7 @@ static void take_load(RunRecord *run, const json_t *line, int64_t step) {
     RunLoad load = {.step = step, .layers = (int)count, .most = xmalloc(2 * count * sizeof *load.most)};
     load.dead = load.most + count;
     for (size_t i = 0; i < count; i++) {
-        const json_t *of_layer = json_array_get(most, i);
-        load.most[i] = json_is_number(of_layer) ? json_number_value(of_layer) : NAN;
+        load.most[i] = number_value(json_array_get(most, i));
         load.dead[i] = json_number_value(json_array_get(dead, i));
     }
     run->loads = list_grow(run->loads, run->load_count, sizeof *run->loads);
@@ -82,6 +86,10 @@ static void take_step(RunRecord *run, const json_t *line, int64_t step, double t
                                               .seconds = number_of(line, "seconds"),
                                               .time = time,
                                               .accum = number_of(line, "grad_accum"),
+                                              .clock = number_of(line, "gpu_clock"),
+                                              .power = number_of(line, "gpu_power"),
+                                              .temperature = number_of(line, "gpu_temperature"),
+                                              .throttled = number_of(line, "gpu_throttled"),
                                               .skipped = json_is_true(json_object_get(line, "skipped")),
                                               .split = take_split(run, line)};
     take_load(run, line, step);
@@ -121,6 +129,18 @@ static bool take_sample(RunRecord *run, const json_t *line, void *context) {
     run->samples[run->sample_count++] = (RunSample){.step = json_integer_value(json_object_get(line, "step")),
                                                     .prompt = text_copy(prompt ? prompt : ""),
                                                     .text = text_copy(text)};
+    return true;
+}
+
+static bool take_alarm(RunRecord *run, const json_t *line, void *context) {
+    (void)context;
+    const char *message = json_string_value(json_object_get(line, "message"));
+    const char *advice = json_string_value(json_object_get(line, "advice"));
+    if (!message) return false;
+    run->alarms = list_grow(run->alarms, run->alarm_count, sizeof *run->alarms);
+    run->alarms[run->alarm_count++] = (RunAlarm){.step = json_integer_value(json_object_get(line, "step")),
+                                                 .message = text_copy(message),
+                                                 .advice = text_copy(advice ? advice : "")};
     return true;
 }
 
@@ -223,6 +243,7 @@ Status run_read(RunRecord *run, const char *path) {
                            "name the directory of a run, as `hearth train` prints it");
     TRY(read_lines(run, "metrics.jsonl", take_metrics, &(MetricsClock){0}));
     status_free(read_lines(run, "samples.jsonl", take_sample, NULL)); // a run need not have any
+    status_free(read_lines(run, "alarms.jsonl", take_alarm, NULL));   // nor these
     read_config(run);
     run->plan = read_json(run, "plan.json");
     run->environment = read_json(run, "environment.json");
@@ -241,6 +262,10 @@ void run_record_free(RunRecord *run) {
         free(run->samples[i].prompt);
         free(run->samples[i].text);
     }
+    for (size_t i = 0; i < run->alarm_count; i++) {
+        free(run->alarms[i].message);
+        free(run->alarms[i].advice);
+    }
     for (size_t i = 0; i < run->setting_count; i++) {
         free(run->settings[i].key);
         free(run->settings[i].value);
@@ -250,6 +275,7 @@ void run_record_free(RunRecord *run) {
     free(run->evals);
     free(run->loads);
     free(run->samples);
+    free(run->alarms);
     free(run->settings);
     json_decref(run->plan);
     json_decref(run->environment);

@@ -1,4 +1,4 @@
-// What a run directory says, read for a report: metrics.jsonl, samples.jsonl, config.toml, plan.json and
+// What a run directory says, read for a report: metrics.jsonl, alarms.jsonl, samples.jsonl, config.toml, plan.json and
 // environment.json. A run that is still being written, a line that a crash tore, unknown keys and values that make no
 // sense are passed over; figures that are missing are NaN.
 #pragma once
@@ -10,8 +10,9 @@
 typedef struct RunStep {
     int64_t step;
     double tokens, loss, lr, norm, rate, tflops, mfu, memory, memory_fraction, data_wait, comm_wait, seconds;
-    double time;  // seconds of wall clock since the run began, over all of its processes
-    double accum; // micro-batches
+    double time;                                 // seconds of wall clock since the run began, over all of its processes
+    double accum;                                // micro-batches
+    double clock, power, temperature, throttled; // of rank 0's GPU: MHz, W, degrees C, share of the time
     bool skipped;
     int split; // into RunRecord.splits; -1: not taken apart
 } RunStep;
@@ -38,6 +39,11 @@ typedef struct RunSample {
     char *prompt, *text;
 } RunSample;
 
+typedef struct RunAlarm {
+    int64_t step;
+    char *message, *advice;
+} RunAlarm;
+
 typedef struct RunSetting {
     char *key, *value; // "train.seq", "256"
 } RunSetting;
@@ -49,8 +55,9 @@ typedef struct RunRecord {
     RunEval *evals;
     RunLoad *loads;
     RunSample *samples;
+    RunAlarm *alarms;
     RunSetting *settings; // of config.toml, in its order
-    size_t step_count, split_count, eval_count, load_count, sample_count, setting_count;
+    size_t step_count, split_count, eval_count, load_count, sample_count, alarm_count, setting_count;
     json_t *plan, *environment; // an object and a list of objects; NULL: not there or damaged
     size_t lines_passed_over;
 } RunRecord;

@@ -106,14 +106,16 @@ class Flips(Case):
     def test_configs(self):
         self.hearth("train", self.words, "--run", self.run_folder)
         shutil.copytree(self.run_folder, self.folder / "run-0")
-        code, expected, _ = self.resumed(self.folder / "run-0")
+        _, expected, said = self.resumed(self.folder / "run-0")
+        self.assertNotIn("config.toml", said)
         for _ in range(FLIPS):
             run = self.folder / "run-1"
             shutil.rmtree(run, ignore_errors=True)
             shutil.copytree(self.run_folder, run)
             self.flip(run / "config.toml")
             code, found, said = self.resumed(run)
-            self.assertTrue("config.toml" in said or (code, found) == (0, expected), f"{self.about}: {code} {said}")
+            harmless = (code, found) == (0, expected)  # in a comment, or in the line of the checksum itself
+            self.assertTrue("config.toml" in said or harmless, f"{self.about}: {code} {said}")
 
 
 if __name__ == "__main__":

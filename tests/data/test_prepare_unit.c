@@ -28,10 +28,11 @@ static int unit_remove(void **state) {
 static void unit_put(const UnitHeader *header, const UnitRecord *first) {
     char *changed = xmalloc(unit_size);
     UnitHeader signed_header = *header;
-    signed_header.checksum = XXH64(&signed_header, offsetof(UnitHeader, checksum), 0);
     memcpy(changed, unit_bytes, unit_size);
-    memcpy(changed, &signed_header, sizeof signed_header);
     if (first) memcpy(changed + sizeof *header, first, sizeof *first);
+    signed_header.records_checksum = XXH64(changed + sizeof *header, 2 * sizeof *first, 0);
+    signed_header.checksum = XXH64(&signed_header, offsetof(UnitHeader, checksum), 0);
+    memcpy(changed, &signed_header, sizeof signed_header);
     temporary_file("unit-000000", changed, unit_size);
     free(changed);
 }
@@ -90,11 +91,31 @@ static void test_a_record_with_more_tokens_than_its_unit_is_refused(void **state
     unit_merge_close(merge);
 }
 
+static void test_a_changed_bit_of_a_unit_is_noticed_before_its_end(void **state) {
+    (void)state;
+    for (size_t at = 0; at < unit_size; at++) {
+        unit_bytes[at] ^= 1 << at % 8;
+        temporary_file("unit-000000", unit_bytes, unit_size);
+        unit_bytes[at] ^= 1 << at % 8;
+        UnitMerge *merge;
+        UnitRecord record;
+        const uint32_t *ids;
+        bool more = true;
+        Status status = unit_merge_open(&merge, temporary_folder, 1);
+        while (!status && more)
+            status = unit_merge_next(merge, &record, &ids, &more);
+        if (!status) fail_msg("byte %zu of %zu", at, unit_size);
+        status_free(status);
+        unit_merge_close(merge);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_sound_unit_is_merged),
         cmocka_unit_test(test_a_header_whose_sizes_wrap_around_is_refused),
         cmocka_unit_test(test_a_record_with_more_tokens_than_its_unit_is_refused),
+        cmocka_unit_test(test_a_changed_bit_of_a_unit_is_noticed_before_its_end),
     };
     return cmocka_run_group_tests(tests, unit_make, unit_remove);
 }

@@ -92,14 +92,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     hub = json_loadb((const char *)data, size, JSON_ALLOW_NUL, NULL);
     hub_page = 0;
     hub_sent = 0;
-    Status status = remote_list(&list, NULL, "http://hub", "user/set", "refs/convert/parquet", NULL, "*");
+    Status status = remote_list(&list, NULL, "http://hub", "user/set", false, "refs/convert/parquet", NULL, "*");
     if (!status) {
         for (size_t i = 0; i < list.count; i++) {
             const RemoteFile *remote = &list.files[i];
             if (remote->size < 0 || remote->path[0] == '/' || strstr(remote->path, "/../") ||
                 strncmp(remote->path, "../", 3) == 0)
                 abort();
-            char *url = remote_url("http://hub", "user/set", "main", remote->path);
+            char *url = remote_url("http://hub", "user/set", i % 2, "main", remote->path);
             free(url);
         }
         if (list.count) {

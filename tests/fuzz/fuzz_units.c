@@ -1,5 +1,5 @@
-// Any bytes as a unit of prepare's work folder, with a header checksum made right, so that what lies behind it is
-// reached; merged with a sound unit, to the last record.
+// Any bytes as a unit of prepare's work folder, with checksums made right, so that what lies behind them is reached;
+// merged with a sound unit, to the last record.
 #define MERGE_BUFFER_MAX ((size_t)40)
 #define MERGE_BUFFER_MIN ((size_t)40)
 #include "data/prepare_unit.c"
@@ -40,7 +40,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (size >= sizeof header && data[0] != 'X') { // X: as it is
         memcpy(&header, data, sizeof header);
         memcpy(header.magic, "HEARTHUN", 8);
-        header.version = 2;
+        header.version = UNIT_VERSION;
+        uint64_t left = size - sizeof header, records = header.record_count * sizeof(UnitRecord);
+        if (header.record_count <= left / sizeof(UnitRecord)) {
+            header.records_checksum = XXH64(data + sizeof header, records, 0);
+            header.tokens_checksum = XXH64(data + sizeof header + records, left - records, 0);
+        }
         header.checksum = XXH64(&header, offsetof(UnitHeader, checksum), 0);
         memcpy(copy, &header, sizeof header);
     }

@@ -58,14 +58,16 @@ static void lines_that_make_no_sense_are_passed_over_and_counted(void **state) {
     run_folder_write("metrics.jsonl",
                      "\n[1,2]\n7\n{\"step\":1\n{\"step\":\"one\",\"loss\":1}\n{\"loss\":1}\n{\"step\":1}\n\xff\xfe\n"
                      "{\"step\":1,\"loss\":1e999}\n{\"step\":99999999999999999999,\"loss\":1}\n"
-                     "{\"step\":3,\"loss\":\"<b>\",\"tokens\":[],\"seconds\":{},\"split_ms\":[1],\"moe_layers\":7}\n");
+                     "{\"step\":3,\"loss\":\"<b>\",\"memory_bytes\":1e300,\"tokens\":[],\"seconds\":{},\"split_ms\":[1]"
+                     ",\"moe_layers\":7}\n");
     run_folder_write("config.toml", "this is [not toml");
     run_folder_write("plan.json", "{");
     run_folder_write("environment.json", "null");
     RunRecord run = read_run();
     assert_int_equal(run.lines_passed_over, 10);
     assert_int_equal(run.step_count, 1);
-    assert_true(isnan(run.steps[0].loss) && isnan(run.steps[0].tokens) && run.steps[0].split == -1);
+    assert_true(isnan(run.steps[0].loss) && isnan(run.steps[0].memory) && isnan(run.steps[0].tokens) &&
+                run.steps[0].split == -1);
     assert_int_equal(run.load_count, 0);
     assert_null(run_setting(&run, "train.seq"));
     assert_true(isnan(run_plan_number(&run, "devices")) && run_plan_part(&run, STEP_GEMM) == 0);

@@ -59,9 +59,36 @@ static void the_figures_are_those_of_the_warm_steps(void **state) {
     assert_near(f.data_wait, 0.1);
     assert_near(f.memory, 110);
     assert_near(f.tokens, 10000);
-    assert_near(f.cost, 2 * 3);           // two devices for an hour
+    assert_near(f.cost, 2 * 3); // two devices for an hour
+    assert_true(!f.watts_measured);
     assert_near(f.energy, 2 * 0.5 * 1.2); // kWh
     assert_true(f.eval->full && f.perplexity == 20);
+    run_record_free(&run.record);
+}
+
+static void energy_is_what_the_gpu_drew_where_that_is_known(void **state) {
+    (void)state;
+    write_run(30);
+    ReportRun run = open_run();
+    for (size_t i = 0; i < run.record.step_count; i++)
+        run.record.steps[i].power = i < 3 ? 10 : 250; // cold steps do not count
+    RunFigures f = report_figures(&run);
+    assert_true(f.watts_measured);
+    assert_near(f.energy, 2 * 0.25 * 1.2);
+    run_record_free(&run.record);
+}
+
+static void alarms_are_on_the_page_with_what_to_do(void **state) {
+    (void)state;
+    write_run(30);
+    run_folder_write("alarms.jsonl",
+                     "{\"step\":7,\"alarm\":\"loss\",\"message\":\"a <spike>\",\"advice\":\"lower it\"}\n{}\n");
+    ReportRun run = open_run();
+    assert_int_equal(run.record.alarm_count, 1);
+    TextBuffer out = {0};
+    report_write(&run, 1, &out);
+    assert_non_null(strstr(out.data, "<td class=\"r\">7</td><td>a &lt;spike&gt;</td><td>lower it</td>"));
+    text_buffer_free(&out);
     run_record_free(&run.record);
 }
 
@@ -285,6 +312,8 @@ static void a_run_without_a_single_step_still_has_a_page(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(the_figures_are_those_of_the_warm_steps),
+        TEST(energy_is_what_the_gpu_drew_where_that_is_known),
+        TEST(alarms_are_on_the_page_with_what_to_do),
         TEST(the_waterfall_falls_from_the_step_to_the_peak_without_a_gap),
         TEST(parts_that_take_longer_than_a_step_are_shrunk_to_fit),
         TEST(a_step_at_the_rates_of_its_device_is_told_about_its_shapes),
