@@ -114,8 +114,8 @@ static void a_loss_that_is_not_finite_is_null(void **state) {
 
 static void two_losses_that_differ_read_differently(void **state) {
     (void)state;
-    for (int exponent = -20; exponent <= 3; exponent++) {
-        float one = ldexpf(1.7320508f, exponent), two = nextafterf(one, 10);
+    for (int exponent = -20; exponent <= 9; exponent++) { // just below 1024 eight digits would not do
+        float one = ldexpf(1.9876543f, exponent), two = nextafterf(one, 2000);
         MetricsStep step = plain_step(1);
         step.loss = one;
         char *line = line_of(&step);
