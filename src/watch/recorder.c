@@ -228,7 +228,8 @@ void recorder_evaluation(Recorder *recorder, int64_t step, int64_t tokens, const
 
 void recorder_histogram(Recorder *recorder, int64_t step, const char *tag, const Histogram *histogram) {
     Item *item = xcalloc(1, sizeof *item);
-    *item = (Item){.kind = ITEM_HISTOGRAM, .step = {.step = step}, .tag = text_copy(tag)};
+    *item = (Item){.kind = ITEM_HISTOGRAM, .tag = text_copy(tag)};
+    item->step.step = step;
     item->histogram = xmalloc(sizeof *histogram);
     *item->histogram = *histogram;
     item_put(recorder, item);
