@@ -268,6 +268,14 @@ void file_unlock(int *fd) {
     *fd = -1;
 }
 
+bool file_is_locked(const char *path) {
+    int fd = io_open(path, O_RDONLY | O_CLOEXEC, 0);
+    if (fd < 0) return false;
+    bool locked = flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    io_close(fd);
+    return locked;
+}
+
 Status dir_make(const char *path) {
     if (!path[0]) return status_usage("the path of a directory is empty");
     char *partial = text_copy(path);

@@ -46,6 +46,7 @@ void file_discard(int fd, const char *beside); // closes and removes it
 // is an error that names `what`; a holder that was killed holds nothing.
 Status file_lock(int *fd, const char *path, const char *what);
 void file_unlock(int *fd);
+bool file_is_locked(const char *path); // by any process; looks without making the file
 
 Status dir_make(const char *path);   // like mkdir -p, and what is made is there after a crash
 Status dir_remove(const char *path); // like rm -rf; a missing directory is fine

@@ -1,5 +1,8 @@
 // hearth sample: text from a trained model, streamed as it comes.
+#include "base/file.h"
+#include "base/json.h"
 #include "base/text.h"
+#include "base/utf8.h"
 #include "cli/args.h"
 #include "cli/commands.h"
 #include "cli/range.h"
@@ -14,6 +17,7 @@ typedef struct SampleRequest {
     const char *prompt;
     int64_t tokens, count;
     Sampler sampler;
+    bool keep;
 } SampleRequest;
 
 static Status encode_prompt(const Loaded *loaded, const char *prompt, TokenIds *ids) {
@@ -37,15 +41,36 @@ static Status encode_prompt(const Loaded *loaded, const char *prompt, TokenIds *
     return NULL;
 }
 
-static void write_token(const Loaded *loaded, int32_t id) {
+static void write_token(const Loaded *loaded, int32_t id, TextBuffer *whole) {
     size_t length;
     const char *bytes = tokenizer_token_bytes(loaded->tokenizer, (uint32_t)id, &length);
     if (bytes) fwrite(bytes, 1, length, stdout);
+    if (bytes) text_buffer_add(whole, bytes, length);
     fflush(stdout);
 }
 
+// Adds what was drawn to samples.jsonl of the run that the checkpoint belongs to, where `hearth report` finds it.
+static Status keep_sample(const Loaded *loaded, const char *prompt, const TextBuffer *drawn) {
+    int64_t step = 0;
+    text_to_int64(path_name(loaded->source) + strlen("step-"), &step);
+    TextBuffer text = {0}, asked = {0};
+    utf8_repair(&asked, prompt, strlen(prompt));
+    utf8_repair(&text, drawn->length ? drawn->data : "", drawn->length);
+    json_t *line = json_pack("{s:I,s:s%,s:s%}", "step", (json_int_t)step, "prompt", asked.length ? asked.data : "",
+                             asked.length, "text", text.length ? text.data : "", text.length);
+    char *dump = json_dumps(line, JSON_COMPACT), *whole = text_format("%s\n", dump);
+    char *checkpoints = path_directory(loaded->source), *run = path_directory(checkpoints);
+    char *path = path_join(run, "samples.jsonl");
+    Status status = file_append(path, whole, strlen(whole));
+    free(path), free(run), free(checkpoints), free(whole), free(dump);
+    json_decref(line);
+    text_buffer_free(&text);
+    text_buffer_free(&asked);
+    return status;
+}
+
 static void stream_text(const Loaded *loaded, Generator *generator, const TokenIds *prompt,
-                        const SampleRequest *request, uint64_t number) {
+                        const SampleRequest *request, uint64_t number, TextBuffer *whole) {
     int vocab = loaded->config.vocab;
     float *logits = xmalloc((size_t)vocab * sizeof *logits);
     int64_t end = tokenizer_end_of_text(loaded->tokenizer);
@@ -61,7 +86,7 @@ static void stream_text(const Loaded *loaded, Generator *generator, const TokenI
     for (int64_t i = 0; i < request->tokens && !ferror(stdout); i++) {
         int32_t id = sampler_pick(&sampler, logits, vocab, (uint64_t)i);
         if (id == end) break;
-        write_token(loaded, id);
+        write_token(loaded, id, whole);
         if (i + 1 < request->tokens) generator_feed(generator, &id, 1, logits);
     }
     printf("\n");
@@ -75,15 +100,20 @@ static Status print_samples(const LoadedRequest *model, const SampleRequest *req
     TokenIds prompt = {0};
     Generator *generator = NULL;
     Status status = NULL;
-    if (!loaded.tokenizer)
+    if (request->keep && !(loaded.checkpoint && text_starts_with(path_name(loaded.source), "step-")))
+        status = status_usage("--keep needs a run: %s is no checkpoint of one", loaded.source);
+    else if (!loaded.tokenizer)
         status = status_hint(status_usage("no tokenizer was found beside %s", loaded.source),
                              "name the one its data was made with: --tokenizer PATH, or --tokenizer bytes");
     if (!status) status = encode_prompt(&loaded, request->prompt, &prompt);
     if (!status) status = generator_create(&generator, loaded.model, (int)((int64_t)prompt.count + request->tokens));
     for (int64_t i = 0; i < request->count && !status; i++) {
         if (i) printf("\n");
-        stream_text(&loaded, generator, &prompt, request, (uint64_t)i);
+        TextBuffer whole = {0};
+        stream_text(&loaded, generator, &prompt, request, (uint64_t)i, &whole);
         status = loaded.ops->sync(loaded.ops);
+        if (!status && request->keep) status = keep_sample(&loaded, request->prompt, &whole);
+        text_buffer_free(&whole);
     }
     generator_free(generator);
     free(prompt.ids);
@@ -93,7 +123,7 @@ static Status print_samples(const LoadedRequest *model, const SampleRequest *req
 
 Status cmd_sample(int argc, char **argv) {
     LoadedRequest model = {.device = "auto"};
-    SampleRequest request = {"", 256, 1, {1.0, 0, 1.0, 0}};
+    SampleRequest request = {"", 256, 1, {1.0, 0, 1.0, 0}, false};
     int64_t top_k = 0, seed = 1;
     ArgList words;
     bool helped;
@@ -108,6 +138,7 @@ Status cmd_sample(int argc, char **argv) {
          "draw from the fewest tokens that hold P of the probability"},
         {"--seed", ARG_INT, &seed, "N", "the same seed gives the same text (default 1)"},
         {"--checkpoint", ARG_TEXT, &model.checkpoint, "WHICH", "newest (default), best or a step number"},
+        {"--keep", ARG_FLAG, &request.keep, NULL, "also add it to samples.jsonl of the run, for `hearth report`"},
         {"--tokenizer", ARG_TEXT, &model.tokenizer, "PATH", "default: the one beside the model"},
         {"--device", ARG_TEXT, &model.device, "NAME", "auto (default), cpu, cuda"},
         {"--precision", ARG_TEXT, &model.precision, "NAME", "fp32 or bf16 (default: fp32 on a CPU, bf16 on a GPU)"},

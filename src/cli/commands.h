@@ -18,6 +18,8 @@ Status cmd_eval(int argc, char **argv);
 Status cmd_export(int argc, char **argv);
 Status cmd_plan(int argc, char **argv);
 Status cmd_preflight(int argc, char **argv);
+Status cmd_report(int argc, char **argv);
+Status cmd_runs(int argc, char **argv);
 Status cmd_sample(int argc, char **argv);
 Status cmd_train(int argc, char **argv);
 

@@ -1,8 +1,10 @@
 // hearth: pretrain language models on the hardware you have. This file only picks the command.
+#include "base/build.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "base/threads.h"
 #include "cli/commands.h"
+#include "hearth_commit.h"
 
 #include <jansson.h>
 
@@ -18,12 +20,15 @@ static const Command commands[] = {
     {"config", "every configuration key, or what a config file resolves to", cmd_config},
     {"preflight", "a short real run: micro-batch search, predicted against measured", cmd_preflight},
     {"train", "train a model, or go on where a run stopped", cmd_train},
+    {"report", "runs as one page: curves, where the time went, what each change brought", cmd_report},
+    {"runs", "what has been trained: list, compare, export as CSV, free disk", cmd_runs},
     {"sample", "text from a trained model", cmd_sample},
     {"eval", "loss, perplexity and bits per byte on token shards", cmd_eval},
     {"export", "a run as a Hugging Face directory", cmd_export},
 };
 
 int main(int argc, char **argv) {
+    build_set_commit(HEARTH_COMMIT);
     json_set_alloc_funcs(xmalloc, free); // ends as all else where there is no memory
     signal(SIGXFSZ, SIG_IGN);            // a file that reaches a limit is an error that names it
     Status status = threads_check_environment();

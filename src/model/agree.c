@@ -54,7 +54,7 @@ static void rehearse_step(void *context) {
     // A pipeline has room for as many as its steps have, and an interleaved one runs whole rounds of them.
     int stages = model->layout.request.mesh.pp, most = model->layout.micro_batches;
     int count = stages == 1 ? 2 : most < 2 * stages ? most : 2 * stages;
-    model_step_begin(model, count * model->layout.tokens * model->layout.request.mesh.dp, count);
+    model_step_begin(model, count * model->layout.tokens * mesh_data_ranks(&model->layout.request.mesh), count);
     for (int i = 0; i < count; i++)
         model_micro_step(model, rehearsal->ids, rehearsal->ids, rehearsal->doc_start);
     Status status = model->ops->sync(model->ops);
@@ -69,7 +69,7 @@ Status model_agree_kernels(Model *model, World *world) {
     Ops *ops = model->ops;
     if (!world || world->size == 1 || !ops->tune) return NULL;
     const LayoutRequest *request = &model->layout.request;
-    size_t tokens = (size_t)model->layout.tokens;
+    size_t tokens = (size_t)request->micro_batch * (size_t)request->seq; // of all ranks that share a sequence
     Rehearsal rehearsal = {model, xmalloc(tokens * sizeof(int32_t)), xcalloc(tokens, sizeof(int32_t)), NULL};
     for (size_t i = 0; i < tokens; i++)
         rehearsal.ids[i] = (int32_t)rng_below(2, RNG_STREAM_BENCH, i, (uint64_t)request->config.vocab);

@@ -186,11 +186,15 @@ static void set_budget(PlanReport *r) {
     r->critical_batch = plan_critical_batch((double)r->parameters.active, r->tokens);
 }
 
+double plan_machine_write_seconds(const PlanMachine *machine, double bytes) {
+    double nodes = ceil((double)machine->gpus / machine->gpus_per_node);
+    double bandwidth = fmin(machine->defaults.checkpoint_bandwidth, machine->defaults.storage_bandwidth / nodes);
+    return plan_write_seconds(bytes, bandwidth, nodes);
+}
+
 static void set_checkpoints(PlanReport *r) {
-    double nodes = ceil((double)r->machine.gpus / r->machine.gpus_per_node);
     r->checkpoint_bytes = plan_checkpoint_parameter_bytes(r->run.layout.islands) * (double)r->parameters.total;
-    double bandwidth = fmin(r->machine.defaults.checkpoint_bandwidth, r->machine.defaults.storage_bandwidth / nodes);
-    r->checkpoint_seconds = plan_write_seconds(r->checkpoint_bytes, bandwidth, nodes);
+    r->checkpoint_seconds = plan_machine_write_seconds(&r->machine, r->checkpoint_bytes);
     r->mtbf =
         r->questions.mtbf_hours > 0 ? r->questions.mtbf_hours * 3600 : r->machine.defaults.gpu_mtbf / r->machine.gpus;
     r->checkpoint_interval = plan_young_interval(r->mtbf, r->checkpoint_seconds);

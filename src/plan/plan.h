@@ -118,6 +118,7 @@ typedef struct PlanReport {
 
 Status plan_report(PlanReport *report, const char *name, const PlanMachine *machine, const PlanRun *run,
                    const PlanQuestions *questions);
+double plan_machine_write_seconds(const PlanMachine *machine, double bytes); // of a checkpoint, by all of its nodes
 
 // ---- parts of the report (plan_advice.c, plan_inverse.c) ------------------------------------------------------------
 

@@ -14,7 +14,7 @@
 #include <time.h>
 #include <xxhash.h>
 
-enum { CHUNK = 1 << 20 };
+enum { CHUNK = 1 << 20, FOLDER_SECONDS = 20 };
 
 _Static_assert(CHECKPOINT_FILES * sizeof(float) == PLAN_CHECKPOINT_PARAMETER_BYTES &&
                    CHECKPOINT_OUTER_FILES * sizeof(float) == PLAN_CHECKPOINT_OUTER_BYTES,
@@ -211,10 +211,15 @@ static void pause_shortly(int *tries) {
 
 static Status wait_ready(const CheckpointJob *job, const char *beside, uint64_t *token) {
     char *ready = message_path(job, beside, "ready", -1, NULL), *failed = message_path(job, beside, "failed", -1, NULL);
-    double until = clock_seconds() + job->limit;
+    double until = clock_seconds() + job->limit, there = clock_seconds();
     Status status = NULL;
     int tries = 0;
     while (!(status = message_failed(failed, "rank 0")) && !file_exists(ready)) {
+        if (file_is_directory(job->directory)) there = clock_seconds();
+        if (clock_seconds() - there > FOLDER_SECONDS) { // then rank 0 cannot even say that it failed
+            status = status_runtime("there is no folder %s, and rank 0 has not made it again", job->directory);
+            break;
+        }
         if (clock_seconds() > until) {
             status = status_runtime("rank 0 has not begun with the checkpoint of step %lld within %g s",
                                     (long long)job->step, job->limit);

@@ -110,7 +110,8 @@ typedef struct Config {
         int64_t print_every;
         double peak_tflops;
         int64_t warmup_steps;
-        bool log_ranks;
+        bool log_ranks, tensorboard;
+        int64_t histograms;
     } watch;
     struct {
         int64_t every;
@@ -166,6 +167,8 @@ typedef struct ConfigKey {
     const char *choices; // "a|b|c"
     const char *help;
 } ConfigKey;
+
+void config_write_value(TextBuffer *out, const Config *config, const ConfigKey *row); // as config_write writes it
 
 typedef struct ConfigSection {
     const char *name, *aliases, *help;

@@ -257,6 +257,11 @@ const ConfigKey config_keys[] = {
      "first steps that averages of speed leave out"},
     {"watch", "log_ranks", "", CONFIG_BOOL, AT(watch.log_ranks), "false", 0, 0, "", NULL,
      "each rank but the first writes a log of its own: logs/rank-N.log in the run directory"},
+    {"watch", "tensorboard", "enable_tensorboard", CONFIG_BOOL, AT(watch.tensorboard), "true", 0, 0, "", NULL,
+     "write event files for TensorBoard: tensorboard/ in the run directory"},
+    {"watch", "histograms", "", CONFIG_INT, AT(watch.histograms), "0", 0, 1e12, "steps", NULL,
+     "steps between histograms of weights and gradients in TensorBoard's files, of what rank 0 holds (0: never; such a "
+     "step reads them all)"},
 
     {"profile", "every", "profile_freq", CONFIG_INT, AT(profile.every), "0", 0, 1e12, "steps", NULL,
      "steps between steps whose time is split by kind of operation in metrics.jsonl (0: never)"},

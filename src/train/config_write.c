@@ -26,7 +26,7 @@ static void write_number(TextBuffer *out, double value) {
     text_buffer_format(out, "%s%s", text, strpbrk(text, ".en") ? "" : ".0");
 }
 
-static void write_value(TextBuffer *out, const Config *config, const ConfigKey *row) {
+void config_write_value(TextBuffer *out, const Config *config, const ConfigKey *row) {
     const void *field = (const char *)config + row->offset;
     switch (row->type) {
     case CONFIG_INT:
@@ -75,7 +75,7 @@ void config_write(const Config *config, TextBuffer *out) {
         const ConfigKey *row = &config_keys[i];
         if (strcmp(section, row->section) != 0) text_buffer_format(out, "\n[%s]\n", section = row->section);
         text_buffer_format(out, "%s = ", row->key);
-        write_value(out, config, row);
+        config_write_value(out, config, row);
         text_buffer_format(out, "\n");
     }
 }
@@ -113,7 +113,7 @@ uint64_t config_hash(const Config *config, int64_t batch_tokens) {
         if (!config->diloco.every && strcmp(row->section, "diloco") == 0)
             continue; // nor did it count before there was one
         text_buffer_format(&text, "%s.%s=", row->section, row->key);
-        write_value(&text, config, row);
+        config_write_value(&text, config, row);
         text_buffer_format(&text, "\n");
     }
     uint64_t hash = XXH64(text.data, text.length, 0);
@@ -125,8 +125,8 @@ void config_differences(const Config *before, const Config *now, TextBuffer *out
     for (int i = 0; i < config_key_count; i++) {
         const ConfigKey *row = &config_keys[i];
         TextBuffer old = {0}, new = {0};
-        write_value(&old, before, row);
-        write_value(&new, now, row);
+        config_write_value(&old, before, row);
+        config_write_value(&new, now, row);
         if (key_counts(row) && (old.length != new.length || memcmp(old.data, new.data, old.length) != 0))
             text_buffer_format(out, "%s%s.%s was %s and is %s", out->length ? ", " : "", row->section, row->key,
                                old.data, new.data);

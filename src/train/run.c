@@ -6,9 +6,11 @@
 #include "base/file.h"
 #include "base/leftovers.h"
 #include "base/log.h"
+#include "plan/checkpointing.h"
 #include "train/checkpoint.h"
 #include "train/evaluate.h"
 #include "train/exposed.h"
+#include "train/histograms.h"
 #include "train/kernel_choices.h"
 #include "train/outcome.h"
 #include "train/prediction.h"
@@ -16,12 +18,15 @@
 #include "train/trainer.h"
 #include "watch/plan_text.h"
 #include "watch/progress.h"
+#include "watch/recorder.h"
+#include "watch/run_state.h"
 
 #include <errno.h>
 #include <math.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 typedef struct Run {
@@ -31,13 +36,14 @@ typedef struct Run {
     bool first; // rank 0: it alone writes and shows what there is once for all ranks
     char *directory, *checkpoints;
     Trainer trainer;
-    Metrics *metrics;
+    Recorder *recorder; // NULL on ranks but the first
+    double watch_cpu;   // seconds of this thread, spent on what is written and shown of steps
     Progress progress;
     CheckpointWriter *writer;
     double saved_at;                    // when it was begun, or the run
+    double kept_at;                     // when the newest complete one was begun, or the run
     int64_t saved_step;                 // of the last checkpoint that was begun, the same on all ranks; -1: none
     Status save_failure;                // of the newest checkpoint, when it could not be written
-    bool metrics_failed;                // said once, until a line could be written again
     int choices_kept;                   // kernel choices in the run directory
     double speed_tokens, speed_seconds; // after the warm-up steps
     int64_t first_tokens;               // done before this process
@@ -75,6 +81,7 @@ static void poll_writer(Run *run, bool wait) {
     int64_t done;
     Status status = checkpoint_poll(run->writer, wait, &done);
     if (done >= 0) {
+        run->kept_at = run->saved_at;
         status_free(run->save_failure);
         run->save_failure = NULL;
     }
@@ -82,6 +89,50 @@ static void poll_writer(Run *run, bool wait) {
     log_warn("checkpoint failed: %s\ntraining goes on", status_text(status)); // heard with watch.terminal = "off" too
     status_free(run->save_failure);
     run->save_failure = status;
+}
+
+// Seconds between checkpoints that cost the least (Young); 0: nobody knows the machine.
+static double best_interval(const Prediction *prediction, double bytes) {
+    if (!prediction) return 0;
+    const PlanMachine *machine = &prediction->machine;
+    return plan_young_interval(machine->defaults.gpu_mtbf / machine->gpus, plan_machine_write_seconds(machine, bytes));
+}
+
+static Status open_recorder(Run *run, Recorder **recorder) {
+    const Trainer *trainer = &run->trainer;
+    const char *device = run->config->train.device;
+    double bytes = plan_checkpoint_parameter_bytes(trainer->diloco.every ? trainer->ranks.islands : 0) *
+                   (double)trainer->parameters.total;
+    TextBuffer config = {0};
+    config_write(&trainer->resolved, &config);
+    RecorderOptions options = {
+        .directory = run->directory,
+        .last_step = trainer->step > 0 ? trainer->step : -1, // else the validation before it is taken again
+        .tensorboard = run->config->watch.tensorboard,
+        .config_text = config.data,
+        .machine.gpu = trainer->ops->kind != DEVICE_CUDA   ? -1
+                       : text_starts_with(device, "cuda:") ? atoi(device + strlen("cuda:"))
+                                                           : 0, // rank 0 is the first of its host
+        .alarms = {.young_seconds = best_interval(trainer->prediction, bytes), .checkpoint_bytes = bytes},
+    };
+    Status status = recorder_open(recorder, &options);
+    text_buffer_free(&config);
+    return status;
+}
+
+// What the recorder has to say goes through this thread, which has the terminal.
+static void hear_recorder(Run *run) {
+    for (char *said; run->recorder && (said = recorder_said(run->recorder)); free(said)) {
+        progress_clear(&run->progress);
+        log_warn("%s", said);
+    }
+}
+
+static void note_state(const Run *run, RunState state, const char *message) {
+    if (!run->first) return;
+    Status status = run_state_write(run->directory, state, run->trainer.step, message);
+    if (status) log_warn("how the run stands is not noted: %s", status_message(status));
+    status_free(status);
 }
 
 // Somebody may have removed the run directory; metrics from here on go to a new file.
@@ -92,20 +143,21 @@ static void restore_directory(Run *run) {
     if (missing)
         log_warn("the files of %s are gone: %s", run->directory, status ? status_text(status) : "they are made again");
     if (missing && !status) {
-        char *path = path_join(run->directory, "metrics.jsonl");
-        Metrics *again;
-        status = metrics_open(&again, path, run->trainer.step);
+        Recorder *again;
+        status = open_recorder(run, &again);
         if (!status) {
-            metrics_close(run->metrics);
-            run->metrics = again;
+            hear_recorder(run);
+            recorder_close(run->recorder);
+            run->recorder = again;
+            note_state(run, RUN_RUNNING, NULL);
         }
-        free(path);
     }
     status_free(status);
 }
 
 static Status write_checkpoint(Run *run) {
     restore_directory(run);
+    if (run->recorder) recorder_flush(run->recorder); // a run that goes on from here has the lines of all steps before
     poll_writer(run, true); // checkpoint_save would wait as well, and the outcome of this one must not be lost
     TRY(checkpoint_save(run->writer, run->trainer.model, run->trainer.step, trainer_state(&run->trainer)));
     run->saved_step = run->trainer.step;
@@ -221,16 +273,11 @@ static Status too_many_skips(Run *run) {
         run->checkpoints, (long long)good);
 }
 
-// ---- the loop ------------------------------------------------------------------------------------------------------
-
-// Metrics that cannot be written are no reason to lose the training too.
-static void note_metrics(Run *run, Status status) {
-    if (status && !run->metrics_failed)
-        log_warn("metrics cannot be written: %s\ntraining goes on, and their lines are kept until there is room",
-                 status_text(status));
-    run->metrics_failed = status != NULL;
-    status_free(status);
+static bool step_is_due(int64_t every, int64_t step) {
+    return every > 0 && step % every == 0;
 }
+
+// ---- the loop ------------------------------------------------------------------------------------------------------
 
 static Status take_validation_loss(Run *run, bool full) {
     Trainer *trainer = &run->trainer;
@@ -243,12 +290,8 @@ static Status take_validation_loss(Run *run, bool full) {
     }
     if (!run->first) return NULL;
     progress_evaluation(&run->progress, trainer->step, &evaluation);
-    note_metrics(run, metrics_evaluation(run->metrics, trainer->step, trainer->tokens, &evaluation));
+    recorder_evaluation(run->recorder, trainer->step, trainer->tokens, &evaluation);
     return NULL;
-}
-
-static bool step_is_due(int64_t every, int64_t step) {
-    return every > 0 && step % every == 0;
 }
 
 static bool reached_end(const Run *run) {
@@ -258,11 +301,30 @@ static bool reached_end(const Run *run) {
     return hours > 0 && clock_seconds() - trainer->started >= hours * 3600;
 }
 
-static Status after_step(Run *run, const MetricsStep *metrics) {
+static double thread_cpu_seconds(void) {
+    struct timespec used;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+    return (double)used.tv_sec + 1e-9 * (double)used.tv_nsec;
+}
+
+// Hands the step over to who writes it down, and shows it.
+static void watch_step(Run *run, MetricsStep *metrics) {
+    double began = thread_cpu_seconds();
+    if (run->first) {
+        metrics->checkpoint_age = clock_seconds() - run->kept_at;
+        recorder_step(run->recorder, metrics);
+        hear_recorder(run);
+    }
+    progress_step(&run->progress, metrics);
+    run->watch_cpu += thread_cpu_seconds() - began;
+    if (run->first && step_is_due(run->config->watch.histograms, metrics->step))
+        histograms_take(&run->trainer, run->recorder);
+}
+
+static Status after_step(Run *run, MetricsStep *metrics) {
     const Config *config = run->config;
     Trainer *trainer = &run->trainer;
-    if (run->first) note_metrics(run, metrics_step(run->metrics, metrics));
-    progress_step(&run->progress, metrics);
+    watch_step(run, metrics);
     if (step_is_due(config->watch.print_every, metrics->step))
         log_file("step %lld: loss %.4f, norm %.4g, %.3f s, %.1f %% of it waiting for other ranks, %.1f %% for data%s",
                  (long long)metrics->step, metrics->loss, metrics->grad_norm, metrics->seconds,
@@ -604,10 +666,8 @@ static Status run_open(Run *run, const RunOptions *options, const char *checkpoi
     if (options->resume) TRY(resume_training(run, checkpoint));
     TRY(kernel_choices_settle(&run->trainer, run->directory));
     if (!run->first) return NULL;
-    char *path = path_join(run->directory, "metrics.jsonl");
-    // Before the first step there is nothing to keep: its validation is taken again.
-    Status status = metrics_open(&run->metrics, path, run->trainer.step > 0 ? run->trainer.step : -1);
-    free(path);
+    Status status = histograms_check(&run->trainer);
+    if (!status) status = open_recorder(run, &run->recorder);
     if (status || !options->resume) return status;
     Status kept = run_directory_update(run->directory, &run->trainer, checkpoint != NULL);
     if (kept) log_warn("the settings of this --resume are not kept for the next one: %s", status_text(kept));
@@ -615,11 +675,17 @@ static Status run_open(Run *run, const RunOptions *options, const char *checkpoi
     return NULL;
 }
 
-static void say_missing_metrics(const Run *run) {
-    MetricsMissing missing = run->metrics ? metrics_missing(run->metrics) : (MetricsMissing){0};
-    if (missing.lines)
+static void close_recorder(Run *run) {
+    if (!run->recorder) return;
+    AppendMissing missing = recorder_missing(run->recorder);
+    hear_recorder(run);
+    if (missing.records)
         log_warn("%lld lines of metrics, of steps %lld to %lld, could not be written to %s/metrics.jsonl",
-                 (long long)missing.lines, (long long)missing.first_step, (long long)missing.last_step, run->directory);
+                 (long long)missing.records, (long long)missing.first_step, (long long)missing.last_step,
+                 run->directory);
+    log_debug("watching: %.4f s of CPU time in the thread of the steps, %.4f s in its own", run->watch_cpu,
+              recorder_cpu_seconds(run->recorder));
+    recorder_close(run->recorder);
 }
 
 // All steps are done, and so is what comes after the last one.
@@ -732,14 +798,20 @@ Status run_train(const RunOptions *options, int *stopped_by) {
     opened = true;
     catch_signals();
     open_progress(&run);
-    run.saved_at = clock_seconds();
+    run.saved_at = run.kept_at = clock_seconds();
     run.load = machine_load_now();
+    note_state(&run, RUN_RUNNING, NULL);
     status = run_steps_or_say_ended(&run, options->resume);
     *stopped_by = run.stopped_by;
 done:
     checkpoint_writer_close(run.writer);
-    say_missing_metrics(&run);
-    metrics_close(run.metrics);
+    close_recorder(&run);
+    if (opened)
+        note_state(&run,
+                   status           ? RUN_FAILED
+                   : run.stopped_by ? RUN_STOPPED
+                                    : RUN_FINISHED,
+                   status ? status_text(status) : NULL);
     if (opened && run.first) show_summary(&run);
     if (opened && run.first && !status) close_prediction(&run);
     outcome_free(&run.outcome);

@@ -6,6 +6,7 @@
 #include "base/leftovers.h"
 #include "base/log.h"
 #include "train/checkpoint.h"
+#include "train/environment.h"
 #include "train/prediction.h"
 #include "train/run.h"
 #include "train/setup.h"
@@ -15,7 +16,6 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/utsname.h>
 #include <time.h>
 #include <unistd.h>
 #include <xxhash.h>
@@ -195,61 +195,6 @@ Status run_directory_restart(const char *path, char **moved) {
 
 // ---- what the run is -----------------------------------------------------------------------------------------------
 
-static void add_cpu_name(json_t *root) {
-    FILE *file = fopen("/proc/cpuinfo", "r");
-    char line[512];
-    while (file && fgets(line, sizeof line, file)) {
-        const char *colon = strchr(line, ':');
-        if (strncmp(line, "model name", 10) != 0 || !colon) continue;
-        line[strcspn(line, "\n")] = 0;
-        json_object_set_new(root, "cpu", json_string(colon + 2));
-        break;
-    }
-    if (file) fclose(file);
-}
-
-// The commit that is checked out where hearth was started, read from .git itself; absent when there is none.
-static void add_git_commit(json_t *root) {
-    char *head = NULL, *commit = NULL;
-    size_t size;
-    if (!file_exists(".git/HEAD")) return;
-    Status status = file_read(&head, &size, ".git/HEAD");
-    if (!status) {
-        head[strcspn(head, "\n")] = 0;
-        if (text_starts_with(head, "ref: ")) {
-            char *path = path_join(".git", head + 5);
-            status = file_read(&commit, &size, path);
-            if (!status) commit[strcspn(commit, "\n")] = 0;
-            free(path);
-        }
-        const char *hash = commit ? commit : head;
-        if (!status && !text_starts_with(hash, "ref:")) json_object_set_new(root, "git_commit", json_string(hash));
-    }
-    status_free(status); // a packed or unusual repository: no commit is stated
-    free(head);
-    free(commit);
-}
-
-static json_t *environment_json(const Trainer *trainer) {
-    char host[256] = "", started[64];
-    struct utsname system;
-    gethostname(host, sizeof host - 1);
-    uname(&system);
-    time_t now = time(NULL);
-    struct tm utc;
-    gmtime_r(&now, &utc);
-    strftime(started, sizeof started, "%Y-%m-%dT%H:%M:%SZ", &utc);
-    Ops *ops = trainer->ops;
-    json_t *root =
-        json_pack("{s:s,s:s,s:s,s:s,s:s,s:s,s:I,s:I}", "hearth", HEARTH_VERSION, "compiler", __VERSION__, "system",
-                  system.sysname, "kernel", system.release, "host", host, "started", started, "cores",
-                  (json_int_t)sysconf(_SC_NPROCESSORS_ONLN), "device_memory_bytes", (json_int_t)ops->memory_total(ops));
-    json_object_set_new(root, "device", json_string(ops->device));
-    add_cpu_name(root);
-    add_git_commit(root);
-    return root;
-}
-
 static json_t *plan_json(const Trainer *trainer) {
     const Layout *layout = &trainer->model->layout;
     json_t *memory = json_object();
@@ -314,7 +259,7 @@ void run_directory_check_config(const char *path) {
 static Status write_run_files(const char *path, const Trainer *trainer) {
     TRY(dir_make(path));
     TRY(write_config(path, &trainer->resolved));
-    TRY(write_json(path, "environment.json", environment_json(trainer)));
+    TRY(environment_write(path, trainer));
     TRY(write_json(path, "plan.json", plan_json(trainer)));
     TRY(write_json(path, "model.json", model_config_json(&trainer->model_config)));
     // A copy, so that the run can be sampled and exported when the data is gone.
@@ -354,6 +299,7 @@ Status run_directory_restore(const char *path, const Trainer *trainer, bool *mis
 }
 
 Status run_directory_update(const char *path, const Trainer *trainer, bool keep_shape) {
+    TRY(environment_write(path, trainer));
     if (!keep_shape) return write_config(path, &trainer->resolved);
     Config own, changed;
     char *file = path_join(path, "config.toml");

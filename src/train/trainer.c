@@ -215,17 +215,16 @@ static void take_expert_load(Trainer *trainer, MetricsStep *metrics) {
     metrics->moe_count = sparse;
 }
 
-// No device does more than its peak. Where the figures say so the peak is wrong, and a share of it says nothing.
-static double step_mfu(Trainer *trainer, double tokens_per_second) {
-    if (trainer->peak_flops <= 0) return 0;
-    double mfu =
-        plan_mfu(trainer->flops_per_token, tokens_per_second, trainer->peak_flops, ranks_size(&trainer->ranks));
-    if (mfu <= 1) return mfu;
-    log_warn("no MFU from here on: %.4g TFLOP/s were reached, which is above the peak of %.4g; correct "
-             "watch.peak_tflops, or set it to 0 for the hardware catalogue's",
-             plan_achieved_flops(trainer->flops_per_token, tokens_per_second) / 1e12, trainer->peak_flops / 1e12);
-    trainer->peak_flops = 0;
-    return 0;
+// No device does more than its peak. Where the figures say so the peak is wrong, and a share of it says nothing from
+// there on.
+static void fill_mfu(Trainer *trainer, MetricsStep *metrics) {
+    if (trainer->peak_flops <= 0) return;
+    double mfu = plan_mfu(trainer->flops_per_token, metrics->tokens_per_second, trainer->peak_flops,
+                          ranks_size(&trainer->ranks));
+    if (mfu <= 1)
+        metrics->mfu = mfu;
+    else
+        metrics->mfu_refused = mfu, trainer->peak_flops = 0;
 }
 
 // What the device's memory has in it; of a host, which others use too, what was asked of it here.
@@ -251,8 +250,10 @@ static void fill_metrics(Trainer *trainer, MetricsStep *metrics, const StepResul
     metrics->elapsed = clock_seconds() - trainer->started;
     metrics->tokens_per_second = (double)step_tokens / seconds;
     metrics->tflops = plan_achieved_flops(trainer->flops_per_token, metrics->tokens_per_second) / 1e12;
-    metrics->mfu = step_mfu(trainer, metrics->tokens_per_second);
+    fill_mfu(trainer, metrics);
     metrics->memory_bytes = memory_in_use(ops);
+    trainer->memory_peak = fmax(trainer->memory_peak, metrics->memory_bytes);
+    metrics->memory_peak_bytes = trainer->memory_peak;
     metrics->memory_fraction = total > 0 ? metrics->memory_bytes / total : 0;
     metrics->data_wait = waited / seconds;
     metrics->comm_wait = comm_waited / seconds;

@@ -35,6 +35,7 @@ typedef struct Trainer {
     Prediction *prediction;             // NULL: the catalogue does not know the device
     ExpertLoad *expert_load;            // [sparse layers] as last taken
     double started;
+    double memory_peak; // bytes, of the steps so far
 
     // Where the run is; together with weights and moments this is all of its state.
     int64_t step, tokens; // tokens of all islands

@@ -1,5 +1,7 @@
 #include "watch/document.h"
 
+#include "watch/html.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -150,23 +152,13 @@ void document_text(const Document *document, TextBuffer *out) {
 
 // ---- HTML -----------------------------------------------------------------------------------------------------------
 
-static void add_html_text(TextBuffer *out, const char *text, size_t length) {
-    for (size_t i = 0; i < length; i++) {
-        const char *entity = text[i] == '<' ? "&lt;" : text[i] == '>' ? "&gt;" : text[i] == '&' ? "&amp;" : NULL;
-        if (entity)
-            text_buffer_add(out, entity, strlen(entity));
-        else
-            text_buffer_add(out, text + i, 1);
-    }
-}
-
 static void row_html(const Section *section, const Line *line, TextBuffer *out) {
     const char *tag = line->kind == LINE_HEADER ? "th" : "td";
     Cells cells = cells_split(line->text);
     text_buffer_format(out, "<tr>");
     for (int c = 0; c < cells.count && section->align[c]; c++) {
         text_buffer_format(out, "<%s class=\"%c\">", tag, section->align[c]);
-        add_html_text(out, cells.start[c], cells.length[c]);
+        html_add(out, cells.start[c], cells.length[c]);
         text_buffer_format(out, "</%s>", tag);
     }
     text_buffer_format(out, "</tr>\n");
@@ -174,7 +166,7 @@ static void row_html(const Section *section, const Line *line, TextBuffer *out) 
 
 static void section_html(const Section *section, TextBuffer *out) {
     text_buffer_format(out, "<section><h2>");
-    add_html_text(out, section->title, strlen(section->title));
+    html_add(out, section->title, strlen(section->title));
     text_buffer_format(out, "</h2>\n");
     bool table = false;
     for (int i = 0; i < section->count; i++) {
@@ -188,7 +180,7 @@ static void section_html(const Section *section, TextBuffer *out) {
             text_buffer_add(out, line->text, strlen(line->text));
         } else {
             text_buffer_format(out, "<p>");
-            add_html_text(out, line->text, strlen(line->text));
+            html_add(out, line->text, strlen(line->text));
             text_buffer_format(out, "</p>\n");
         }
     }
@@ -197,7 +189,7 @@ static void section_html(const Section *section, TextBuffer *out) {
 
 void document_html(const Document *document, TextBuffer *out) {
     text_buffer_format(out, "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n<title>");
-    add_html_text(out, document->title, strlen(document->title));
+    html_add(out, document->title, strlen(document->title));
     text_buffer_format(
         out,
         "</title>\n<style>\n"
@@ -208,7 +200,7 @@ void document_html(const Document *document, TextBuffer *out) {
         "td,th{padding:.15rem .9rem .15rem 0;border-bottom:1px solid #ddd;text-align:left}\n"
         ".r{text-align:right}td.r{white-space:nowrap}p{margin:.3rem 0;color:#444}svg{max-width:100%%;height:auto}\n"
         "</style></head><body>\n<h1>");
-    add_html_text(out, document->title, strlen(document->title));
+    html_add(out, document->title, strlen(document->title));
     text_buffer_format(out, "</h1>\n");
     for (int i = 0; i < document->count; i++)
         section_html(&document->sections[i], out);

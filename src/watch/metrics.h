@@ -1,10 +1,12 @@
-// metrics.jsonl: one line a step, and one line per validation. Losses are written with nine digits, which tell any two
-// floats apart, so that two runs can be compared bit for bit.
+// metrics.jsonl: one line a step, and one line per validation, as metrics_table.h says. Losses are written with nine
+// digits, which tell any two floats apart, so that two runs can be compared bit for bit.
 #pragma once
 
-#include "base/status.h"
+#include "base/json.h"
 #include "plan/evaluation.h"
+#include "watch/append_file.h"
 #include "watch/expert_load.h"
+#include "watch/machine.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -17,6 +19,7 @@ typedef struct MetricsStep {
     double lr, grad_norm;                  // norm before clipping
     double tokens_per_second, tflops, mfu; // of this step; mfu is a fraction, 0 when the peak is not known
     double memory_bytes, memory_fraction;  // in use on the device
+    double memory_peak_bytes;              // the most that was so far
     double data_wait;                      // fraction of the step spent waiting for data
     double comm_wait;                      // and blocked for other ranks
     double seconds;                        // of the step
@@ -30,23 +33,27 @@ typedef struct MetricsStep {
     int64_t expert_rows_grown; // the step ran again with room for so many rows of experts on a rank; 0: it did not
     int moe_count;             // sparse layers, on steps whose expert load was taken; else 0
     const ExpertLoad *moe;     // [moe_count] of the whole step; not owned
+    ExpertLoad moe_worst;      // of them; metrics_step fills it in
+    double mfu_refused;        // above 1: the peak is wrong, and there is no mfu
+    double checkpoint_age;     // seconds since the newest complete checkpoint, or the start; 0: not known
+    double time;               // wall clock, seconds since 1970; 0: not known
+    MachineReading machine;
 } MetricsStep;
 
 typedef struct Metrics Metrics;
 
 // Appends to the file. Lines of steps after last_step, and a line torn by a crash, are dropped first.
 Status metrics_open(Metrics **metrics, const char *path, int64_t last_step);
-// A line that cannot be written (a full disk) is kept in memory, up to 16 MiB of them, and written before the next one
-// that can: the status tells of the failure, not of a loss.
+// What cannot be written (a full disk) is kept, as append_file.h says.
 Status metrics_step(Metrics *metrics, const MetricsStep *step);
 // Taken after `step` steps and `tokens` tokens of training.
-Status metrics_evaluation(Metrics *metrics, int64_t step, int64_t tokens, const Evaluation *evaluation);
+Status metrics_evaluation(Metrics *metrics, int64_t step, int64_t tokens, double time, const Evaluation *evaluation);
 void metrics_close(Metrics *metrics); // tries once more what could not be written
 
-typedef struct MetricsMissing {
-    int64_t lines, first_step, last_step;
-} MetricsMissing;
-MetricsMissing metrics_missing(Metrics *metrics); // in the file, after one more try
+AppendMissing metrics_missing(Metrics *metrics); // in the file, after one more try
+
+// Calls take(line, context) for every whole line of a file, which may be growing. metrics_table.h reads values by key.
+Status metrics_read(const char *path, void (*take)(const json_t *line, void *context), void *context);
 
 // Losses of all step lines of a file, in order (malloc'd); for the curve at the end of a run.
 Status metrics_read_losses(const char *path, double **losses, int64_t *count);

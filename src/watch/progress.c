@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/text.h"
+#include "watch/metrics_table.h"
 
 #include <errno.h>
 #include <math.h>
@@ -32,8 +33,10 @@ static void progress_flush(Progress *progress) {
     clearerr(stdout);
 }
 
-static void clear_line(Progress *progress) {
-    if (progress->drawn) printf("\r\033[K");
+void progress_clear(Progress *progress) {
+    if (!progress->drawn) return;
+    printf("\r\033[K");
+    progress_flush(progress);
     progress->drawn = false;
 }
 
@@ -49,23 +52,27 @@ static double seconds_left(const Progress *progress, const MetricsStep *step) {
     return left;
 }
 
+// Metrics of the line behind the step, in their order, as the table prints them.
+static const char *const progress_keys[] = {
+    "tokens", "loss",   "loss_aux", "moe_load_max", "moe_entropy",     "moe_dead",  "lr",       "grad_norm",
+    "tok_s",  "tflops", "mfu",      "memory_bytes", "memory_fraction", "data_wait", "comm_wait"};
+
 static void format_step(TextBuffer *out, const Progress *progress, const MetricsStep *step) {
     char text[64];
+    MetricsStep shown = *step;
+    shown.moe_count = progress->has_load; // as last taken
+    shown.moe_worst = progress->load;
     text_buffer_format(out, "step %lld", (long long)step->step);
     if (progress->total_steps) text_buffer_format(out, "/%lld", (long long)progress->total_steps);
-    text_buffer_format(out, "  %s tok", text_count(text, (double)step->tokens));
-    text_buffer_format(out, "  loss %.4f", step->loss);
-    if (step->loss_aux != 0) text_buffer_format(out, "  aux %.3f", step->loss_aux);
-    if (progress->has_load)
-        text_buffer_format(out, "  load %.2fx ent %.2f dead %d", progress->load.load_max, progress->load.entropy,
-                           progress->load.dead);
-    text_buffer_format(out, "  lr %.2e  norm %.3f", step->lr, step->grad_norm);
-    text_buffer_format(out, "  %s tok/s", text_grouped(text, (int64_t)llround(step->tokens_per_second)));
-    text_buffer_format(out, "  %.3g TFLOP/s", step->tflops);
-    if (step->mfu > 0) text_buffer_format(out, "  MFU %.1f%%", 100 * step->mfu);
-    text_buffer_format(out, "  %s %.0f%%", text_gib(text, step->memory_bytes), 100 * step->memory_fraction);
-    text_buffer_format(out, "  wait %.1f%%", 100 * step->data_wait);
-    if (step->comm_wait > 0) text_buffer_format(out, "  comm %.1f%%", 100 * step->comm_wait);
+    for (size_t i = 0; i < sizeof progress_keys / sizeof *progress_keys; i++) {
+        const char *key = progress_keys[i];
+        const MetricsField *field = metrics_field_find(METRICS_STEP, key);
+        double value = metrics_field_value(field, &shown);
+        if ((field->silent_zero && value == 0) || !metrics_field_present(field, &shown)) continue;
+        bool joined = strcmp(key, "memory_fraction") == 0 || strcmp(key, "moe_entropy") == 0 ||
+                      strcmp(key, "moe_dead") == 0; // belongs to the figure before it
+        text_buffer_format(out, "%s%s", joined ? " " : "  ", metrics_field_print(field, value, text));
+    }
     double left = seconds_left(progress, step);
     if (left >= 0) text_buffer_format(out, "  ETA %s", text_duration(text, left));
     if (step->skipped) text_buffer_format(out, "  SKIPPED");
@@ -123,7 +130,7 @@ void progress_evaluation(Progress *progress, int64_t step, const Evaluation *eva
 
 void progress_say(Progress *progress, const char *format, ...) {
     if (progress->mode == PROGRESS_OFF) return;
-    clear_line(progress);
+    progress_clear(progress);
     va_list args;
     va_start(args, format);
     vprintf(format, args);

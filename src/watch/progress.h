@@ -24,6 +24,7 @@ ProgressMode progress_mode(const char *name); // "auto", "live", "plain", "off"
 void progress_begin(Progress *progress);
 void progress_step(Progress *progress, const MetricsStep *step);
 void progress_evaluation(Progress *progress, int64_t step, const Evaluation *evaluation);
+void progress_clear(Progress *progress); // takes the live line away, for what somebody else prints
 // A message between steps that does not tear the live line.
 void progress_say(Progress *progress, const char *format, ...) __attribute__((format(printf, 2, 3)));
 

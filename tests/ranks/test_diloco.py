@@ -190,7 +190,7 @@ def tests(bench, quick):
         found.append((f"two islands are two runs that are averaged every {every} steps", dense.two_are_separate_runs, every))
     if quick:
         return found
-    for mesh in (Mesh(1, 2), Mesh(2, 1, 1), Mesh(2, 1, 2), Mesh(2, 1, 3), Mesh(1, cp=2)):
+    for mesh in (Mesh(1, 2), Mesh(2, 1, 1), Mesh(2, 1, 2), Mesh(2, 1, 3), Mesh(1, cp=2), Mesh(1, pp=2)):
         found.append((f"{mesh.name} inside of two islands is as one rank", dense.mesh_inside, mesh))
     found.append(("experts, ep 2: islands meet with equal weights", moe.meets_with_equal_weights, Mesh(2, ep=2)))
     for mesh in (Mesh(2), Mesh(2, 1, 3), Mesh(1, 2)):

@@ -131,10 +131,10 @@ static void an_evaluation_has_its_own_line(void **state) {
     Evaluation eval = {.loss = 2, .perplexity = 7.5, .bits_per_byte = 0.75, .targets = 320, .seconds = 0.5};
     unlink(path);
     assert_ok(metrics_open(&metrics, path, 0));
-    assert_ok(metrics_evaluation(metrics, 40, 5120, &eval));
+    assert_ok(metrics_evaluation(metrics, 40, 5120, 0, &eval));
     eval.full = true;
     eval.bits_per_byte = 0; // not known
-    assert_ok(metrics_evaluation(metrics, 41, 5248, &eval));
+    assert_ok(metrics_evaluation(metrics, 41, 5248, 0, &eval));
     metrics_close(metrics);
     char *text = file_text();
     assert_string_equal(text, "{\"step\":40,\"tokens\":5120,\"eval\":\"subset\",\"val_loss\":2,\"perplexity\":7.5,"

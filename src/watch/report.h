@@ -1,0 +1,22 @@
+// The report of one run or several as one page: HTML that is XML too, with its styles and pictures inside, nothing from
+// a network and no script.
+#pragma once
+
+#include "watch/report_figures.h"
+
+#include "base/text.h"
+
+#include <math.h>
+
+void report_write(const ReportRun *runs, int count, TextBuffer *out); // count >= 1
+
+// ---- parts of the page (report_style.c, report_ladder.c, report_run.c, report_time.c) -------------------------------
+
+extern const char report_style[];
+// Of a bar, in per cent: whatever a file says, it stays within its track.
+static inline double report_width(double share) {
+    return 100 * fmin(fmax(share, 0), 1); // fmax makes 0 of NaN
+}
+void report_ladder(const ReportRun *runs, const RunFigures *figures, int count, TextBuffer *out);
+void report_run(const ReportRun *run, const RunFigures *figures, int count, TextBuffer *out); // of `count` on the page
+void report_time(const RunRecord *run, const RunFigures *figures, const Waterfall *waterfall, TextBuffer *out);

@@ -1,0 +1,283 @@
+#include "watch/report_figures.h"
+
+#include "base/stats.h"
+#include "base/text.h"
+#include "plan/cost.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+// ---- sums and medians -----------------------------------------------------------------------------------------------
+
+// A run of few steps is all warm-up; then all of them count.
+static size_t first_warm(const RunRecord *run) {
+    const char *setting = run_setting(run, "watch.warmup_steps");
+    int64_t warmup = 3;
+    if (setting) text_to_int64(setting, &warmup);
+    return warmup >= 0 && (uint64_t)warmup < run->step_count ? (size_t)warmup : 0;
+}
+
+static double accum_most(const RunRecord *run) {
+    double most = 0;
+    for (size_t i = 0; i < run->step_count; i++)
+        most = fmax(most, run->steps[i].accum);
+    return most;
+}
+
+// Of steps with the full batch that were not taken apart; where all were, of those.
+static void take_median(const RunRecord *run, RunFigures *figures) {
+    double accum = accum_most(run), *seconds = xmalloc((run->step_count + 1) * sizeof *seconds);
+    for (int pass = 0; pass < 2 && !figures->measured; pass++)
+        for (size_t i = figures->first; i < run->step_count; i++) {
+            const RunStep *s = &run->steps[i];
+            if (s->seconds > 0 && (pass || (s->split < 0 && !(s->accum < accum))))
+                seconds[figures->measured++] = s->seconds;
+        }
+    figures->step_seconds = figures->measured ? double_median(seconds, figures->measured) : NAN;
+    free(seconds);
+}
+
+static void take_rates(const RunRecord *run, RunFigures *f) {
+    double seconds = 0, tokens = 0, mfu = 0, mfu_seconds = 0, flops = 0, data = 0, comm = 0;
+    for (size_t i = f->first; i < run->step_count; i++) {
+        const RunStep *s = &run->steps[i];
+        if (!(s->seconds > 0) || !(s->rate > 0)) continue;
+        seconds += s->seconds;
+        tokens += s->rate * s->seconds;
+        if (s->tflops > 0) flops += s->tflops * s->seconds;
+        if (s->mfu > 0) mfu += s->mfu * s->seconds, mfu_seconds += s->seconds;
+        if (s->data_wait > 0) data += fmin(s->data_wait, 1) * s->seconds;
+        if (s->comm_wait > 0) comm += fmin(s->comm_wait, 1) * s->seconds;
+    }
+    f->rate = seconds > 0 ? tokens / seconds : NAN;
+    f->tflops = seconds > 0 ? flops / seconds : NAN;
+    f->mfu = mfu_seconds > 0 ? mfu / mfu_seconds : NAN;
+    f->data_wait = seconds > 0 ? data / seconds : 0;
+    f->comm_wait = seconds > 0 ? comm / seconds : 0;
+}
+
+static void take_power(const ReportRun *report, RunFigures *f) {
+    double joules = 0, seconds = 0;
+    for (size_t i = f->first; i < report->record.step_count; i++) {
+        const RunStep *s = &report->record.steps[i];
+        if (s->power > 0 && s->seconds > 0) joules += s->power * s->seconds, seconds += s->seconds;
+    }
+    f->watts_measured = seconds > 0;
+    f->watts = seconds > 0 ? joules / seconds : report->watts > 0 ? report->watts : NAN;
+    f->energy = plan_energy_kwh(f->devices, f->watts, f->seconds, report->pue > 0 ? report->pue : 1);
+}
+
+static const RunEval *final_eval(const RunRecord *run) {
+    const RunEval *last = NULL;
+    for (size_t i = 0; i < run->eval_count; i++)
+        if (isfinite(run->evals[i].loss) && (!last || run->evals[i].full || !last->full)) last = &run->evals[i];
+    return last;
+}
+
+RunFigures report_figures(const ReportRun *report) {
+    const RunRecord *run = &report->record;
+    RunFigures f = {
+        .first = first_warm(run), .loss = NAN, .memory = NAN, .memory_fraction = NAN, .eval = final_eval(run)};
+    take_median(run, &f);
+    take_rates(run, &f);
+    for (size_t i = 0; i < run->step_count; i++) {
+        f.memory = fmax(f.memory, run->steps[i].memory); // fmax passes NaN over
+        f.memory_fraction = fmax(f.memory_fraction, run->steps[i].memory_fraction);
+        f.tokens = fmax(f.tokens, run->steps[i].tokens);
+        f.seconds = fmax(f.seconds, run->steps[i].time);
+        f.skipped += run->steps[i].skipped;
+    }
+    if (run->step_count) {
+        double *smooth = report_losses(run);
+        f.loss = smooth[run->step_count - 1];
+        free(smooth);
+    }
+    f.perplexity = f.eval && isfinite(f.eval->perplexity) ? f.eval->perplexity : exp(f.eval ? f.eval->loss : f.loss);
+    f.devices = run_plan_number(run, "devices");
+    if (!(f.devices >= 1)) f.devices = 1;
+    f.cost = report->usd_per_hour > 0 ? plan_gpu_cost(f.devices, f.seconds, report->usd_per_hour) : NAN;
+    take_power(report, &f);
+    return f;
+}
+
+// ---- losses ---------------------------------------------------------------------------------------------------------
+
+size_t report_window(size_t count) {
+    return 2 * (count / 120 > 4 ? count / 120 : 4) + 1;
+}
+
+// At the start, where losses fall fast, the window is as narrow as what lies before.
+double *report_smooth(const double *values, size_t count) {
+    double *smooth = xmalloc((count + 1) * 3 * sizeof *smooth), *sums = smooth + count, *counts = sums + count + 1;
+    size_t half = report_window(count) / 2;
+    sums[0] = counts[0] = 0;
+    for (size_t i = 0; i < count; i++) {
+        bool finite = isfinite(values[i]);
+        sums[i + 1] = sums[i] + (finite ? values[i] : 0);
+        counts[i + 1] = counts[i] + finite;
+    }
+    for (size_t i = 0; i < count; i++) {
+        size_t before = i < half ? i : half, end = i + before < count ? i + before + 1 : count;
+        double of = counts[end] - counts[i - before];
+        smooth[i] = of > 0 ? (sums[end] - sums[i - before]) / of : NAN;
+    }
+    return smooth;
+}
+
+double *report_losses(const RunRecord *run) {
+    double *losses = xmalloc((run->step_count + 1) * sizeof *losses);
+    for (size_t i = 0; i < run->step_count; i++)
+        losses[i] = run->steps[i].skipped ? NAN : run->steps[i].loss;
+    double *smooth = report_smooth(losses, run->step_count);
+    free(losses);
+    return smooth;
+}
+
+static double between(double x0, double y0, double x1, double y1, double x) {
+    return x1 > x0 ? y0 + (y1 - y0) * (x - x0) / (x1 - x0) : y1;
+}
+
+double report_loss_at(const RunRecord *run, const double *smooth, double tokens) {
+    for (size_t i = 0; i < run->step_count; i++) {
+        if (!(run->steps[i].tokens >= tokens)) continue;
+        return i ? between(run->steps[i - 1].tokens, smooth[i - 1], run->steps[i].tokens, smooth[i], tokens)
+                 : smooth[0];
+    }
+    return NAN;
+}
+
+double report_validation_at(const RunRecord *run, double tokens) {
+    const RunEval *before = NULL;
+    for (size_t i = 0; i < run->eval_count; i++) {
+        const RunEval *e = &run->evals[i];
+        if (!isfinite(e->loss) || !isfinite(e->tokens)) continue;
+        if (e->tokens == tokens) return e->loss;
+        if (e->tokens > tokens) return before ? between(before->tokens, before->loss, e->tokens, e->loss, tokens) : NAN;
+        before = e;
+    }
+    return NAN;
+}
+
+#define SHARE_WORTH_NAMING 0.05
+
+// ---- the waterfall --------------------------------------------------------------------------------------------------
+
+static void add_row(Waterfall *w, WaterfallKind kind, const char *name, double seconds, const char *what) {
+    if (kind == WATERFALL_LOSS) {
+        if (!(seconds > 0.0005 * w->rows[0].seconds)) return; // of the step
+        bool of_shapes = w->floor > 0; // hardly anybody's fault: named when nothing else is worth a word
+        bool small = w->worst < 0 || w->rows[w->worst].seconds < SHARE_WORTH_NAMING * w->rows[0].seconds;
+        if (of_shapes ? small : w->worst < 0 || seconds > w->rows[w->worst].seconds) w->worst = w->count;
+    }
+    w->rows[w->count++] = (WaterfallRow){name, what, kind, seconds};
+}
+
+// Mean over the steps that were taken apart, as far as they are warm; else what was predicted.
+static void take_parts(const RunRecord *run, const RunFigures *figures, Waterfall *w) {
+    size_t count = 0;
+    double sum[STEP_LAUNCH] = {0};
+    for (int pass = 0; pass < 2 && !count; pass++)
+        for (size_t i = pass ? 0 : figures->first; i < run->step_count; i++) {
+            if (run->steps[i].split < 0) continue;
+            for (int k = 0; k < STEP_LAUNCH; k++)
+                sum[k] += run->splits[run->steps[i].split].seconds[k];
+            count++;
+        }
+    w->profiled = count > 0;
+    for (int k = 0; k < STEP_LAUNCH; k++)
+        w->part[k] = count ? sum[k] / (double)count : run_plan_part(run, (StepPart)k);
+}
+
+static double sum_of_parts(const Waterfall *w) {
+    double sum = 0;
+    for (int k = 0; k < STEP_LAUNCH; k++)
+        sum += w->part[k];
+    return sum;
+}
+
+static void add_memory_bound(Waterfall *w) {
+    static const struct {
+        StepPart part;
+        const char *name, *what;
+    } rows[] = {
+        {STEP_OPTIMIZER, "optimizer", "Try a larger batch (train.batch_tokens), which pays for it less often"},
+        {STEP_ELEMENTWISE, "norms, rotary, SwiGLU, loss",
+         "They wait for memory: try train.precision = \"bf16\", and less recomputation (recompute.mode)"},
+        {STEP_ROUTING, "routing of experts", "Try a larger train.micro_batch: routing costs less for each row"},
+        {STEP_COPY, "copies", "Try a larger train.micro_batch"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        add_row(w, WATERFALL_LOSS, rows[i].name, w->part[rows[i].part], rows[i].what);
+}
+
+// What products and attention take at the rates that their shapes reach here, and at the peak.
+static void add_floors(const RunRecord *run, Waterfall *w, double products) {
+    double calibration = run_plan_number(run, "calibration"), peak = run_plan_number(run, "peak_flops");
+    double flops = run_plan_number(run, "flops_per_token"), tokens = run_plan_number(run, "batch_tokens");
+    double causal = run_plan_number(run, "mfu_causal") / run_plan_number(run, "mfu");
+    double devices = run_plan_number(run, "devices");
+    double floor =
+        run_plan_part(run, STEP_GEMM) + run_plan_part(run, STEP_GROUPED) + run_plan_part(run, STEP_ATTENTION);
+    if (calibration > 0) floor /= calibration;
+    if (!(floor > 0) || !(products > 0)) return;
+    floor = fmin(floor, products);
+    double limit = fmin(tokens * flops * (causal > 0 && causal <= 1 ? causal : 1) / (peak * devices), floor);
+    add_row(w, WATERFALL_LOSS, "products and attention below the rates of this device", products - floor,
+            "Look for what else uses the device, and at its clocks and temperature; hearth bench measures its rates");
+    add_row(w, WATERFALL_LEVEL, "products and attention at the rates of this device", floor, NULL);
+    w->floor = floor;
+    if (!(limit > 0)) return;
+    add_row(w, WATERFALL_LOSS, "what the shapes of products keep from the peak", floor - limit,
+            "Try larger products: a larger train.micro_batch, less tensor parallelism, or a wider model");
+    add_row(w, WATERFALL_LEVEL, "products and attention at the peak", limit, NULL);
+}
+
+Waterfall report_waterfall(const RunRecord *run, const RunFigures *figures) {
+    Waterfall w = {.worst = -1, .shrunk = 1};
+    double step = figures->step_seconds;
+    for (int k = 0; k < STEP_PART_COUNT; k++)
+        w.part[k] = NAN;
+    if (!(step > 0)) return w;
+    take_parts(run, figures, &w);
+    w.part[STEP_HOST_DATA] = figures->data_wait * step;
+    w.part[STEP_DATA_PARALLEL] = figures->comm_wait * step;
+    double left = step - w.part[STEP_HOST_DATA] - w.part[STEP_DATA_PARALLEL], sum = sum_of_parts(&w);
+    if (sum > left) {
+        w.shrunk = left / sum;
+        for (int k = 0; k < STEP_LAUNCH; k++)
+            w.part[k] *= w.shrunk;
+        sum = left;
+    }
+    double gaps = left - sum, products = w.part[STEP_GEMM] + w.part[STEP_GROUPED] + w.part[STEP_ATTENTION];
+    w.part[STEP_LAUNCH] = gaps;
+    add_row(&w, WATERFALL_LEVEL, "step, measured", step, NULL);
+    add_row(&w, WATERFALL_LOSS, "waiting for data", w.part[STEP_HOST_DATA],
+            "Try a faster disk for the shards, or more batches read ahead (data.prefetch)");
+    add_row(&w, WATERFALL_LOSS, "waiting for other ranks", w.part[STEP_DATA_PARALLEL],
+            "Try more work between exchanges (train.micro_batch, train.batch_tokens) or another mesh: hearth plan "
+            "--search");
+    if (w.profiled)
+        add_row(&w, WATERFALL_LOSS, "gaps between operations", gaps,
+                "Try a recorded graph (train.graph = true) and a larger train.micro_batch");
+    else
+        add_row(&w, WATERFALL_LOSS, sum > 0 ? "time that no prediction explains" : "not taken apart", gaps,
+                "Let the run measure its parts: profile.every = 100");
+    add_memory_bound(&w);
+    if (products > 0) add_row(&w, WATERFALL_LEVEL, "products and attention", products, NULL);
+    add_floors(run, &w, products);
+    return w;
+}
+
+char *report_sentence(const ReportRun *run, const RunFigures *figures, const Waterfall *w) {
+    if (w->worst < 0) return text_copy("No step of this run was measured: there is nothing to say about its time.");
+    const WaterfallRow *worst = &w->rows[w->worst];
+    TextBuffer out = {0};
+    text_buffer_format(&out, "The biggest loss of time is %s: %.0f %% of a step (%.3g of %.3g ms). %s.", worst->name,
+                       100 * worst->seconds / figures->step_seconds, 1e3 * worst->seconds, 1e3 * figures->step_seconds,
+                       worst->what);
+    if (run->change.what[0] && run->change.gain >= 0.02)
+        text_buffer_format(&out, " The planner expects %.0f %% more tokens/s from %s.", 100 * run->change.gain,
+                           run->change.what);
+    return out.data;
+}
