@@ -118,5 +118,15 @@ class Flips(Case):
             self.assertTrue("config.toml" in said or harmless, f"{self.about}: {code} {said}")
 
 
+    def test_a_bit_that_only_makes_the_run_longer_is_said_too(self):
+        self.hearth("train", self.words, "--run", self.run_folder)
+        path = self.run_folder / "config.toml"
+        self.assertEqual(path.read_text().count("\nsteps = 6\n"), 1)
+        path.write_text(path.read_text().replace("\nsteps = 6\n", "\nsteps = 7\n"))
+        said = self.hearth("train", "--resume", "--run", self.run_folder)
+        self.assertIn(f"{path} is not as hearth wrote it", said)
+        self.assertNotIn("as hearth wrote it", self.hearth("train", "--resume", "--run", self.run_folder))
+
+
 if __name__ == "__main__":
     unittest.main()
