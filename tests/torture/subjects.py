@@ -115,7 +115,9 @@ class Training:
         # config.toml holds the folder, environment.json the time, plan.json what history says.
         files = tree(os.path.join(self.run, "checkpoints"))
         files = {name: sum for name, sum in files.items() if not name.startswith("damaged-")}
-        names = sorted(name for name in os.listdir(self.run) if not name.startswith("metrics-before-"))
+        # What there may be more of: copies of cut metrics, and alarms, which tell of what was done to it.
+        more = ("metrics-before-", "alarms.jsonl")
+        names = sorted(name for name in os.listdir(self.run) if not name.startswith(more))
         return {"files": files, "names": names, "beside": self.beside(), "lines": self.lines()}
 
     def beside(self):
