@@ -17,7 +17,8 @@ from jobs import Bench, Failure, processes_below  # noqa: E402
 INSIDE = "HEARTH_CLUSTER_INSIDE"
 NAMES = ("node1", "node2")
 ADDRESSES = ("10.99.0.1", "10.99.0.2")
-EXPORTED = ("HEARTH_THREADS", "HEARTH_HISTORY", "HEARTH_HARDWARE", "HEARTH_WATCH_SECONDS")  # to ranks on other hosts
+# To ranks on other hosts; what the sanitizers are told, where there are some.
+EXPORTED = ("HEARTH_THREADS", "HEARTH_HISTORY", "HEARTH_HARDWARE", "HEARTH_WATCH_SECONDS", "LSAN_OPTIONS", "ASAN_OPTIONS")
 
 # In the place of ssh: the host's name, then the words of a command, which finds there the environment of a log-in.
 AGENT = """#!/bin/sh
@@ -151,7 +152,7 @@ class Cluster(Bench):
         if ranks == 1:
             return words
         places = ",".join(f"{host.name}:{ranks // 2}" for host in self.hosts)
-        exported = [word for name in EXPORTED for word in ("-x", name)]
+        exported = [word for name in EXPORTED if name in self.environment for word in ("-x", name)]
         at = words.index("sh")
         kept = f'exec "$@" >{self.printed_path(run_of(arguments), "$OMPI_COMM_WORLD_RANK")} 2>&1'
         return [*self.hosts[0].enter, words[0], "--host", places, *exported, *words[1:at], "sh", "-c", kept, "sh", *words[at:]]
