@@ -69,10 +69,14 @@ static void add_name(json_t *root, const char *key, const char *name) {
     json_object_set_new(root, key, json_stringn(name, strcspn(name, ",\n")));
 }
 
-static json_t *libraries_json(void) {
+// The libraries of a GPU are asked only where one is used: cuDNN loads its parts when it is asked for its version, and
+// ends the process where there is no room for them.
+static json_t *libraries_json(DeviceKind kind) {
     json_t *root = json_object();
-    add_cuda(root);
-    add_cuda_libraries(root);
+    if (kind == DEVICE_CUDA) {
+        add_cuda(root);
+        add_cuda_libraries(root);
+    }
     int (*mpi)(char *, int *) = (int (*)(char *, int *))symbol_of(NULL, "MPI_Get_library_version"), length = 0;
     char *name = xcalloc(1, 1 << 14); // more than any MPI's MPI_MAX_LIBRARY_VERSION_STRING
     if (mpi && mpi(name, &length) == 0) add_name(root, "MPI", name);
@@ -128,7 +132,7 @@ static json_t *environment_json(const Trainer *trainer) {
     json_object_set_new(root, "ranks", json_integer(ranks_size(&trainer->ranks)));
     json_object_set_new(root, "threads", json_integer(threads_count()));
     json_object_set_new(root, "first_step", json_integer(trainer->step + 1));
-    json_object_set_new(root, "libraries", libraries_json());
+    json_object_set_new(root, "libraries", libraries_json(ops->kind));
     return root;
 }
 

@@ -127,6 +127,8 @@ class Environment(Case):
             self.assertRegex(process["commit"], r"^(unknown|.*[0-9a-f]{7,})$")
             self.assertEqual("clean" in process, process["commit"] != "unknown")
             self.assertEqual(process["ranks"], 1)
+            # Asking those of a GPU loads what a run on the CPU may have no room for.
+            self.assertFalse({"CUDA", "cuBLAS", "cuDNN", "NCCL"} & set(process["libraries"]))
         features = (pathlib.Path(HEARTH).parent / "features.txt").read_text()
         for feature, library in (("BLAS", "OpenBLAS"), ("MPI", "MPI")):
             if re.search(rf"^  {feature} +in ", features, re.M):
