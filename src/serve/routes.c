@@ -2,6 +2,7 @@
 #include "serve/routes.h"
 
 #include "serve/pages.h"
+#include "serve/planner_api.h"
 #include "watch/report.h"
 
 #include <stdlib.h>
@@ -16,6 +17,10 @@ static Status answer_style(const ServeRequest *request, ServeReply *reply) {
 
 static const ServeRoute serve_routes[] = {
     {"/report.css", answer_style},
+    {"/api/plan", planner_plan_answer},
+    {"/api/plan/lists", planner_lists_answer},
+    {"/api/calc", planner_calc_answer},
+    {"/api/calc/list", planner_quantities_answer},
 };
 
 // ---- replies --------------------------------------------------------------------------------------------------------

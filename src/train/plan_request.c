@@ -131,7 +131,7 @@ static Status read_config(Config *config, const PlanRequest *request) {
     const char **sets = xmalloc((size_t)(plan_option_count + request->set_count + 1) * sizeof *sets);
     char *made[PLAN_REQUEST_KEYS_MAX + 1];
     int count = 0, made_count = 0;
-    bool file = names_file(request->name);
+    bool file = !request->preset_only && names_file(request->name);
     if (!file) sets[count++] = made[made_count++] = text_format("model.preset=%s", request->name);
     for (int i = 0; i < plan_option_count; i++) {
         if (plan_options[i].kind != PLAN_OPTION_KEY) continue;

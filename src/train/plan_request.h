@@ -32,6 +32,7 @@ extern const int plan_option_count;
 
 typedef struct PlanRequest { // strings are borrowed
     const char *name;        // a preset, or a file
+    bool preset_only;        // never a file
     const char *keys[PLAN_REQUEST_KEYS_MAX];
     const char **sets; // "section.key=value", over all else
     int set_count;

@@ -19,7 +19,8 @@ void run_compared_free(RunCompared *run) {
     run_record_free(&run->settings);
 }
 
-static void section_begin(Document *document, const char *title, const char *first, const RunCompared *runs, int count) {
+static void section_begin(Document *document, const char *title, const char *first, const RunCompared *runs,
+                          int count) {
     TextBuffer align = {0}, header = {0};
     text_buffer_format(&align, "l");
     text_buffer_format(&header, "%s", first);
