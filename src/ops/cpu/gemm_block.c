@@ -168,6 +168,10 @@ static void store_bf16(bf16 *out, int64_t stride, const bf16 *add, const float *
 
 void cpu_gemm_part(const Gemm *gemm, int64_t row, int64_t rows, int64_t column, int64_t columns, float *scratch) {
     assert(rows <= GEMM_TILE && columns <= GEMM_TILE);
+    if (gemm->a.dtype == DTYPE_BF16 && gemm->b.dtype == DTYPE_BF16 && cpu_bf16_products()) {
+        cpu_gemm_bf16_part(gemm, row, rows, column, columns, scratch);
+        return;
+    }
     bool direct = gemm->c_dtype == DTYPE_F32;
     void *out = cpu_at_mut(gemm->c, row * gemm->c_stride + column, gemm->c_dtype);
     float *c = direct ? out : scratch + 2 * (GEMM_TILE + 32) * GEMM_DEPTH;
