@@ -109,28 +109,33 @@ INLINE void pack_rows(Cell *out, int64_t width, const void *in, int64_t stride, 
     }
 }
 
-// A line is a stored column. Row by row over all panels: a pass per panel would touch every row of memory each time.
+// A line is a stored column. Some rows at a time, over all panels: a pass per panel would touch every row of memory
+// each time, and one row at a time every panel.
 INLINE void pack_columns(Cell *out, int64_t width, const void *in, int64_t stride, int64_t lines, int64_t depth,
                          bool half) {
+    enum { STRETCH = 16 };
     const __m512i in_pairs = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38,
                                               6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
     int64_t cells = cells_of(depth, half), step = width < LANES ? width : LANES;
-    for (int64_t cell = 0; cell < cells; cell++) {
+    for (int64_t begin = 0; begin < cells; begin += STRETCH) {
+        int64_t end = begin + STRETCH < cells ? begin + STRETCH : cells;
         for (int64_t line = 0; line < lines; line += step) {
             int64_t here = lines - line < step ? lines - line : step;
             __mmask16 mask = (__mmask16)((1u << here) - 1);
-            __m512i both;
-            if (half) {
-                const bf16 *even = (const bf16 *)in + 2 * cell * stride + line;
-                __m256i first = _mm256_maskz_loadu_epi16(mask, even);
-                __m256i second = _mm256_maskz_loadu_epi16(2 * cell + 1 < depth ? mask : 0, even + stride);
-                both =
-                    _mm512_permutex2var_epi16(_mm512_castsi256_si512(first), in_pairs, _mm512_castsi256_si512(second));
-            } else {
-                both = _mm512_maskz_loadu_epi32(mask, (const float *)in + cell * stride + line);
+            Cell *to = out + line / width * width * cells + begin * width + line % width;
+            for (int64_t cell = begin; cell < end; cell++, to += width) {
+                __m512i both;
+                if (half) {
+                    const bf16 *even = (const bf16 *)in + 2 * cell * stride + line;
+                    __m256i first = _mm256_maskz_loadu_epi16(mask, even);
+                    __m256i second = _mm256_maskz_loadu_epi16(2 * cell + 1 < depth ? mask : 0, even + stride);
+                    both = _mm512_permutex2var_epi16(_mm512_castsi256_si512(first), in_pairs,
+                                                     _mm512_castsi256_si512(second));
+                } else {
+                    both = _mm512_maskz_loadu_epi32(mask, (const float *)in + cell * stride + line);
+                }
+                _mm512_mask_storeu_epi32(to, (__mmask16)((1u << step) - 1), both);
             }
-            Cell *to = out + line / width * width * cells + cell * width + line % width;
-            _mm512_mask_storeu_epi32(to, (__mmask16)((1u << step) - 1), both);
         }
     }
 }
