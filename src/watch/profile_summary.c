@@ -187,12 +187,12 @@ static void floor_columns(double seconds, double floor, TextBuffer *out) {
 
 static void ops_text(const ProfileSummary *s, TextBuffer *out) {
     if (!s->op_count) return;
-    text_buffer_format(out, "  %-38s %10s %7s  %10s %7s\n", "most expensive ops", "ms", "share", "floor ms", "over");
+    text_buffer_format(out, "  %-46s %10s %7s  %10s %7s\n", "most expensive ops", "ms", "share", "floor ms", "over");
     for (int i = 0; i < s->op_count; i++) {
         const ProfileOp *op = &s->ops[i];
         char name[80];
         snprintf(name, sizeof name, "%s (%s)", op->name, step_pass_name(op->pass));
-        text_buffer_format(out, "    %-36s %10.3f %5.1f %%", name, 1e3 * op->seconds,
+        text_buffer_format(out, "    %-44s %10.3f %5.1f %%", name, 1e3 * op->seconds,
                            100 * op->seconds / s->step_seconds);
         floor_columns(op->seconds, op->floor, out);
     }
@@ -204,9 +204,9 @@ void profile_text(const ProfileSummary *s, TextBuffer *out) {
     text_buffer_format(out, "profile of %d step%s from step %lld on%s: %.3f ms a step\n", s->steps,
                        s->steps == 1 ? "" : "s", (long long)s->first_step, s->ranks > 1 ? ", parts of rank 0" : "",
                        1e3 * s->step_seconds);
-    text_buffer_format(out, "  %-38s %10s %7s  %10s %7s\n", "part", "ms", "share", "floor ms", "over");
+    text_buffer_format(out, "  %-46s %10s %7s  %10s %7s\n", "part", "ms", "share", "floor ms", "over");
     for (int i = 0; i < count; i++) {
-        text_buffer_format(out, "  %s%-*s %10.3f %5.1f %%", rows[i].inside ? "    " : "  ", rows[i].inside ? 34 : 36,
+        text_buffer_format(out, "  %s%-*s %10.3f %5.1f %%", rows[i].inside ? "    " : "  ", rows[i].inside ? 42 : 44,
                            rows[i].name, 1e3 * rows[i].seconds, 100 * rows[i].seconds / s->step_seconds);
         floor_columns(rows[i].seconds, rows[i].floor, out);
     }

@@ -10,7 +10,8 @@
 
 void report_write(const ReportRun *runs, int count, TextBuffer *out); // count >= 1
 
-// ---- parts of the page (report_style.c, report_ladder.c, report_run.c, report_time.c) -------------------------------
+// ---- parts of the page (report_style.c, report_ladder.c, report_run.c, report_time.c, report_profile.c)
+// -------------------------------
 
 extern const char report_style[];
 // Of a bar, in per cent: whatever a file says, it stays within its track.
@@ -19,4 +20,5 @@ static inline double report_width(double share) {
 }
 void report_ladder(const ReportRun *runs, const RunFigures *figures, int count, TextBuffer *out);
 void report_run(const ReportRun *run, const RunFigures *figures, int count, TextBuffer *out); // of `count` on the page
+void report_profile(const RunRecord *run, TextBuffer *out); // nothing of a run without one
 void report_time(const RunRecord *run, const RunFigures *figures, const Waterfall *waterfall, TextBuffer *out);

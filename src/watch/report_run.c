@@ -356,6 +356,7 @@ void report_run(const ReportRun *run, const RunFigures *figures, int count, Text
     write_alarms(record, out);
     if (record->step_count) write_curves(record, out);
     report_time(record, figures, &waterfall, out);
+    report_profile(record, out);
     write_experts(record, count, out);
     write_samples(record, out);
     write_settings(record, out);
