@@ -130,17 +130,17 @@ function showTiles(plan, machine) {
     tile('tokens', count(b.tokens), digits(b.tokens / plan.parameters) + ' per parameter'),
     tile('step', plan.step_seconds >= 1 ? digits(plan.step_seconds) + ' s' : digits(1e3 * plan.step_seconds) + ' ms', count(plan.batch_tokens) + ' tokens, ' + count(b.steps) + ' steps'),
     tile('model', count(plan.parameters), plan.active_parameters < plan.parameters ? count(plan.active_parameters) + ' active' : 'parameters'),
-    ...(plan.hours ? [tile('in ' + digits(plan.hours.hours, 4) + ' hours', count(plan.hours.tokens) + ' tokens', (100 * plan.hours.chinchilla_share).toFixed(0) + ' % of 20 per parameter')] : []));
+    ...(plan.hours ? [tile('in ' + digits(plan.hours.hours, 4) + ' hours', count(plan.hours.tokens), 'tokens, ' + digits(plan.hours.tokens / plan.parameters) + ' per parameter')] : []));
 }
 
 function stack(bar, legend, parts, whole, text) {
   byId(bar).querySelector('.parts').replaceChildren(...parts.map(([name, size], i) => {
-    const piece = make('i', {class: 'k' + i % 8, title: name + ': ' + text(size)});
+    const piece = make('i', {class: 'k' + i % 9, title: name + ': ' + text(size)});
     piece.style.width = 100 * size / whole + '%';
     return piece;
   }));
   byId(legend).replaceChildren(...parts.map(([name, size], i) =>
-    make('span', {}, make('i', {class: 'k' + i % 8}), name + ' ', make('b', {}, text(size)))));
+    make('span', {}, make('i', {class: 'k' + i % 9}), name + ' ', make('b', {}, text(size)))));
 }
 
 function mark(kind, share, text) {
