@@ -217,7 +217,6 @@ Status ops_cpu_create(Ops **ops) {
     const CpuLevel *level;
     *ops = NULL;
     TRY(cpu_level(&level));
-    TRY(cpu_gemm_start());
     Cpu *cpu = xcalloc(1, sizeof *cpu);
     cpu->ops = (Ops){
         .kind = DEVICE_CPU,
@@ -248,7 +247,11 @@ Status ops_cpu_create(Ops **ops) {
         .choice_keep = cpu_choice_keep,
     };
     pthread_mutex_init(&cpu->lock, NULL);
-    level->install(&cpu->ops);
+    Status status = level->install(&cpu->ops);
+    if (status) {
+        ops_cpu_destroy(&cpu->ops);
+        return status;
+    }
     ops_check_calls(&cpu->ops);
     *ops = &cpu->ops;
     return NULL;
