@@ -6,16 +6,19 @@
 #include "base/threads.h"
 #include "cli/args.h"
 #include "cli/commands.h"
+#include "cli/plan_write.h"
 #include "cli/range.h"
 #include "plan/calc.h"
 #include "train/prediction.h"
 #include "train/ranks.h"
 #include "train/schedule.h"
 #include "train/setup.h"
+#include "watch/plan_parts.h"
 #include "watch/plan_text.h"
 #include "watch/timeline_svg.h"
 
 #include <float.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,9 +40,11 @@ typedef struct PlanArgs {
     int key_count;
     ArgList sets;
     const char *gpu, *node, *cluster, *software, *hardware, *html, *svg, *schedule, *seqs, *mfu_count;
-    int64_t gpus, nodes, gpus_per_node, cores, virtual_stages, vocab;
-    double hours, target_hours, price, mfu, rate, mtbf_hours, checkpoint, kwh, pue, memory_limit;
-    bool json, search, eager, no_machine, no_calibration, ops;
+    const char *params, *active_params, *write;
+    int64_t gpus, nodes, gpus_per_node, cores, virtual_stages, vocab, keep;
+    double hours, target_hours, price, mfu, rate, mtbf_hours, checkpoint, kwh, pue, memory_limit, storage_price,
+        peak_tflops;
+    bool json, search, compare_nodes, eager, no_machine, no_calibration, ops;
 } PlanArgs;
 
 static const KeyOption key_options[] = {
@@ -68,12 +73,13 @@ static bool names_file(const char *name) {
     return file_exists(name) || text_ends_with(name, ".toml") || strchr(name, '/');
 }
 
+// name NULL: without a model.
 static Status read_config(Config *config, const PlanArgs *args, const char *name) {
     const char **sets = xmalloc((size_t)(args->key_count + args->sets.count + 1) * sizeof *sets);
     char *made[KEYS_MAX + 1];
     int count = 0, made_count = 0;
-    bool file = names_file(name);
-    if (!file) sets[count++] = made[made_count++] = text_format("model.preset=%s", name);
+    bool file = name && names_file(name);
+    if (name && !file) sets[count++] = made[made_count++] = text_format("model.preset=%s", name);
     for (int i = 0; i < args->key_count; i++)
         if (args->keys[i].value)
             sets[count++] = made[made_count++] = text_format("%s=%s", args->keys[i].key, args->keys[i].value);
@@ -111,6 +117,9 @@ static Status check_numbers(PlanArgs *args) {
         {"--mtbf-hours", NULL, &args->mtbf_hours, 1e-6, 1e9},
         {"--checkpoint-GBps", NULL, &args->checkpoint, 1e-6, 1e9},
         {"--memory-limit", NULL, &args->memory_limit, 1e-3, 1},
+        {"--keep", &args->keep, NULL, 1, 1e9},
+        {"--storage-price", NULL, &args->storage_price, 0, 1e3},
+        {"--peak-tflops", NULL, &args->peak_tflops, 1e-6, 1e6},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         bool given = rows[i].count ? *rows[i].count != COUNT_NOT_GIVEN : *rows[i].number != NOT_GIVEN;
@@ -134,12 +143,14 @@ static Status check_together(const PlanArgs *args) {
         {"--hours", args->hours > 0},   {"--target-hours", args->target_hours > 0},
         {"--vocab", args->vocab > 0},   {"--mfu", args->mfu > 0},
         {"--tok-s", args->rate > 0},    {"--mtbf-hours", args->mtbf_hours > 0},
-        {"--schedule", args->schedule},
+        {"--schedule", args->schedule}, {"--compare-nodes", args->compare_nodes},
     };
     for (size_t i = 0; args->search && i < sizeof of_one_plan / sizeof of_one_plan[0]; i++)
         if (of_one_plan[i].given)
             return status_hint(status_usage("%s does not go with --search", of_one_plan[i].option),
                                "search first, then plan the way that it finds with %s", of_one_plan[i].option);
+    if (args->write && !args->search)
+        return status_hint(status_usage("--write needs --search"), "it writes the way that the search recommends");
     if (args->svg && !args->schedule)
         return status_hint(status_usage("--svg needs --schedule"), "it draws the simulated step: --schedule 1f1b");
     PipelineSchedule schedule = PIPELINE_1F1B;
@@ -185,6 +196,10 @@ static Status make_machine(PlanMachine *machine, const Hardware *hardware, const
     if (args->price >= 0) machine->gpu.usd_per_hour = args->price;
     if (args->kwh >= 0) machine->defaults.usd_per_kwh = args->kwh;
     if (args->pue > 0) machine->defaults.pue = args->pue;
+    if (args->storage_price >= 0) {
+        machine->defaults.usd_per_gb_month = args->storage_price;
+        machine->defaults.usd_per_gb_month_source[0] = '\0'; // the user's own
+    }
     if (args->checkpoint > 0) machine->defaults.checkpoint_bandwidth = args->checkpoint * 1e9;
     return NULL;
 }
@@ -351,11 +366,22 @@ static void set_length(PlanQuestions *questions, const PlanRun *run, const Confi
     int64_t steps = run_steps(config, &batch, parameters);
     double trained = batch_tokens(&batch, steps);
     questions->steps = (double)steps;
+    questions->checkpoints = (double)config->checkpoint.keep_last + config->checkpoint.keep_best;
+    if (config->checkpoint.keep_every) // steps that it divides
+        questions->checkpoints += floor((double)steps / (double)config->checkpoint.keep_every);
     questions->tokens = tokens && (double)tokens < trained ? (double)tokens : trained;
 }
 
-static Status plan_one(const char *name, const PlanMachine *machine, const PlanRun *run, const PlanArgs *args,
-                       const Config *config) {
+static void compare_nodes(Document *document, json_t *json, const Hardware *hardware, const PlanReport *report) {
+    PlanNodes *nodes = xmalloc(sizeof *nodes);
+    plan_nodes_of_report(nodes, hardware, report);
+    plan_nodes_section(document, nodes, report->machine.gpus);
+    json_object_update_new(json, plan_nodes_json(nodes));
+    free(nodes);
+}
+
+static Status plan_one(const char *name, const Hardware *hardware, const PlanMachine *machine, const PlanRun *run,
+                       const PlanArgs *args, const Config *config) {
     PlanQuestions questions = {
         .hours = args->hours,
         .target_hours = args->target_hours,
@@ -374,6 +400,7 @@ static Status plan_one(const char *name, const PlanMachine *machine, const PlanR
         return status_usage("--mfu-count must be torchtitan, causal or 6n, not \"%s\"", args->mfu_count);
     if (args->hours == 0) questions.hours = config->train.hours;
     set_length(&questions, run, config);
+    if (args->keep) questions.checkpoints = (double)args->keep;
     PlanReport *report = xmalloc(sizeof *report);
     Status status = plan_report(report, name, machine, run, &questions);
     Document *document = status ? NULL : plan_document(report, args->ops || args->html);
@@ -381,6 +408,7 @@ static Status plan_one(const char *name, const PlanMachine *machine, const PlanR
     if (!status) {
         json_t *json = plan_report_json(report);
         build_section(document, json, config, report);
+        if (args->compare_nodes) compare_nodes(document, json, hardware, report);
         status = show_plan(document, json, args);
     } else {
         document_free(document);
@@ -408,6 +436,25 @@ static Status parse_seqs(SearchSpace *space, const PlanRun *run, const char *tex
     return NULL;
 }
 
+// The fastest way of the search that hearth trains, as a configuration.
+static Status write_recommended(const char *name, const SearchResult *result, const PlanMachine *machine,
+                                const PlanArgs *args, const Config *config) {
+    int best = 0;
+    while (best < result->found_count && !result->found[best].runs)
+        best++;
+    if (best == result->found_count)
+        return status_runtime("hearth trains on none of the ways that were found: %s was not written", args->write);
+    const SearchCandidate *c = &result->found[best];
+    char *head = text_format("# The fastest way that `hearth plan %s --search` found on %d x %s:\n"
+                             "# %.0f tokens/s, %.1f %% MFU, %.1f %% of memory.\n\n",
+                             name, machine->gpus, machine->gpu.title, c->tokens_per_second, 100 * c->mfu,
+                             100 * c->memory_fraction);
+    Status status = plan_write_config(args->write, config, c, head);
+    if (!status) fprintf(stderr, "wrote %s: %.0f tokens/s\n", args->write, c->tokens_per_second);
+    free(head);
+    return status;
+}
+
 static Status plan_search(const char *name, const PlanMachine *machine, const PlanRun *run, const PlanArgs *args,
                           const Config *config) {
     PlanReport report = {.machine = *machine, .run = *run};
@@ -423,8 +470,81 @@ static Status plan_search(const char *name, const PlanMachine *machine, const Pl
         search_document(&report, &result, space.memory_limit, clock_seconds() - start, build_lacks(machine));
     bool none = !result.found_count;
     Status status = show_plan(document, search_json(&result), args);
+    if (!status && args->write && !none) status = write_recommended(name, &result, machine, args, config);
     search_free(&result);
     if (!status && none) status = status_runtime(NOTHING_FITS, 100 * space.memory_limit);
+    return status;
+}
+
+// ---- a plan of bare numbers -----------------------------------------------------------------------------------------
+
+static Status read_count(double *count, const char *option, const char *text) {
+    *count = 0;
+    if (!text) return NULL;
+    if (!text_to_count(text, count))
+        return status_hint(status_usage("%s takes a number, not \"%s\"", option, text), "%s 8B, or 350M", option);
+    return check_number(option, *count, 1, 1e16);
+}
+
+// Options that say something of a model's shape or of how it is cut.
+static Status check_no_model(const PlanArgs *args, const char *name) {
+    const char *given = args->search                             ? "--search"
+                        : args->schedule                         ? "--schedule"
+                        : args->ops                              ? "--ops"
+                        : args->vocab                            ? "--vocab"
+                        : args->target_hours                     ? "--target-hours"
+                        : args->virtual_stages                   ? "--virtual-stages"
+                        : args->memory_limit                     ? "--memory-limit"
+                        : args->seqs                             ? "--seqs"
+                        : args->eager                            ? "--eager"
+                        : args->sets.count                       ? "--set"
+                        : strcmp(args->software, "hearth") != 0  ? "--software"
+                        : strcmp(args->mfu_count, "causal") == 0 ? "--mfu-count causal" // 6N is all that there is
+                                                                 : NULL;
+    for (int i = 0; i < args->key_count && !given; i++)
+        if (args->keys[i].value && strcmp(args->keys[i].key, "train.tokens") != 0 &&
+            strcmp(args->keys[i].key, "train.precision") != 0)
+            given = args->keys[i].option;
+    if (name)
+        return status_hint(status_usage("--params %s, and %s is a model of its own size", args->params, name),
+                           "leave one of them out");
+    if (given)
+        return status_hint(status_usage("%s needs a model, and --params says only how large it is", given),
+                           "name a preset or a config instead: `hearth config --presets` lists them");
+    return NULL;
+}
+
+static Status check_model_given(const PlanArgs *args, const char *name) {
+    if (!name)
+        return status_hint(status_usage("plan needs a config, a preset or --params"),
+                           "hearth plan smollm-360m, or hearth plan --params 8B --tokens 160B --gpus 8");
+    if (args->active_params || args->peak_tflops > 0)
+        return status_hint(
+            status_usage("%s goes with --params alone", args->active_params ? "--active-params" : "--peak-tflops"),
+            "%s has its own", name);
+    return NULL;
+}
+
+static Status plan_bare_numbers(const Hardware *hardware, const PlanMachine *machine, const PlanArgs *args,
+                                const Config *config) {
+    PlanNumbers numbers = {.mfu = args->mfu,
+                           .rate = args->rate,
+                           .peak = args->peak_tflops * 1e12,
+                           .hours = args->hours,
+                           .mtbf_hours = args->mtbf_hours,
+                           .checkpoints = (double)args->keep};
+    TRY(read_count(&numbers.parameters, "--params", args->params));
+    TRY(read_count(&numbers.active, "--active-params", args->active_params));
+    TRY(precision_parse(&numbers.precision, config->train.precision));
+    if (machine->gpu.cpu && !config_given(config, "train.precision")) numbers.precision = PRECISION_FP32;
+    numbers.tokens = (double)run_tokens(config, (int64_t)numbers.parameters);
+    PlanNumbersReport *report = xmalloc(sizeof *report);
+    Status status = plan_numbers(report, hardware, machine, &numbers);
+    if (!status) status = show_plan(numbers_document(report), numbers_json(report), args);
+    if (!status && !report->fits) // last, below what was shown
+        status = status_runtime("the plan does not fit: its states need %.0f %% of the memory of all devices",
+                                100 * report->state_bytes_sharded / machine->gpu.memory);
+    free(report);
     return status;
 }
 
@@ -435,14 +555,16 @@ static Status run_plan(const char *name, PlanArgs *args) {
     PlanRun run;
     TRY(check_numbers(args));
     TRY(check_together(args));
+    TRY(args->params ? check_no_model(args, name) : check_model_given(args, name));
     TRY(read_config(&config, args, name));
     Status status = prediction_hardware(&hardware, args->hardware, !args->no_machine);
     if (!status) {
         status = make_machine(&machine, &hardware, args, &config);
-        if (!status) status = make_run(&run, &machine, args, &config);
-        if (!status)
+        if (!status && args->params)
+            status = plan_bare_numbers(&hardware, &machine, args, &config);
+        else if (!status && !(status = make_run(&run, &machine, args, &config)))
             status = args->search ? plan_search(name, &machine, &run, args, &config)
-                                  : plan_one(name, &machine, &run, args, &config);
+                                  : plan_one(name, &hardware, &machine, &run, args, &config);
         hardware_free(&hardware);
     }
     config_free(&config);
@@ -467,10 +589,16 @@ Status cmd_plan(int argc, char **argv) {
                   .checkpoint = NOT_GIVEN,
                   .kwh = NOT_GIVEN,
                   .pue = NOT_GIVEN,
-                  .memory_limit = NOT_GIVEN};
+                  .memory_limit = NOT_GIVEN,
+                  .keep = COUNT_NOT_GIVEN,
+                  .storage_price = NOT_GIVEN,
+                  .peak_tflops = NOT_GIVEN};
     memcpy(a.keys, key_options, sizeof key_options);
     a.key_count = (int)(sizeof key_options / sizeof key_options[0]);
     const Arg own[] = {
+        {"--params", ARG_TEXT, &a.params, "N", "parameters (8B) instead of a model: time and cost from bare numbers"},
+        {"--active-params", ARG_TEXT, &a.active_params, "N", "of these, the ones that a token meets (MoE)"},
+        {"--peak-tflops", ARG_DOUBLE, &a.peak_tflops, "T", "dense peak of a device, with --params"},
         {"--gpu", ARG_TEXT, &a.gpu, "NAME",
          "device of the hardware catalogue (default: the one measured here, else h100-sxm)"},
         {"--gpus", ARG_INT, &a.gpus, "N", "devices in all"},
@@ -495,7 +623,11 @@ Status cmd_plan(int argc, char **argv) {
         {"--mtbf-hours", ARG_DOUBLE, &a.mtbf_hours, "H", "time between failures of the whole job"},
         {"--checkpoint-GBps", ARG_DOUBLE, &a.checkpoint, "R", "storage bandwidth of a node"},
         {"--memory-limit", ARG_DOUBLE, &a.memory_limit, "F", "share of memory that may be used (0.85)"},
+        {"--keep", ARG_INT, &a.keep, "N", "checkpoints kept on storage (default: what the config keeps)"},
+        {"--storage-price", ARG_DOUBLE, &a.storage_price, "USD", "per GB-month"},
+        {"--compare-nodes", ARG_FLAG, &a.compare_nodes, NULL, "the run on every node of the catalogue"},
         {"--search", ARG_FLAG, &a.search, NULL, "try all ways to cut and batch, show the fastest"},
+        {"--write", ARG_TEXT, &a.write, "FILE", "write the way that the search recommends as a config"},
         {"--seqs", ARG_TEXT, &a.seqs, "N,N", "sequence lengths that the search tries"},
         {"--software", ARG_TEXT, &a.software, "NAME", "training program: hearth, or torchtitan as fitted to logs"},
         {"--hardware", ARG_TEXT, &a.hardware, "FILE", "more or other hardware"},
@@ -511,19 +643,20 @@ Status cmd_plan(int argc, char **argv) {
         args[i] = (Arg){a.keys[i].option, ARG_TEXT, &a.keys[i].value, a.keys[i].value_name, a.keys[i].help};
     memcpy(args + a.key_count, own, sizeof own);
     const ArgCommand command = {
-        .usage = "hearth plan CONFIG.toml | PRESET [options]",
+        .usage = "hearth plan CONFIG.toml | PRESET | --params N [options]",
         .summary =
             "Every number of a run before it starts: memory, speed, time, cost, bottleneck. A preset is named as in\n"
-            "`hearth config --presets`. Example: hearth plan smollm-360m --gpu h200-sxm --seq 2048 --hours 30",
+            "`hearth config --presets`. Examples: hearth plan smollm-360m --gpu h200-sxm --seq 2048 --hours 30\n"
+            "                                     hearth plan --params 8B --tokens 15T --gpus 64 --gpu h100-sxm",
         .args = args,
         .arg_count = a.key_count + ARG_COUNT(own),
-        .words_min = 1,
+        .words_min = 0,
         .words_max = 1,
     };
     ArgList words;
     bool helped;
     Status status = args_parse(&command, argc, argv, &words, &helped);
-    if (!status && !helped) status = run_plan(words.items[0], &a);
+    if (!status && !helped) status = run_plan(words.count ? words.items[0] : NULL, &a);
     free(words.items);
     free(a.sets.items);
     return status;
