@@ -190,5 +190,20 @@ else()
     hearth_feature_row(SNAPPY "out" "snappy was not found: no snappy Parquet")
 endif()
 
+# --- the server of `hearth serve` ---------------------------------------------------------------------------------------
+set(CMAKE_FIND_LIBRARY_SUFFIXES ${hearth_suffixes})
+hearth_pkg(MICROHTTPD libmicrohttpd)
+set(microhttpd_found FALSE)
+if(MICROHTTPD_FOUND AND NOT HEARTH_PORTABLE)
+    set(microhttpd_found TRUE)
+endif()
+hearth_feature(MICROHTTPD "${microhttpd_found}" "libmicrohttpd ${MICROHTTPD_VERSION}: hearth serve"
+               "libmicrohttpd was not found (libmicrohttpd-dev): no hearth serve")
+add_library(hearth_lib_microhttpd INTERFACE)
+if(HEARTH_HAVE_MICROHTTPD)
+    target_link_libraries(hearth_lib_microhttpd INTERFACE PkgConfig::MICROHTTPD)
+    target_compile_definitions(hearth_lib_microhttpd INTERFACE HEARTH_HAVE_MICROHTTPD=1)
+endif()
+
 file(WRITE ${CMAKE_BINARY_DIR}/features.txt "hearth is built with:\n${HEARTH_FEATURE_TABLE}")
 message(STATUS "hearth is built with:\n${HEARTH_FEATURE_TABLE}")

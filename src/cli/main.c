@@ -22,6 +22,7 @@ static const Command commands[] = {
     {"train", "train a model, or go on where a run stopped", cmd_train},
     {"report", "runs as one page: curves, where the time went, what each change brought", cmd_report},
     {"runs", "what has been trained: list, compare, export as CSV, free disk", cmd_runs},
+    {"serve", "runs in a browser while they train: live curves, compare, the planner", cmd_serve},
     {"sample", "text from a trained model", cmd_sample},
     {"eval", "loss, perplexity and bits per byte on token shards", cmd_eval},
     {"export", "a run as a Hugging Face directory", cmd_export},

@@ -112,7 +112,7 @@ typedef struct PlanReport {
     int stash_count;
 
     bool fits;       // in the device's memory
-    PlanTry fitting; // when it does not: the fastest way that does; what is "" when there is none
+    PlanTry fitting; // when it does not: the fastest way that does, of those that were tried; what is "": none
 
     double critical_batch; // tokens; an estimate
     StepPart bottleneck;
@@ -141,7 +141,8 @@ Status plan_report(PlanReport *report, const char *name, const PlanMachine *mach
 void plan_advise(PlanReport *report);
 // Single changes of a run of the report's that fit and gain (or make it fit), most gain first; returns how many.
 int plan_changes(PlanTry *best, int most, const PlanReport *report, const PlanRun *run, const PlanPrediction *now);
-// The fastest of all ways to cut and batch the run at its sequence length and tokens a step; false when none fits.
+// The fastest way to cut and batch the run at its sequence length and tokens a step, those tried first that cut the
+// model least; false when none fits.
 bool plan_fastest_fit(PlanTry *found, const PlanMachine *machine, const PlanRun *run, const StepModel *step,
                       double memory_limit);
 void plan_fit(PlanReport *report);

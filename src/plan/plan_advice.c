@@ -206,10 +206,15 @@ static void describe_candidate(PlanChange *change, const SearchCandidate *c, con
     text_buffer_free(&text);
 }
 
+enum { FIT_TRIES = 1000 }; // some tenths of a second
+
 bool plan_fastest_fit(PlanTry *found, const PlanMachine *machine, const PlanRun *run, const StepModel *step,
                       double memory_limit) {
-    SearchSpace space = {
-        .seqs = {run->layout.seq}, .seq_count = 1, .batch_tokens = step->tokens, .memory_limit = memory_limit};
+    SearchSpace space = {.seqs = {run->layout.seq},
+                         .seq_count = 1,
+                         .batch_tokens = step->tokens,
+                         .memory_limit = memory_limit,
+                         .tries_max = FIT_TRIES};
     SearchResult result;
     Status status = search_run(&result, machine, run, &space);
     bool any = !status && result.found_count;
