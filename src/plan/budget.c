@@ -65,10 +65,9 @@ PlanBudget plan_budget(const PlanMachine *machine, const PlanBudgetRequest *requ
 void plan_chinchilla_words(double tokens, double parameters, char *out, size_t size) {
     double times = tokens / plan_chinchilla_tokens(parameters);
     const char *words =
-        times < 0.5 ? "undertrained: for this compute a smaller model on more tokens reaches a lower loss"
-        : times < 1.5
-            ? "about compute-optimal: the best loss for this compute, not the end of learning; loss still falls"
-        : times < 10 ? "overtrained: more compute than this loss needs, for a smaller model that is cheaper to run"
+        times < 0.5   ? "undertrained; for this compute a smaller model on more tokens reaches a lower loss"
+        : times < 1.5 ? "about compute-optimal, the best loss for this compute; it still falls when the tokens end"
+        : times < 10 ? "overtrained, with more compute than this loss needs, for a smaller model that is cheaper to run"
                      : "far overtrained, for a small model that is run a lot (Llama 3 8B: 94 x); each further token "
                        "brings less";
     snprintf(out, size, "%.*f x Chinchilla: %s", times < 9.95 ? 2 : 0, times, words);

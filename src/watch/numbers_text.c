@@ -45,10 +45,11 @@ static void budget_section(Document *d, const PlanNumbersReport *r) {
     plan_tokens_rows(d, b, r->asked.parameters);
     document_row(d, "compute\t%.4g\tFLOPs = %.4g petaFLOP-days (6 x active parameters x tokens)",
                  b->petaflop_days * 8.64e19, b->petaflop_days);
-    plan_cost_rows(d, b, &r->machine);
+    plan_time_row(d, b);
     if (r->assumed)
         document_row(d, "time range\t\t%s to %s at the ends of what is typical", plan_time_text(a, r->seconds_high),
                      plan_time_text(c, r->seconds_low));
+    plan_cost_rows(d, b, &r->machine);
     if (r->fp8_seconds > 0)
         document_row(d, "with fp8\t%s\t%.2f x the speed: %s", plan_time_text(a, r->fp8_seconds),
                      b->seconds / r->fp8_seconds, defaults->fp8_speedup_source);

@@ -49,10 +49,14 @@ void plan_tokens_rows(Document *d, const PlanBudget *b, double parameters) {
     document_row(d, "\t\t%s", words);
 }
 
-void plan_cost_rows(Document *d, const PlanBudget *b, const PlanMachine *machine) {
+void plan_time_row(Document *d, const PlanBudget *b) {
     char a[32], span[128];
     document_row(d, "time\t%s\t%s of 30 days; %.4g GPU-hours", plan_time_text(a, b->seconds),
                  plan_span_text(span, sizeof span, b->seconds), b->gpu_hours);
+}
+
+void plan_cost_rows(Document *d, const PlanBudget *b, const PlanMachine *machine) {
+    char a[32];
     document_row(d, "cost\t%s\tat $%.2f per GPU-hour", plan_money_text(a, b->cost), machine->gpu.usd_per_hour);
     document_row(d, "energy\t%.4g kWh\t%.0f W per device, PUE %.2f; %s at $%.2f per kWh", b->energy_kwh,
                  machine->gpu.watts, machine->defaults.pue, plan_money_text(a, b->energy_cost),

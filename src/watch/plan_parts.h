@@ -12,7 +12,8 @@ const char *plan_time_text(char *out, double seconds);              // in the un
 const char *plan_span_text(char *out, size_t size, double seconds); // "3472 hours = 144.7 days = 4.82 months"
 
 void plan_tokens_rows(Document *d, const PlanBudget *budget, double parameters); // tokens, what they are to Chinchilla
-void plan_cost_rows(Document *d, const PlanBudget *budget, const PlanMachine *machine); // time, cost, energy
+void plan_time_row(Document *d, const PlanBudget *budget);
+void plan_cost_rows(Document *d, const PlanBudget *budget, const PlanMachine *machine); // and energy
 // rate and tokens of a step give the interval in steps; 0: not known.
 void plan_checkpoint_section(Document *d, const PlanBudget *budget, const PlanMachine *machine, double parameters,
                              double rate, double step_tokens);

@@ -192,6 +192,7 @@ static void budget_section(Document *d, const PlanReport *r) {
     document_row(d, "compute\t%.4g\tFLOPs = %.4g petaFLOP-days (6 x active parameters x tokens)",
                  r->budget.petaflop_days * 8.64e19, r->budget.petaflop_days);
     document_row(d, "steps\t%.0f\t", r->steps);
+    plan_time_row(d, &r->budget);
     plan_cost_rows(d, &r->budget, &r->machine);
     if (r->fp8.what[0])
         document_row(d, "with fp8\t%.0f\ttokens/s modelled, %+.1f %%, memory %.0f %%: --precision fp8",
