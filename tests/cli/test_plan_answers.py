@@ -84,6 +84,12 @@ class PlanAnswers(unittest.TestCase):
         self.assertIsNone(never["checkpoint"]["calendar_seconds"])
         self.assertRegex(self.hearth("plan", "--params", "8B", "--gpus", "8", "--mtbf-hours", "0.1")[0], r"calendar time +never")
 
+    def test_a_config_says_how_many_checkpoints_are_stored(self):
+        run = ("smollm-360m", "--seq", "2048", "--set", "train.steps=1000")
+        self.assertEqual(self.plan(*run)["storage"]["checkpoints"], 3)  # the last two and the best
+        self.assertEqual(self.plan(*run, "--set", "checkpoint.keep_best=false", "--set", "checkpoint.keep_every=300")["storage"]["checkpoints"], 5)
+        self.assertEqual(self.plan(*run, "--keep", "7")["storage"]["checkpoints"], 7)
+
     def test_what_cannot_be_is_refused_with_what_to_do(self):
         for arguments, message in (
             ((), "plan needs a config, a preset or --params"),

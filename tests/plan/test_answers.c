@@ -4,7 +4,9 @@
 #include "catalogue.h"
 #include "plan/checkpointing.h"
 #include "plan/cost.h"
+#include "plan/data_budget.h"
 #include "plan/numbers.h"
+#include "plan/search.h"
 #include "plan/throughput.h"
 
 #include <math.h>
@@ -215,6 +217,9 @@ static void storage_is_the_dataset_and_the_checkpoints_that_are_kept(void **stat
     double months = plan_span(numbers.budget.calendar_seconds).months;
     assert_near(numbers.budget.storage_cost, 19.136 * months, 1e-9);
     assert_near(plan_storage_cost(1e12, 2, 0.05), 100, 1e-9); // 1000 GB for two months
+    assert_near(plan_token_bytes(65536), 2, 0);
+    assert_near(plan_token_bytes(65537), 4, 0);
+    assert_near(plan_token_bytes(0), 4, 0); // not known
     // A vocabulary of 49,152 fits in 16 bits, one of 128,256 does not.
     PlanMachine machine = catalogue_machine("h100-sxm", "hearth", 1);
     PlanRun small = preset_run("smollm-360m", 1, 2048, 1), large = preset_run("llama-3.2-1b", 1, 2048, 1);
@@ -280,6 +285,16 @@ static void nodes_name_the_cheapest_and_the_fastest(void **state) {
     for (int i = 0; i < numbers.nodes.count; i++)
         small_refused |= !numbers.nodes.rows[i].fits && strcmp(numbers.nodes.rows[i].name, "rtx-4090-2") == 0;
     assert_true(small_refused);
+}
+
+static void nodes_keep_what_was_said_of_the_plans_own_device(void **state) {
+    PlanMachine machine = catalogue_machine("h100-sxm", "hearth", 8);
+    PlanNumbers asked = {.parameters = 8e9, .mfu = 0.5, .peak = 500e12, .precision = PRECISION_BF16};
+    (void)state;
+    machine.gpu.usd_per_hour = 0.01;
+    assert_ok(plan_numbers(&numbers, &hardware, &machine, &asked));
+    check_nodes(&numbers.nodes, numbers.budget.seconds, numbers.budget.cost);
+    assert_string_equal(numbers.nodes.rows[0].name, "dgx-h100");
 }
 
 static void nodes_of_a_model_are_planned_like_it(void **state) {
@@ -351,6 +366,44 @@ static void the_checklist_of_a_plan_that_does_not_fit_begins_with_the_way_that_d
     assert_near(prediction.memory.fraction, report.fitting.change.memory_fraction, 1e-12);
 }
 
+static void advice_stops_at_the_critical_batch(void **state) {
+    PlanMachine machine = catalogue_machine("h200-sxm", "hearth", 1);
+    PlanRun run = preset_run("smollm-360m", 2, 2048, 1);
+    (void)state;
+    for (int few = 0; few < 2; few++) { // few tokens: a high loss at the end, and a small critical batch
+        assert_ok(plan_report(&report, "360M", &machine, &run, &(PlanQuestions){.tokens = few ? 4e5 : 7e9}));
+        assert_true((2 * report.prediction.step.tokens > report.critical_batch) == few);
+        bool larger = false;
+        for (int i = 0; i < report.checklist_count; i++)
+            larger |= strstr(report.checklist[i].what, "twice the batch") != NULL;
+        assert_true(larger == !few);
+    }
+}
+
+static void a_way_of_the_search_is_planned_as_it_was_found(void **state) {
+    PlanMachine machine = catalogue_machine("h100-sxm", "hearth", 8);
+    PlanRun run = preset_run("llama-3.2-1b", 1, 2048, 8);
+    SearchSpace space = {.seqs = {2048}, .seq_count = 1, .memory_limit = 0.85};
+    SearchResult result;
+    bool interleaved = false;
+    (void)state;
+    run.virtual_stages = 2;
+    assert_ok(search_run(&result, &machine, &run, &space));
+    for (int i = 0; i < result.found_count; i += 7) {
+        const SearchCandidate *c = &result.found[i];
+        PlanRun base = run, found;
+        base.virtual_stages = 1; // the candidate says
+        found = search_candidate_run(c, &base);
+        PlanPrediction prediction;
+        assert_ok(plan_predict(&prediction, &machine, &found));
+        assert_near(prediction.step.tokens_per_second, c->tokens_per_second, 1e-6);
+        assert_near(prediction.memory.total, c->memory, 0);
+        interleaved |= c->mesh.pp > 1 && c->virtual_stages == 2;
+    }
+    assert_true(interleaved);
+    search_free(&result);
+}
+
 static void fp8_is_offered_where_the_device_has_it(void **state) {
     PlanMachine machine = catalogue_machine("h200-sxm", "hearth", 1), old = catalogue_machine("a100-sxm", "hearth", 1);
     PlanRun run = preset_run("llama-3.2-1b", 8, 4096, 4);
@@ -395,9 +448,12 @@ int main(void) {
         cmocka_unit_test(storage_is_the_dataset_and_the_checkpoints_that_are_kept),
         cmocka_unit_test(overtraining_is_said_in_words),
         cmocka_unit_test(nodes_name_the_cheapest_and_the_fastest),
+        cmocka_unit_test(nodes_keep_what_was_said_of_the_plans_own_device),
         cmocka_unit_test(nodes_of_a_model_are_planned_like_it),
         cmocka_unit_test(the_checklist_finds_the_documents_order_and_more_than_its_gain),
         cmocka_unit_test(the_checklist_of_a_plan_that_does_not_fit_begins_with_the_way_that_does),
+        cmocka_unit_test(advice_stops_at_the_critical_batch),
+        cmocka_unit_test(a_way_of_the_search_is_planned_as_it_was_found),
         cmocka_unit_test(fp8_is_offered_where_the_device_has_it),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
