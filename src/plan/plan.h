@@ -44,10 +44,10 @@ void plan_limit_virtual_stages(PlanRun *run);
 // Chunks of layers that a pipeline stage keeps activations of, at most.
 int64_t plan_in_flight(const PlanRun *run, int stage);
 
-// `gpus` of `gpu` in nodes of gpus_per_node; links and price as the GPU (and node, may be NULL) say. cores scales a
-// CPU.
+// `gpus` of `gpu` in nodes of gpus_per_node; links and price as the GPU (and node, may be NULL) say. Ranks
+// on a CPU share the `cores` of their node.
 PlanMachine plan_machine(const Hardware *hardware, const HardwareGpu *gpu, const HardwareNode *node,
-                         const HardwareSoftware *software, int gpus, int gpus_per_node, int cores);
+                         const HardwareSoftware *software, int gpus, int gpus_per_node, double cores);
 
 // ---- the report -----------------------------------------------------------------------------------------------------
 

@@ -175,15 +175,16 @@ static Status make_machine(PlanMachine *machine, const Hardware *hardware, const
         return status_hint(status_usage("--gpu %s, and the node %s has %s", gpu->name, node->name, node->gpu),
                            "leave --gpu out, or name its --nodes and --gpus-per-node instead of a node");
     TRY(hardware_find_software(hardware, request->software, &software));
-    int64_t per_node = request->gpus_per_node ? request->gpus_per_node : node ? (int64_t)node->gpus : gpu->cpu ? 1 : 8;
     int64_t nodes = request->nodes ? request->nodes : cluster ? (int64_t)cluster->nodes : 0;
+    int64_t others = !gpu->cpu ? 8 : nodes || !request->gpus ? 1 : request->gpus; // ranks on CPUs are on this machine
+    int64_t per_node = request->gpus_per_node ? request->gpus_per_node : node ? (int64_t)node->gpus : others;
     int64_t gpus = request->gpus ? request->gpus : nodes ? nodes * per_node : node ? (int64_t)node->gpus : 1;
     if (nodes && !request->gpus_per_node && request->gpus) per_node = (gpus + nodes - 1) / nodes;
     if (gpus > 10000000) return status_usage("%lld GPUs are more than the planner takes", (long long)gpus);
     int cores = request->cores ? (int)request->cores : threads_count();
     *machine = plan_machine(hardware, gpu, node, software, (int)gpus, (int)per_node, cores);
     if (gpu->cpu && !gpu->measured) // of this machine; the catalogue cannot know
-        machine->gpu.memory = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+        machine->gpu.memory = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE) / machine->gpus_per_node;
     if (request->price >= 0) machine->gpu.usd_per_hour = request->price;
     if (request->kwh >= 0) machine->defaults.usd_per_kwh = request->kwh;
     if (request->pue > 0) machine->defaults.pue = request->pue;

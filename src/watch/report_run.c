@@ -358,6 +358,7 @@ void report_run_before(const ReportRun *run, const RunFigures *figures, const Wa
 void report_run_behind(const ReportRun *run, const RunFigures *figures, const Waterfall *waterfall, int count,
                        TextBuffer *out) {
     report_time(&run->record, figures, waterfall, out);
+    report_profile(&run->record, out);
     write_experts(&run->record, count, out);
     write_samples(&run->record, out);
     write_settings(&run->record, out);

@@ -250,6 +250,7 @@ Status run_read(RunRecord *run, const char *path) {
     status_free(read_lines(run, "alarms.jsonl", take_alarm, NULL));   // nor these
     read_config(run);
     run->plan = read_json(run, "plan.json");
+    run->profile = read_json(run, "profile/summary.json");
     run->environment = read_json(run, "environment.json");
     if (json_is_object(run->environment)) { // of a run before it was a list
         json_t *list = json_array();
@@ -282,6 +283,7 @@ void run_record_free(RunRecord *run) {
     free(run->alarms);
     free(run->settings);
     json_decref(run->plan);
+    json_decref(run->profile);
     json_decref(run->environment);
     free(run->path);
     free(run->name);

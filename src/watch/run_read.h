@@ -59,6 +59,7 @@ typedef struct RunRecord {
     RunSetting *settings; // of config.toml, in its order
     size_t step_count, split_count, eval_count, load_count, sample_count, alarm_count, setting_count;
     json_t *plan, *environment; // an object and a list of objects; NULL: not there or damaged
+    json_t *profile;            // profile/summary.json; likewise
     size_t lines_passed_over;
 } RunRecord;
 
