@@ -143,7 +143,7 @@ static void cpu_moe_router_backward(Ops *ops, Tensor din, Tensor dweight, Tensor
 }
 
 void cpu_install_gemm(Ops *ops) {
-    cpu_avx512_start();
+    cpu_of(ops)->multiplies_bf16 = cpu_avx512_start();
     ops->linear_forward = cpu_linear_forward;
     ops->linear_backward_input = cpu_linear_backward_input;
     ops->linear_backward_weight = cpu_linear_backward_weight;

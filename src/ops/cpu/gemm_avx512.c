@@ -32,9 +32,10 @@ static_assert(A_CELLS + B_CELLS + AVX512_ROWS * AVX512_COLUMNS <= GEMM_SCRATCH_F
 
 static bool bf16_used;
 
-void cpu_avx512_start(void) {
+bool cpu_avx512_start(void) {
     const char *asked = getenv("HEARTH_CPU_BF16");
     bf16_used = __builtin_cpu_supports("avx512bf16") && !(asked && strcmp(asked, "0") == 0);
+    return bf16_used;
 }
 
 bool cpu_avx512_multiplies(const Gemm *gemm) {
@@ -297,7 +298,9 @@ void cpu_avx512_part(const Gemm *gemm, int64_t row, int64_t rows, int64_t column
 
 #else
 
-void cpu_avx512_start(void) {}
+bool cpu_avx512_start(void) {
+    return false;
+}
 
 bool cpu_avx512_multiplies(const Gemm *gemm) {
     (void)gemm;
