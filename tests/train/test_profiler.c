@@ -251,7 +251,7 @@ static void a_recorded_call_counts_with_every_launch_of_its_graph(void **state) 
         {DEVICE_KERNEL, "k", 101, 101.5, .graph = 1, .launched = 5, .call = 1}, // the same call
         {DEVICE_KERNEL, "k", 102, 103, .graph = 1, .launched = 5, .call = 2},
         {DEVICE_KERNEL, "k", 103, 104, .graph = 1, .launched = 6, .call = 1},
-        {DEVICE_KERNEL, "nccl", 103.5, 105, .graph = 1, .launched = 6},
+        {DEVICE_KERNEL, "_Z23ncclDevKernel_AllReducev", 103.5, 105, .graph = 1, .launched = 6},
         {DEVICE_KERNEL, "k", 105, 106, .graph = 1, .launched = 7, .call = 1},
         {DEVICE_KERNEL, "k", 107, 108, .launched = 8, .call = 3},
         {DEVICE_KERNEL, "k", 108, 108.5, .launched = 9, .call = 3},
