@@ -1,6 +1,7 @@
 """`hearth serve` as a child process, and requests to it as they go over the wire."""
 import http.client
 import json
+import os
 import pathlib
 import re
 import select
@@ -98,6 +99,13 @@ class ServeCase(Case):
         (run / "config.toml").write_text('[train]\nseq = 32\n')
         (run / "metrics.jsonl").write_text("".join(step_line(i) for i in range(1, steps + 1)))
         return run
+
+
+def hearth_json(*arguments):
+    """Exit code of a command, the JSON it wrote (None: none), and what it complained of."""
+    done = subprocess.run([HEARTH, *map(str, arguments)], capture_output=True, text=True, timeout=120,
+                          env={**os.environ, "HEARTH_HISTORY": ""})
+    return done.returncode, json.loads(done.stdout) if done.stdout.startswith(("{", "[")) else None, done.stderr
 
 
 def step_line(step, **more):
