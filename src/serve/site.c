@@ -103,17 +103,16 @@ static bool is_inside(const ServeSite *site, const char *path) {
 // All that is read of a run are ordinary files of the folder: no link out of it, and nothing that a reader would wait
 // for.
 static bool is_served(const ServeSite *site, const char *path) {
-    static const char *const read[] = {"config.toml",   "metrics.jsonl", "alarms.jsonl",
-                                       "samples.jsonl", "plan.json",     "environment.json",
-                                       "state.json",    "log.txt",       ".lock"};
+    static const char *const read[] = {"config.toml", "metrics.jsonl",       "alarms.jsonl", "samples.jsonl",
+                                       "plan.json",   "environment.json",    "state.json",   "log.txt",
+                                       ".lock",       "profile/summary.json"};
     if (!file_is_directory(path) || !run_directory_is(path) || !is_inside(site, path)) return false;
     bool served = true;
     for (size_t i = 0; i < sizeof read / sizeof *read && served; i++) {
         struct stat found;
         char *file = path_join(path, read[i]);
         if (lstat(file, &found) == 0)
-            served = S_ISREG(found.st_mode) || (S_ISLNK(found.st_mode) && is_inside(site, file) &&
-                                                stat(file, &found) == 0 && S_ISREG(found.st_mode));
+            served = is_inside(site, file) && stat(file, &found) == 0 && S_ISREG(found.st_mode);
         free(file);
     }
     return served;
