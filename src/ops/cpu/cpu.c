@@ -55,6 +55,10 @@ void ops_cpu_allocated(Ops *ops, int64_t *current, int64_t *peak) {
     pthread_mutex_unlock(&cpu->lock);
 }
 
+bool ops_cpu_multiplies_bf16(Ops *ops) {
+    return cpu_of(ops)->multiplies_bf16;
+}
+
 static int64_t cpu_memory_total(Ops *ops) {
     (void)ops;
     return memory_total_bytes();
