@@ -9,6 +9,8 @@ function(hearth_feature_row name state why)
     math(EXPR pad "12 - ${length}")
     string(REPEAT " " ${pad} spaces)
     set(HEARTH_FEATURE_TABLE "${HEARTH_FEATURE_TABLE}  ${name}${spaces}${state}  ${why}\n" PARENT_SCOPE)
+    string(STRIP "${state}" state)
+    set(hearth_features_${state} "${hearth_features_${state}} ${name}" PARENT_SCOPE)
 endfunction()
 
 # What an earlier configure found or missed must not outlive the package: forget it and look again.
@@ -226,5 +228,14 @@ if(HEARTH_HAVE_MICROHTTPD)
     target_compile_definitions(hearth_lib_microhttpd INTERFACE HEARTH_HAVE_MICROHTTPD=1)
 endif()
 
+# For `hearth --version`.
+set(architectures none)
+if(HEARTH_HAVE_CUDA)
+    string(REPLACE ";" " sm_" architectures "sm_${HEARTH_CUDA_ARCHITECTURES}")
+endif()
+file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/generated/hearth_features.h CONTENT "#define HEARTH_FEATURES_IN \"${hearth_features_in}\"
+#define HEARTH_FEATURES_OUT \"${hearth_features_out}\"
+#define HEARTH_BUILT_ARCHITECTURES \"${architectures}\"
+")
 file(WRITE ${CMAKE_BINARY_DIR}/features.txt "hearth is built with:\n${HEARTH_FEATURE_TABLE}")
 message(STATUS "hearth is built with:\n${HEARTH_FEATURE_TABLE}")

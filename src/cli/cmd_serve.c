@@ -1,12 +1,29 @@
 // hearth serve: runs in a browser while they train.
 #include "cli/args.h"
 #include "cli/commands.h"
+#include "cli/report_prepare.h"
 #include "serve/http.h"
 #include "serve/site.h"
+#include "train/prediction.h"
 
 #include <stdlib.h>
 
 enum { PORT_USUAL = 8420 };
+
+static void prepare(ReportRun *run, void *hardware) {
+    report_prepare(run, hardware);
+}
+
+static Status serve_folder(const char *folder, const ServeOptions *options) {
+    ServeSite *site = NULL;
+    Hardware hardware;
+    TRY(prediction_hardware(&hardware, NULL, false));
+    Status status = serve_site_open(&site, folder, prepare, &hardware);
+    if (!status) status = serve_run(site, options);
+    serve_site_close(site);
+    hardware_free(&hardware);
+    return status;
+}
 
 Status cmd_serve(int argc, char **argv) {
     const char *bind = "127.0.0.1", *token = NULL;
@@ -30,13 +47,9 @@ Status cmd_serve(int argc, char **argv) {
         1};
     Status status = args_parse(&command, argc, argv, &words, &helped);
     if (!status && !helped && (port < 0 || port > 65535)) status = status_usage("--port is from 0 to 65535");
-    if (!status && !helped) {
-        ServeSite *site = NULL;
-        const ServeOptions options = {.bind = bind, .port = (int)port, .token = token};
-        status = serve_site_open(&site, words.count ? words.items[0] : "runs");
-        if (!status) status = serve_run(site, &options);
-        serve_site_close(site);
-    }
+    if (!status && !helped)
+        status = serve_folder(words.count ? words.items[0] : "runs",
+                              &(ServeOptions){.bind = bind, .port = (int)port, .token = token});
     free(words.items);
     return status;
 }

@@ -2,6 +2,8 @@
 #include "serve/routes.h"
 
 #include "serve/pages.h"
+#include "serve/planner_api.h"
+#include "serve/runs_api.h"
 #include "watch/report.h"
 
 #include <stdlib.h>
@@ -15,7 +17,13 @@ static Status answer_style(const ServeRequest *request, ServeReply *reply) {
 }
 
 static const ServeRoute serve_routes[] = {
-    {"/report.css", answer_style},
+    {"/report.css", answer_style},  {"/report", runs_answer_report}, {"/api/runs", runs_answer_list},
+    {"/api/run", runs_answer_run},  {"/api/series", series_answer},  {"/api/compare", runs_answer_compare},
+    {"/api/events", events_answer}, {"/metrics", prometheus_answer},
+    {"/api/plan", planner_plan_answer},
+    {"/api/plan/lists", planner_lists_answer},
+    {"/api/calc", planner_calc_answer},
+    {"/api/calc/list", planner_quantities_answer},
 };
 
 // ---- replies --------------------------------------------------------------------------------------------------------
@@ -59,6 +67,8 @@ Status serve_reply_missing(ServeReply *reply, const char *what) {
 
 void serve_reply_free(ServeReply *reply) {
     text_buffer_free(&reply->body);
+    free(reply->stream);
+    reply->stream = NULL;
 }
 
 // ---- pages ----------------------------------------------------------------------------------------------------------

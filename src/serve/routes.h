@@ -11,6 +11,8 @@ typedef struct ServeReply {
     TextBuffer body;
     const void *page; // in place of the body: bytes that stay
     size_t page_size;
+    char *stream; // or the directory of a run, whose events follow (live.h)
+    int64_t stream_from;
 } ServeReply;
 
 // NULL: the reply is filled in. A usage error becomes 400, another 500; what was filled in is dropped. It is called

@@ -333,7 +333,7 @@ static Status after_step(Run *run, MetricsStep *metrics) {
     const Config *config = run->config;
     Trainer *trainer = &run->trainer;
     watch_step(run, metrics);
-    if (step_is_due(config->watch.print_every, metrics->step))
+    if (!run->first && step_is_due(config->watch.print_every, metrics->step))
         log_file("step %lld: loss %.4f, norm %.4g, %.3f s, %.1f %% of it waiting for other ranks, %.1f %% for data%s",
                  (long long)metrics->step, metrics->loss, metrics->grad_norm, metrics->seconds,
                  100 * metrics->comm_wait, 100 * metrics->data_wait, metrics->skipped ? "; skipped" : "");
@@ -667,6 +667,13 @@ static Status lock_directory(Run *run) {
     return status_hint(status, "wait for that run to end, or stop it with Ctrl-C or SIGTERM");
 }
 
+// What this process says, for who is not at its terminal. A run goes on without it.
+static void open_log(const Run *run) {
+    char *path = path_join(run->directory, "log.txt");
+    status_free(log_set_file(path));
+    free(path);
+}
+
 // On demand, of every rank but the first, which has the terminal: where it is, its steps, and how it ends.
 static void open_rank_log(const Run *run) {
     const Trainer *trainer = &run->trainer;
@@ -698,6 +705,7 @@ static Status run_open(Run *run, const RunOptions *options, const char *checkpoi
         TRY(lock_directory(run));
     }
     if (run->world) world_barrier(run->world); // the directory is there
+    if (run->first) open_log(run);
     if (config->watch.log_ranks && !run->first) open_rank_log(run);
     run->checkpoints = path_join(run->directory, "checkpoints");
     CheckpointPolicy policy = checkpoint_policy(config);
