@@ -17,13 +17,12 @@ static Status answer_style(const ServeRequest *request, ServeReply *reply) {
 }
 
 static const ServeRoute serve_routes[] = {
-    {"/report.css", answer_style},  {"/report", runs_answer_report}, {"/api/runs", runs_answer_list},
-    {"/api/run", runs_answer_run},  {"/api/series", series_answer},  {"/api/compare", runs_answer_compare},
-    {"/api/events", events_answer}, {"/metrics", prometheus_answer},
-    {"/api/plan", planner_plan_answer},
-    {"/api/plan/lists", planner_lists_answer},
-    {"/api/calc", planner_calc_answer},
-    {"/api/calc/list", planner_quantities_answer},
+    {"/report.css", answer_style},      {"/report", runs_answer_report},
+    {"/api/runs", runs_answer_list},    {"/api/run", runs_answer_run},
+    {"/api/series", series_answer},     {"/api/compare", runs_answer_compare},
+    {"/api/events", events_answer},     {"/metrics", prometheus_answer},
+    {"/api/plan", planner_plan_answer}, {"/api/plan/lists", planner_lists_answer},
+    {"/api/calc", planner_calc_answer}, {"/api/calc/list", planner_quantities_answer},
 };
 
 // ---- replies --------------------------------------------------------------------------------------------------------
@@ -74,13 +73,15 @@ void serve_reply_free(ServeReply *reply) {
 // ---- pages ----------------------------------------------------------------------------------------------------------
 
 static const char *page_type(const char *name) {
+    if (text_ends_with(name, ".svg")) return "image/svg+xml";
     if (text_ends_with(name, ".css")) return "text/css; charset=utf-8";
     return text_ends_with(name, ".js") ? "text/javascript; charset=utf-8" : "text/html; charset=utf-8";
 }
 
-// "/" is index.html, "/run" run.html, "/run.js" run.js.
+// "/" is index.html, "/run" run.html, "/run.js" run.js. Browsers ask for /favicon.ico unasked.
 static bool answer_page(const char *path, ServeReply *reply) {
     const char *name = path[1] ? path + 1 : "index";
+    if (strcmp(name, "favicon.ico") == 0) name = "favicon.svg";
     for (int i = 0; i < serve_page_count; i++) {
         const ServePage *page = &serve_pages[i];
         size_t length = strlen(name);
