@@ -184,16 +184,21 @@ static json_t *gpu_json(const HardwareGpu *gpu) {
                      "usd_per_hour", gpu->usd_per_hour);
 }
 
-static json_t *words_json(const char *const *words) {
+// The words that a key of the configuration takes.
+static json_t *choices_json(const char *section, const char *key) {
     json_t *list = json_array();
-    for (; *words; words++)
-        json_array_append_new(list, json_string(*words));
+    for (int i = 0; i < config_key_count; i++) {
+        if (strcmp(config_keys[i].section, section) != 0 || strcmp(config_keys[i].key, key) != 0) continue;
+        for (const char *word = config_keys[i].choices; *word;) {
+            size_t length = strcspn(word, "|");
+            json_array_append_new(list, json_stringn(word, length));
+            word += length + (word[length] == '|');
+        }
+    }
     return list;
 }
 
 Status planner_lists(json_t **root) {
-    static const char *const precisions[] = {"bf16", "bf16-pure", "fp8", "fp32", NULL};
-    static const char *const recomputes[] = {"none", "selective", "full", NULL};
     Hardware hardware;
     TRY(prediction_hardware(&hardware, NULL, true));
     json_t *presets = json_array(), *gpus = json_array(), *nodes = json_array(), *software = json_array();
@@ -210,8 +215,9 @@ Status planner_lists(json_t **root) {
         json_array_append_new(
             software, json_pack("{s:s,s:s}", "name", hardware.software[i].name, "title", hardware.software[i].title));
     hardware_free(&hardware);
-    *root = json_pack("{s:o,s:o,s:o,s:o,s:o,s:o}", "presets", presets, "gpus", gpus, "nodes", nodes, "software",
-                      software, "precisions", words_json(precisions), "recomputes", words_json(recomputes));
+    *root =
+        json_pack("{s:o,s:o,s:o,s:o,s:o,s:o}", "presets", presets, "gpus", gpus, "nodes", nodes, "software", software,
+                  "precisions", choices_json("train", "precision"), "recomputes", choices_json("recompute", "mode"));
     return NULL;
 }
 
@@ -251,36 +257,4 @@ Status planner_calc(json_t **root, const ServeParameter *parameters, int count) 
         free(words[i]);
     free(words);
     return status;
-}
-
-// ---- of the server --------------------------------------------------------------------------------------------------
-
-static Status reply_with(ServeReply *reply, Status status, json_t *root) {
-    if (!status) serve_reply_json(reply, root);
-    return status;
-}
-
-Status planner_plan_answer(const ServeRequest *request, ServeReply *reply) {
-    json_t *root = NULL;
-    Status status = planner_plan(&root, request->parameters, request->parameter_count);
-    return reply_with(reply, status, root);
-}
-
-Status planner_lists_answer(const ServeRequest *request, ServeReply *reply) {
-    (void)request;
-    json_t *root = NULL;
-    Status status = planner_lists(&root);
-    return reply_with(reply, status, root);
-}
-
-Status planner_calc_answer(const ServeRequest *request, ServeReply *reply) {
-    json_t *root = NULL;
-    Status status = planner_calc(&root, request->parameters, request->parameter_count);
-    return reply_with(reply, status, root);
-}
-
-Status planner_quantities_answer(const ServeRequest *request, ServeReply *reply) {
-    json_t *root = NULL;
-    Status status = calc_list_json(&root, serve_parameter(request, "word"));
-    return reply_with(reply, status, root);
 }

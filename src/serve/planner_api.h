@@ -14,7 +14,7 @@ Status planner_lists(json_t **root);
 // "quantity" and its inputs; with "value" it is solved for the input that is left out. As `hearth calc --json`.
 Status planner_calc(json_t **root, const ServeParameter *parameters, int count);
 
-// The same as answers of the server.
+// The same as answers of the server (planner_answers.c).
 Status planner_plan_answer(const ServeRequest *request, ServeReply *reply);
 Status planner_lists_answer(const ServeRequest *request, ServeReply *reply);
 Status planner_calc_answer(const ServeRequest *request, ServeReply *reply);

@@ -17,13 +17,12 @@ static Status answer_style(const ServeRequest *request, ServeReply *reply) {
 }
 
 static const ServeRoute serve_routes[] = {
-    {"/report.css", answer_style},  {"/report", runs_answer_report}, {"/api/runs", runs_answer_list},
-    {"/api/run", runs_answer_run},  {"/api/series", series_answer},  {"/api/compare", runs_answer_compare},
-    {"/api/events", events_answer}, {"/metrics", prometheus_answer},
-    {"/api/plan", planner_plan_answer},
-    {"/api/plan/lists", planner_lists_answer},
-    {"/api/calc", planner_calc_answer},
-    {"/api/calc/list", planner_quantities_answer},
+    {"/report.css", answer_style},      {"/report", runs_answer_report},
+    {"/api/runs", runs_answer_list},    {"/api/run", runs_answer_run},
+    {"/api/series", series_answer},     {"/api/compare", runs_answer_compare},
+    {"/api/events", events_answer},     {"/metrics", prometheus_answer},
+    {"/api/plan", planner_plan_answer}, {"/api/plan/lists", planner_lists_answer},
+    {"/api/calc", planner_calc_answer}, {"/api/calc/list", planner_quantities_answer},
 };
 
 // ---- replies --------------------------------------------------------------------------------------------------------

@@ -132,7 +132,11 @@ Status serve_site_names(ServeSite *site, char ***names, size_t *count) {
         **names = text_copy(path_name(site->whole));
         *count = 1;
     } else {
-        TRY(dir_list(names, count, site->whole));
+        Status status = dir_list(names, count, site->whole);
+        if (status) {
+            status_free(status);
+            return status_runtime("the folder %s can no longer be read", site->folder);
+        }
     }
     size_t kept = 0;
     for (size_t i = 0; i < *count; i++) {
