@@ -237,6 +237,7 @@ async function answer() {
   } catch (error) {
     if (turn !== asked) return;
     problem(error.message);
+    byId('brief').replaceChildren(make('span', {class: 'warn'}, error.message.split('\n')[0]));
     byId('answer').classList.add('stale');
   }
   document.body.dataset.answered = turn; // for tests: nothing is under way
