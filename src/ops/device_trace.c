@@ -116,7 +116,7 @@ static uint64_t map_get(const NumberMap *map, uint64_t key) { // 0: not there
 
 typedef struct Cupti {
     void *library;
-#define CUPTI_FIELD(name) __typeof__(&name) name;
+#define CUPTI_FIELD(name) __typeof__(&(name)) name;
     CUPTI_FUNCTIONS(CUPTI_FIELD)
 #undef CUPTI_FIELD
 } Cupti;

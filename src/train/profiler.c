@@ -150,7 +150,7 @@ static void take_exchanges(Profiler *profiler) {
     if (!world) return;
     CommEvent *events;
     int count = comm_take_events(world, &events);
-    size_t all = (size_t)(profiler->exchange_count + count);
+    size_t all = (size_t)profiler->exchange_count + (size_t)count;
     profiler->exchanges = xrealloc(profiler->exchanges, (all + 1) * sizeof *events);
     if (count) memcpy(profiler->exchanges + profiler->exchange_count, events, (size_t)count * sizeof *events);
     profiler->exchange_count += count;

@@ -102,7 +102,7 @@ class Page:
 
     def wait(self, expression, seconds=60):
         until = time.monotonic() + seconds
-        while not (found := self.value(expression)):
+        while not (found := self.value(f"(found => typeof found === 'object' ? Boolean(found) : found)({expression})")):
             if time.monotonic() > until:
                 raise TimeoutError(f"{expression}; the page says {self.value('document.body.innerText')[:500]!r}")
             time.sleep(0.05)
