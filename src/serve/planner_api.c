@@ -117,6 +117,7 @@ static Status add_parameter(PlannerWords *words, const ServeParameter *parameter
         add_word(&words->command, set);
         return NULL;
     }
+    if (!option) return unknown_parameter(parameter->name);
     if (option->kind == PLAN_OPTION_FLAG) TRY(flag_is(parameter, &on));
     if (!on) return NULL;
     text_buffer_format(&words->command, " %s", option->name);
