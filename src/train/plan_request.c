@@ -207,8 +207,9 @@ static Status make_run(PlanRun *run, const PlanMachine *machine, const PlanReque
     int64_t others = (int64_t)mesh->tp * mesh->pp * mesh->cp * islands;
     if (config->parallelism.data <= 0) {
         if (machine->gpus % others)
-            return status_usage("%d GPUs do not divide by tp %d x pp %d x cp %d%s", machine->gpus, mesh->tp, mesh->pp,
-                                mesh->cp, islands > 1 ? " x the islands" : "");
+            return status_hint(status_usage("%d GPUs do not divide by tp %d x pp %d x cp %d%s", machine->gpus, mesh->tp,
+                                            mesh->pp, mesh->cp, islands > 1 ? " x the islands" : ""),
+                               "%lld or a multiple of it, or a smaller degree", (long long)others);
         mesh->dp = (int)(machine->gpus / others);
     }
     *run = (PlanRun){.layout = layout,
