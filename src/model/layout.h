@@ -25,6 +25,8 @@ typedef enum Precision {
     PRECISION_BF16, // bf16 weights and activations, float master weights (bf16 + 16 more bits), gradients and moments
     PRECISION_BF16_PURE, // bf16 weights without master: stochastic rounding
     PRECISION_FP8,       // as bf16, and the linear layers of the blocks multiply in FP8
+    PRECISION_FP16,      // f16 weights and activations, float master weights beside them; the loss is scaled
+    PRECISION_COUNT,
 } Precision;
 
 // Which products of a block run in FP8: bits of LayoutRequest.fp8_off and Layout.fp8. A dense MLP's are one choice,
@@ -415,9 +417,11 @@ size_t layout_workspace_bytes(const LayoutRequest *request);
 // with its master part. A weight gradient is written in float; `added` is the share of the times that it is read first,
 // to be added to: 0 for the first micro-batch of a step, 1 for the others.
 double layout_adamw_traffic(Precision precision);
+DType precision_storage(Precision precision);        // of weights and activations
+int64_t precision_master_bytes(Precision precision); // of one weight; 0: the weight itself is the master
 double layout_gradient_traffic(double added);
 
-Status precision_parse(Precision *precision, const char *name); // "fp32", "bf16", "bf16-pure", "fp8"
+Status precision_parse(Precision *precision, const char *name); // "fp32", "bf16", "bf16-pure", "fp8", "fp16"
 const char *precision_name(Precision precision);
 Status recompute_parse(Recompute *recompute, const char *name); // "none", "selective", "full"
 const char *recompute_name(Recompute recompute);

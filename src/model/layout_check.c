@@ -53,7 +53,7 @@ Status layout_check_kernels(const LayoutRequest *request) {
         return status_usage("attention on a GPU has heads of at most %d columns, and head_dim is %d",
                             OPS_CUDA_HEAD_DIM_MAX, config->head_dim);
     if (request->precision != PRECISION_FP32 && config->head_dim % OPS_CUDA_HEAD_DIM_PIECE)
-        return status_usage("attention in bf16 on a GPU needs a head_dim that is a multiple of %d, and it is %d",
+        return status_usage("attention in 16 bits on a GPU needs a head_dim that is a multiple of %d, and it is %d",
                             OPS_CUDA_HEAD_DIM_PIECE, config->head_dim);
     if (config->experts > OPS_CUDA_EXPERTS_MAX || config->top_k > OPS_CUDA_TOP_K_MAX)
         return status_usage("a GPU routes to at most %d experts, %d of them for a token, and the model has %d and %d",

@@ -1,5 +1,6 @@
 // AdamW as PyTorch computes it, for float weights, for bf16 weights with the rest of a float master weight beside them,
-// and for bf16 weights alone (rounded stochastically). The gradient norm is in elements.c.
+// for f16 weights with a float master weight, and for bf16 weights alone (rounded stochastically). The gradient norm is
+// in elements.c.
 #include "base/rng.h"
 #include "ops/cpu/cpu.h"
 #include "ops/cpu/vec.h"
@@ -8,7 +9,7 @@
 
 typedef struct Adamw {
     void *weight;
-    int16_t *master_low; // NULL: none
+    void *master; // int16 with bf16, float with f16; NULL: none
     float *m, *v;
     const float *grad;
     DType dtype;
@@ -19,7 +20,8 @@ typedef struct Adamw {
 
 // The master weight of element i in float, and back.
 static inline float split_get(const Adamw *adamw, int64_t i) {
-    uint32_t bits = ((uint32_t)((const bf16 *)adamw->weight)[i] << 16) + (uint32_t)(int32_t)adamw->master_low[i];
+    uint32_t bits =
+        ((uint32_t)((const bf16 *)adamw->weight)[i] << 16) + (uint32_t)(int32_t)((const int16_t *)adamw->master)[i];
     float value;
     memcpy(&value, &bits, sizeof value);
     return value;
@@ -32,7 +34,7 @@ static inline void split_put(const Adamw *adamw, int64_t i, float value) {
     if (value != value) bits = 0x7fc00000u; // a NaN must not round to a number
     uint32_t high = (bits + 0x8000u) >> 16;
     ((bf16 *)adamw->weight)[i] = (bf16)high;
-    adamw->master_low[i] = (int16_t)(uint16_t)(bits - (high << 16));
+    ((int16_t *)adamw->master)[i] = (int16_t)(uint16_t)(bits - (high << 16));
 }
 
 static inline bf16 round_stochastically(float value, uint32_t random) {
@@ -64,15 +66,21 @@ static void adamw_task(void *context, int64_t begin, int64_t end, int worker) {
             vec_put(adamw->weight, i, n, DTYPE_F32, adamw_update(adamw, i, n, vec_get(adamw->weight, i, n, DTYPE_F32)));
             continue;
         }
+        if (adamw->dtype == DTYPE_F16) {
+            Vec master = adamw_update(adamw, i, n, vec_get(adamw->master, i, n, DTYPE_F32));
+            vec_put(adamw->master, i, n, DTYPE_F32, master);
+            vec_put(adamw->weight, i, n, DTYPE_F16, master);
+            continue;
+        }
         Vec weight = {0};
-        if (adamw->master_low)
+        if (adamw->master)
             for (int64_t lane = 0; lane < n; lane++)
                 weight[lane] = split_get(adamw, i + lane);
         else
             weight = vec_get(adamw->weight, i, n, DTYPE_BF16);
         weight = adamw_update(adamw, i, n, weight);
         for (int64_t lane = 0; lane < n; lane++) {
-            if (adamw->master_low)
+            if (adamw->master)
                 split_put(adamw, i + lane, weight[lane]);
             else
                 ((bf16 *)adamw->weight)[i + lane] =
@@ -86,11 +94,12 @@ static void cpu_adamw(Ops *ops, const AdamwArgs *args) {
     CPU_TIMED(ops, OP_ADAMW);
     enum { CHUNK = 1 << 14 };
     if (*(const int32_t *)args->skip.data) return;
-    double clip = 1;
-    if (args->max_norm > 0) clip = fmin(1.0, (double)args->max_norm / ((double)*(const float *)args->norm.data + 1e-6));
+    double unscale = args->unscale > 0 ? (double)args->unscale : 1, clip = 1;
+    if (args->max_norm > 0)
+        clip = fmin(1.0, (double)args->max_norm / ((double)*(const float *)args->norm.data * unscale + 1e-6));
     Adamw adamw = {
         .weight = args->weight.data,
-        .master_low = args->master_low.data,
+        .master = args->master.data,
         .m = args->m.data,
         .v = args->v.data,
         .grad = args->grad.data,
@@ -99,7 +108,7 @@ static void cpu_adamw(Ops *ops, const AdamwArgs *args) {
         .eps = args->eps,
         .seed = args->seed,
         .first = args->first,
-        .clip = (float)clip,
+        .clip = (float)(clip * unscale),
         .keep = (float)(1.0 - (double)args->lr * (double)args->weight_decay),
         .step_size = (float)((double)args->lr / (double)args->bias1),
         .root_bias2 = (float)sqrt((double)args->bias2),

@@ -76,7 +76,7 @@ static __device__ __forceinline__ void master_split(uint32_t &weight, int32_t &l
 struct AdamwRange {
     int64_t count;
     void *weight;
-    int16_t *master_low;
+    int16_t *master;
     float *m, *v;
     const float *grad;
     float max_norm;
@@ -119,7 +119,7 @@ static __device__ __forceinline__ uint2 narrow16(const uint4 &in) {
 template <int MODE>
 static __device__ __forceinline__ void adamw_one(const AdamwRange &a, const AdamwStep &s, int64_t i) {
     uint32_t weight = MODE == ADAMW_F32 ? ((const uint32_t *)a.weight)[i] : ((const uint16_t *)a.weight)[i];
-    int32_t low = MODE == ADAMW_MASTER ? a.master_low[i] : 0;
+    int32_t low = MODE == ADAMW_MASTER ? a.master[i] : 0;
     float m = a.m[i], v = a.v[i];
     float master = adamw_element(master_join<MODE>(weight, low), m, v, a.grad[i], s);
     master_split<MODE>(weight, low, master, a.seed, a.first + (uint64_t)i);
@@ -128,7 +128,7 @@ static __device__ __forceinline__ void adamw_one(const AdamwRange &a, const Adam
         ((uint32_t *)a.weight)[i] = weight;
     else
         ((uint16_t *)a.weight)[i] = (uint16_t)weight;
-    if constexpr (MODE == ADAMW_MASTER) a.master_low[i] = (int16_t)low;
+    if constexpr (MODE == ADAMW_MASTER) a.master[i] = (int16_t)low;
 }
 
 // Four elements a thread, on their way before anything is waited for. Neighbouring threads take neighbouring pieces of
@@ -140,7 +140,7 @@ template <int MODE> static __device__ __forceinline__ void adamw_four(const Adam
         weights = load16_once((float *)a.weight + i);
     else
         weights = widen16(load8_once((uint16_t *)a.weight + i));
-    if (MODE == ADAMW_MASTER) lows = widen16(load8_once(a.master_low + i));
+    if (MODE == ADAMW_MASTER) lows = widen16(load8_once(a.master + i));
     if (!adamw_begin(a, s)) return;
     uint32_t *g = (uint32_t *)&grads, *mp = (uint32_t *)&ms, *vp = (uint32_t *)&vs, *w = (uint32_t *)&weights;
     uint32_t *l = (uint32_t *)&lows;
@@ -158,7 +158,7 @@ template <int MODE> static __device__ __forceinline__ void adamw_four(const Adam
         store16_once((float *)a.weight + i, weights);
     else
         store8_once((uint16_t *)a.weight + i, narrow16(weights));
-    if (MODE == ADAMW_MASTER) store8_once(a.master_low + i, narrow16(lows));
+    if (MODE == ADAMW_MASTER) store8_once(a.master + i, narrow16(lows));
 }
 
 template <int MODE, bool ALIGNED>
@@ -177,7 +177,7 @@ static __global__ __launch_bounds__(256) void adamw_kernel(AdamwRange a, AdamwSt
 template <int MODE> static void adamw_launch(CudaState *state, const AdamwArgs *args) {
     AdamwRange range = {.count = tensor_count(args->weight),
                         .weight = args->weight.data,
-                        .master_low = (int16_t *)args->master_low.data,
+                        .master = (int16_t *)args->master.data,
                         .m = (float *)args->m.data,
                         .v = (float *)args->v.data,
                         .grad = (const float *)args->grad.data,
@@ -194,7 +194,7 @@ template <int MODE> static void adamw_launch(CudaState *state, const AdamwArgs *
                       .rate = args->lr / args->bias1,
                       .root_bias2 = sqrtf(args->bias2)};
     unsigned blocks = (unsigned)ceil_div64(range.count, 256 * 4);
-    if (all_aligned(16, range.weight, range.master_low, range.m, range.v, range.grad))
+    if (all_aligned(16, range.weight, range.master, range.m, range.v, range.grad))
         adamw_kernel<MODE, true><<<blocks, 256, 0, state->stream>>>(range, step);
     else
         adamw_kernel<MODE, false><<<blocks, 256, 0, state->stream>>>(range, step);
@@ -206,7 +206,7 @@ extern "C" void cuda_adamw(Ops *ops, const AdamwArgs *args) {
     CudaState *state = cuda_scope_begin(ops, OP_ADAMW);
     if (args->weight.dtype == DTYPE_F32)
         adamw_launch<ADAMW_F32>(state, args);
-    else if (tensor_present(args->master_low))
+    else if (tensor_present(args->master))
         adamw_launch<ADAMW_MASTER>(state, args);
     else
         adamw_launch<ADAMW_STOCHASTIC>(state, args);
