@@ -48,7 +48,7 @@ static const KeyOption key_options[] = {
     {"--micro-batch", "train.micro_batch", "N", "sequences of a micro-step on one rank", NULL},
     {"--accum", "train.grad_accum", "N", "micro-steps of an optimizer step", NULL},
     {"--batch-tokens", "train.batch_tokens", "N", "tokens of an optimizer step, instead of --accum", NULL},
-    {"--precision", "train.precision", "P", "fp32, bf16, bf16-pure or fp8", NULL},
+    {"--precision", "train.precision", "P", "fp32, bf16, bf16-pure, fp8 or fp16", NULL},
     {"--recompute", "recompute.mode", "MODE", "none, selective or full", NULL},
     {"--dp", "parallelism.data", "N", "data-parallel ranks (default: what the others leave)", NULL},
     {"--tp", "parallelism.tensor", "N", "tensor-parallel ranks", NULL},

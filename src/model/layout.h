@@ -82,6 +82,7 @@ typedef struct LayoutRequest {
     int islands;               // that an outer optimizer brings together, each with a mesh of its own; 0: there is none
     int island;                // of this rank
     Precision precision;
+    bool tf32; // of PRECISION_FP32 on a GPU: linear layers round their inputs to TF32
     Recompute recompute;
     int micro_batch, seq;
     int64_t logits_rows; // rows of one LM-head chunk; 0: a good default
@@ -404,6 +405,7 @@ int64_t layout_expert_rows(const LayoutRequest *request);
 // Of these rows: how many there are slots for when all experts are equally busy, and at most.
 int64_t layout_expert_slots(const LayoutRequest *request);
 int64_t layout_expert_slots_most(const LayoutRequest *request);
+Status layout_check_tf32(const LayoutRequest *request);
 bool layout_rows_bounded(const LayoutRequest *request); // there are routings that need more rows than there is room for
 int64_t layout_dispatched_tokens(const LayoutRequest *request); // of all ranks that share the experts
 

@@ -46,8 +46,18 @@ Status layout_check_experts(const LayoutRequest *request) {
                        "parallelism.expert", ep);
 }
 
+Status layout_check_tf32(const LayoutRequest *request) {
+    if (!request->tf32 || (request->precision == PRECISION_FP32 && request->device == DEVICE_CUDA)) return NULL;
+    if (request->precision != PRECISION_FP32)
+        return status_usage("TF32 is for products of fp32, and the precision is %s",
+                            precision_name(request->precision));
+    return status_hint(status_usage("TF32 is a format of NVIDIA GPUs, and the device is a CPU"),
+                       "leave it out, or train on a GPU");
+}
+
 Status layout_check_kernels(const LayoutRequest *request) {
     const ModelConfig *config = &request->config;
+    TRY(layout_check_tf32(request));
     if (request->device != DEVICE_CUDA) return NULL;
     if (config->head_dim > OPS_CUDA_HEAD_DIM_MAX)
         return status_usage("attention on a GPU has heads of at most %d columns, and head_dim is %d",

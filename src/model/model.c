@@ -58,6 +58,7 @@ Status model_create_ranks(Model **out, Ops *ops, const LayoutRequest *request, c
     TRY(layout_check_kernels(request));
     Model *model = xcalloc(1, sizeof *model);
     model->ops = ops;
+    ops->tf32 = request->tf32;
     model->ranks = *ranks;
     seam_micro_step_begin(model);
     LayoutRequest own = *request;
