@@ -378,7 +378,7 @@ void call_guard(Ops *ops, void **p, const CallSizes *s) { // skip loss norm refu
 void call_adamw(Ops *ops, void **p, const CallSizes *s) { // weight master m v grad norm skip
     AdamwArgs args = s->adamw;
     args.weight = stored(p[0], s, 1, s->count, "weight");
-    args.master = typed(p[1], DTYPE_U16, 1, s->count, "master");
+    args.master = typed(p[1], s->dtype == DTYPE_F16 ? DTYPE_F32 : DTYPE_U16, 1, s->count, "master");
     args.m = floats(p[2], 1, s->count, "m");
     args.v = floats(p[3], 1, s->count, "v");
     args.grad = floats(p[4], 1, s->count, "grad");
