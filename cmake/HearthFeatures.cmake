@@ -9,6 +9,8 @@ function(hearth_feature_row name state why)
     math(EXPR pad "12 - ${length}")
     string(REPEAT " " ${pad} spaces)
     set(HEARTH_FEATURE_TABLE "${HEARTH_FEATURE_TABLE}  ${name}${spaces}${state}  ${why}\n" PARENT_SCOPE)
+    string(STRIP "${state}" state)
+    set(hearth_features_${state} "${hearth_features_${state}} ${name}" PARENT_SCOPE)
 endfunction()
 
 # What an earlier configure found or missed must not outlive the package: forget it and look again.
@@ -24,7 +26,7 @@ macro(hearth_forget_missing)
     endforeach()
 endmacro()
 hearth_forget_missing(CUDNN_INCLUDE_DIR CUDNN_LIBRARY NCCL_INCLUDE_DIR NCCL_LIBRARY SNAPPY_INCLUDE_DIR SNAPPY_LIBRARY
-                      MPI_C_COMPILER)
+                      CUPTI_INCLUDE_DIR CUPTI_CUDA_INCLUDE_DIR CUPTI_LIBRARY MPI_C_COMPILER)
 if("$CACHE{CMAKE_CUDA_COMPILER}" MATCHES "NOTFOUND")
     unset(CMAKE_CUDA_COMPILER CACHE)
 endif()
@@ -150,6 +152,27 @@ if(HEARTH_HAVE_NCCL)
     target_compile_definitions(hearth_lib_nccl INTERFACE HEARTH_HAVE_NCCL=1)
 endif()
 
+# --- CUPTI: the timeline of a GPU in a profile. Its header alone: the library is loaded when a profile asks for it, so a
+# build without CUDA has the reader of its records too, and tests it.
+set(cupti_places ${CUDAToolkit_INCLUDE_DIRS} /usr/local/cuda/include)
+find_path(CUPTI_INCLUDE_DIR cupti.h HINTS ${cupti_places} /usr/local/cuda/extras/CUPTI/include)
+find_path(CUPTI_CUDA_INCLUDE_DIR cuda.h HINTS ${cupti_places})
+find_library(CUPTI_LIBRARY cupti HINTS ${CUDAToolkit_LIBRARY_DIR} /usr/local/cuda/lib64 /usr/local/cuda/extras/CUPTI/lib64)
+set(cupti_found FALSE)
+if(CUPTI_INCLUDE_DIR AND CUPTI_CUDA_INCLUDE_DIR)
+    set(cupti_found TRUE)
+endif()
+hearth_feature(CUPTI "${cupti_found}" "${CUPTI_INCLUDE_DIR}: timelines of GPUs" "cupti.h was not found: no timeline of a GPU in a profile")
+add_library(hearth_lib_cupti INTERFACE)
+if(HEARTH_HAVE_CUPTI)
+    if(NOT CUPTI_LIBRARY)
+        set(CUPTI_LIBRARY "" CACHE STRING "" FORCE)
+    endif()
+    target_include_directories(hearth_lib_cupti SYSTEM INTERFACE ${CUPTI_INCLUDE_DIR} ${CUPTI_CUDA_INCLUDE_DIR})
+    target_link_libraries(hearth_lib_cupti INTERFACE ${CMAKE_DL_LIBS})
+    target_compile_definitions(hearth_lib_cupti INTERFACE HEARTH_HAVE_CUPTI=1 HEARTH_CUPTI_PATH="${CUPTI_LIBRARY}")
+endif()
+
 # --- codecs and Unicode for the data room: each missing one only takes away the formats that need it ------------------
 add_library(hearth_lib_codecs INTERFACE)
 if(HEARTH_PORTABLE)
@@ -190,5 +213,29 @@ else()
     hearth_feature_row(SNAPPY "out" "snappy was not found: no snappy Parquet")
 endif()
 
+# --- the server of `hearth serve` ---------------------------------------------------------------------------------------
+set(CMAKE_FIND_LIBRARY_SUFFIXES ${hearth_suffixes})
+hearth_pkg(MICROHTTPD libmicrohttpd)
+set(microhttpd_found FALSE)
+if(MICROHTTPD_FOUND AND NOT HEARTH_PORTABLE)
+    set(microhttpd_found TRUE)
+endif()
+hearth_feature(MICROHTTPD "${microhttpd_found}" "libmicrohttpd ${MICROHTTPD_VERSION}: hearth serve"
+               "libmicrohttpd was not found (libmicrohttpd-dev): no hearth serve")
+add_library(hearth_lib_microhttpd INTERFACE)
+if(HEARTH_HAVE_MICROHTTPD)
+    target_link_libraries(hearth_lib_microhttpd INTERFACE PkgConfig::MICROHTTPD)
+    target_compile_definitions(hearth_lib_microhttpd INTERFACE HEARTH_HAVE_MICROHTTPD=1)
+endif()
+
+# For `hearth --version`.
+set(architectures none)
+if(HEARTH_HAVE_CUDA)
+    string(REPLACE ";" " sm_" architectures "sm_${HEARTH_CUDA_ARCHITECTURES}")
+endif()
+file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/generated/hearth_features.h CONTENT "#define HEARTH_FEATURES_IN \"${hearth_features_in}\"
+#define HEARTH_FEATURES_OUT \"${hearth_features_out}\"
+#define HEARTH_BUILT_ARCHITECTURES \"${architectures}\"
+")
 file(WRITE ${CMAKE_BINARY_DIR}/features.txt "hearth is built with:\n${HEARTH_FEATURE_TABLE}")
 message(STATUS "hearth is built with:\n${HEARTH_FEATURE_TABLE}")

@@ -77,6 +77,17 @@ function(hearth_room name)
     endforeach()
 endfunction()
 
+# hearth_pages(ROOM): src/ROOM/pages/* as C arrays in the room's library.
+function(hearth_pages room)
+    set(folder ${CMAKE_SOURCE_DIR}/src/${room}/pages)
+    set(output ${CMAKE_BINARY_DIR}/generated/${room}_pages.c)
+    file(GLOB pages CONFIGURE_DEPENDS ${folder}/*.html ${folder}/*.css ${folder}/*.js)
+    add_custom_command(OUTPUT ${output} DEPENDS ${pages} ${CMAKE_SOURCE_DIR}/cmake/HearthPages.cmake
+                       COMMAND ${CMAKE_COMMAND} -DFOLDER=${folder} -DOUTPUT=${output}
+                               -P ${CMAKE_SOURCE_DIR}/cmake/HearthPages.cmake)
+    target_sources(hearth_${room} PRIVATE ${output})
+endfunction()
+
 # For every test, those that other CMakeLists.txt add by hand included. MPI and the CUDA driver keep memory to the end of
 # the process; the list names only such libraries.
 set(HEARTH_TEST_ENVIRONMENT "HEARTH_BUILD=${CMAKE_BINARY_DIR}" "HEARTH_HISTORY=" # no test adds to the user's history

@@ -137,6 +137,32 @@ Status file_read_most(char **data, size_t *size, const char *path, size_t most) 
     return NULL;
 }
 
+Status file_read_from(char **data, size_t *size, const char *path, int64_t offset, size_t most) {
+    *data = NULL;
+    *size = 0;
+    int fd = io_open(path, O_RDONLY | O_CLOEXEC, 0);
+    if (fd < 0) return open_failed(path);
+    TextBuffer buffer = {0};
+    char chunk[65536];
+    ssize_t n = 0;
+    text_buffer_add(&buffer, "", 0);
+    while (buffer.length < most) {
+        size_t left = most - buffer.length;
+        n = io_read_at(fd, chunk, left < sizeof chunk ? left : sizeof chunk, offset + (int64_t)buffer.length);
+        if (n <= 0) break;
+        text_buffer_add(&buffer, chunk, (size_t)n);
+    }
+    Status status = n < 0 ? status_errno("cannot read %s", path) : NULL;
+    io_close(fd);
+    if (status) {
+        text_buffer_free(&buffer);
+        return status;
+    }
+    *data = buffer.data;
+    *size = buffer.length;
+    return NULL;
+}
+
 Status file_write_all(int fd, const void *data, size_t size, const char *path) {
     const char *at = data;
     while (size) {

@@ -22,6 +22,8 @@ void file_unmap(FileMap *map);
 
 Status file_read(char **data, size_t *size, const char *path);                   // malloc'd, NUL-terminated beyond size
 Status file_read_most(char **data, size_t *size, const char *path, size_t most); // more than `most` bytes: an error
+// What lies from `offset` on, at most `most` bytes of it: *size is 0 where the file ends before. As above otherwise.
+Status file_read_from(char **data, size_t *size, const char *path, int64_t offset, size_t most);
 // Writes beside the target, fsyncs, renames over it, fsyncs the directory: readers see the old or the new file, whole.
 Status file_write_atomic(const char *path, const void *data, size_t size);
 // Adds to the end of a file, all of it or nothing; processes that do so at the same time do not mix. Not synced.

@@ -2,6 +2,7 @@
 #include "base/threads.h"
 
 #include "base/text.h"
+#include "base/timeline.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -10,6 +11,7 @@
 #include <stdlib.h>
 
 enum { THREADS_MAX = 256, SPIN_ROUNDS = 4000 };
+#define RANGE_SHOWN 20e-6 // seconds: a shorter part of a loop is no range of its own
 
 typedef struct Loop {
     ThreadsTask *task;
@@ -59,10 +61,18 @@ static void pool_run_chunks(Loop *loop, int worker) {
     }
 }
 
+// A helper's part of a loop, as a range where somebody records.
+static void run_chunks_watched(Loop *loop, int worker) {
+    double begin = timeline_begin();
+    pool_run_chunks(loop, worker);
+    if (begin > 0 && clock_seconds() - begin >= RANGE_SHOWN) timeline_end(begin, "part of a loop", -1);
+}
+
 static void *helper_main(void *argument) {
     int worker = (int)(intptr_t)argument;
     unsigned seen = 0;
     inside_loop = true;
+    timeline_name_thread("worker");
     own_worker = worker;
     for (;;) {
         // Loops of a training step follow each other within microseconds: spin a little before sleeping.
@@ -76,7 +86,7 @@ static void *helper_main(void *argument) {
         }
         seen = atomic_load_explicit(&pool.generation, memory_order_acquire);
         if (pool.stop) return NULL;
-        pool_run_chunks(&pool.loop, worker);
+        run_chunks_watched(&pool.loop, worker);
         if (atomic_fetch_sub_explicit(&pool.running, 1, memory_order_acq_rel) == 1) {
             pthread_mutex_lock(&pool.lock);
             pthread_cond_signal(&pool.idle);

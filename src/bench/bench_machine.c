@@ -449,6 +449,7 @@ static Status measure_memory(Bench *b, TextBuffer *toml) {
     TRY(b->ops->sync(b->ops));
     double upload = (double)bytes / (clock_seconds() - start);
     free(host);
+    if (!b->cuda) text_buffer_format(toml, "cores = %d\n", threads_count());
     text_buffer_format(toml,
                        "copy_GBps = %.4g         # read + write\nelementwise_GBps = %.4g  # RMSNorm, rotary and "
                        "SwiGLU, forward and backward\n"

@@ -12,8 +12,11 @@ void args_print_help(const ArgCommand *command) {
     for (int i = 0; i < command->arg_count; i++) {
         const Arg *arg = &command->args[i];
         char left[64];
-        snprintf(left, sizeof left, "%s%s%s", arg->name, arg->kind == ARG_FLAG ? "" : " ",
-                 arg->kind == ARG_FLAG ? "" : arg->value_name);
+        if (arg->kind == ARG_INT_IF_GIVEN)
+            snprintf(left, sizeof left, "%s[=%s]", arg->name, arg->value_name);
+        else
+            snprintf(left, sizeof left, "%s%s%s", arg->name, arg->kind == ARG_FLAG ? "" : " ",
+                     arg->kind == ARG_FLAG ? "" : arg->value_name);
         printf("  %-26s %s\n", left, arg->help);
     }
 }
@@ -34,6 +37,12 @@ static Status store(const Arg *arg, const char *text) {
     switch (arg->kind) {
     case ARG_FLAG: *(bool *)arg->value = true; return NULL;
     case ARG_TEXT: *(const char **)arg->value = text; return NULL;
+    case ARG_INT_IF_GIVEN:
+        if (!text) {
+            *(int64_t *)arg->value = -1;
+            return NULL;
+        } // else as:
+        // fall through
     case ARG_INT:
         if (text_to_int64(text, arg->value)) return NULL;
         return status_usage("%s takes a whole number, not \"%s\"", arg->name, text);
@@ -89,7 +98,7 @@ static Status parse(const ArgCommand *command, int argc, char **argv, ArgList *w
         if (!arg) return unknown_option(command, word);
         if (arg->kind == ARG_FLAG && equals) return status_usage("%s takes no value", arg->name);
         const char *text = equals ? equals + 1 : NULL;
-        if (arg->kind != ARG_FLAG && !text) {
+        if (arg->kind != ARG_FLAG && arg->kind != ARG_INT_IF_GIVEN && !text) {
             if (i + 1 >= argc) return status_usage("%s needs a value (%s)", arg->name, arg->value_name);
             text = argv[++i];
             if (option_find(command, text, strcspn(text, "=")))

@@ -6,7 +6,14 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-typedef enum ArgKind { ARG_FLAG, ARG_TEXT, ARG_INT, ARG_DOUBLE, ARG_LIST } ArgKind;
+typedef enum ArgKind {
+    ARG_FLAG,
+    ARG_TEXT,
+    ARG_INT,
+    ARG_DOUBLE,
+    ARG_LIST,
+    ARG_INT_IF_GIVEN, // "--profile" and "--profile=3": without a value it becomes -1
+} ArgKind;
 
 typedef struct ArgList {
     const char **items;

@@ -2,11 +2,11 @@
 #include "bench/bench_comm.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/range.h"
 #include "bench/profile.h"
 #include "cli/args.h"
 #include "cli/bench_commands.h"
 #include "cli/launch.h"
-#include "cli/range.h"
 #include "dist/device.h"
 #include "train/prediction.h"
 

@@ -1,6 +1,7 @@
 // hearth bench: what this machine can do.
 #include "base/file.h"
 #include "base/log.h"
+#include "base/range.h"
 #include "base/text.h"
 #include "base/threads.h"
 #include "bench/bench_step.h"
@@ -8,7 +9,6 @@
 #include "cli/bench_commands.h"
 #include "cli/commands.h"
 #include "cli/launch.h"
-#include "cli/range.h"
 #include "dist/device.h"
 #include "model/fp8.h"
 #include "plan/flops.h"

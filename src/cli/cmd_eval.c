@@ -1,10 +1,10 @@
 // hearth eval: loss, perplexity and bits per byte of a model on token shards.
 #include "base/file.h"
 #include "base/log.h"
+#include "base/range.h"
 #include "base/text.h"
 #include "cli/args.h"
 #include "cli/commands.h"
-#include "cli/range.h"
 #include "infer/loaded.h"
 #include "train/evaluate.h"
 #include "train/setup.h"

@@ -86,28 +86,10 @@ static void print_text(const RunList *list, const char *folder) {
     document_free(document);
 }
 
-static void set_number(json_t *root, const char *key, double value) {
-    json_object_set_new(root, key, isfinite(value) ? json_real(value) : json_null());
-}
-
 static void print_json(const RunList *list) {
     json_t *all = json_array();
-    for (size_t i = 0; i < list->count; i++) {
-        const RunSummary *run = &list->runs[i];
-        json_t *root =
-            json_pack("{s:s,s:s,s:I,s:I,s:I,s:I,s:I,s:I}", "run", run->directory, "state", run_state_name(run->state),
-                      "step", (json_int_t)run->step, "tokens", (json_int_t)run->tokens, "size_bytes",
-                      (json_int_t)run->size, "checkpoint_bytes", (json_int_t)run->checkpoints, "skipped",
-                      (json_int_t)run->skipped, "alarms", (json_int_t)run->alarms);
-        set_number(root, "loss", run->loss);
-        set_number(root, "val_loss", run->val_loss);
-        set_number(root, "tok_s", run->tok_s);
-        set_number(root, "mfu", run->mfu);
-        set_number(root, "memory_bytes", run->memory_bytes);
-        set_number(root, "time", run->changed);
-        if (run->message) json_object_set_new(root, "message", json_string(run->message));
-        json_array_append_new(all, root);
-    }
+    for (size_t i = 0; i < list->count; i++)
+        json_array_append_new(all, run_summary_json(&list->runs[i]));
     json_dumpf(all, stdout, JSON_INDENT(2));
     printf("\n");
     json_decref(all);

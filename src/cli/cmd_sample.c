@@ -1,11 +1,11 @@
 // hearth sample: text from a trained model, streamed as it comes.
 #include "base/file.h"
 #include "base/json.h"
+#include "base/range.h"
 #include "base/text.h"
 #include "base/utf8.h"
 #include "cli/args.h"
 #include "cli/commands.h"
-#include "cli/range.h"
 #include "infer/loaded.h"
 #include "infer/sampler.h"
 #include "model/generate.h"

@@ -9,6 +9,8 @@
 #include <stdio_ext.h>
 #include <stdlib.h>
 
+enum { PROFILE_STEPS = 3 };
+
 // Started by mpirun or srun, this process is one of several ranks. A failure of one ends all, with its message.
 static Status train_ranks(RunOptions *options, int *stopped_by) {
     World *world;
@@ -34,11 +36,14 @@ Status cmd_train(int argc, char **argv) {
          "start N ranks on this machine (under mpirun or srun they are there already)"},
         {"--rescue", ARG_TEXT, &options.rescue, "DIR",
          "where the last checkpoint goes when the run directory cannot take it (default: TMPDIR or /tmp)"},
+        {"--profile", ARG_INT_IF_GIVEN, &options.profile, "STEPS",
+         "write a timeline of so many steps (default: 3) and where their time went to RUN/profile"},
         {"--resume", ARG_FLAG, &options.resume, NULL, "go on from the newest complete checkpoint"},
     };
     const ArgCommand command = {
-        "hearth train CONFIG.toml [--set SECTION.KEY=VALUE]... [--run DIR] [--ranks N] | hearth train --resume --run "
-        "DIR",
+        "hearth train CONFIG.toml [--set SECTION.KEY=VALUE]... [--run DIR] [--ranks N] [--profile] | hearth train "
+        "--resume "
+        "--run DIR",
         "Trains a model. `hearth config --help` explains every key. SIGINT, SIGTERM and SIGHUP write a checkpoint "
         "first,\n"
         "and the program then exits with 130, 143 or 129; --resume continues at any time, also after a crash, with the "
@@ -51,6 +56,7 @@ Status cmd_train(int argc, char **argv) {
     Status status = args_parse(&command, argc, argv, &words, &helped);
     if (!status && !helped) {
         options.config = words.count ? words.items[0] : NULL;
+        if (options.profile < 0) options.profile = PROFILE_STEPS;
         options.sets = sets.items;
         options.set_count = sets.count;
         if (!options.config && !options.resume)

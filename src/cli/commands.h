@@ -21,6 +21,7 @@ Status cmd_preflight(int argc, char **argv);
 Status cmd_report(int argc, char **argv);
 Status cmd_runs(int argc, char **argv);
 Status cmd_sample(int argc, char **argv);
+Status cmd_serve(int argc, char **argv);
 Status cmd_train(int argc, char **argv);
 
 // Runs the command of `table` that argv[1] names, or prints the table for --help. `program` is "hearth" or "hearth

@@ -1,9 +1,9 @@
 // hearth data inspect: what a dataset holds.
+#include "base/range.h"
 #include "base/rng.h"
 #include "base/text.h"
 #include "cli/args.h"
 #include "cli/data_commands.h"
-#include "cli/range.h"
 #include "data/inspect.h"
 #include "data/tokenizer.h"
 

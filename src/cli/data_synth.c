@@ -1,7 +1,7 @@
 // hearth data synth: a corpus of made-up stories.
+#include "base/range.h"
 #include "cli/args.h"
 #include "cli/data_commands.h"
-#include "cli/range.h"
 #include "data/synth.h"
 
 #include <math.h>

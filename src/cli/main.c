@@ -5,12 +5,15 @@
 #include "base/threads.h"
 #include "cli/commands.h"
 #include "hearth_commit.h"
+#include "hearth_features.h"
+#include "ops/cpu/level.h"
 
 #include <jansson.h>
 
 #include <signal.h>
 #include <stdbool.h>
 #include <stdlib.h>
+#include <string.h>
 
 static const Command commands[] = {
     {"bench", "what this machine can do: training steps, single operations", cmd_bench},
@@ -22,19 +25,38 @@ static const Command commands[] = {
     {"train", "train a model, or go on where a run stopped", cmd_train},
     {"report", "runs as one page: curves, where the time went, what each change brought", cmd_report},
     {"runs", "what has been trained: list, compare, export as CSV, free disk", cmd_runs},
+    {"serve", "runs in a browser while they train: live curves, compare, the planner", cmd_serve},
     {"sample", "text from a trained model", cmd_sample},
     {"eval", "loss, perplexity and bits per byte on token shards", cmd_eval},
     {"export", "a run as a Hugging Face directory", cmd_export},
 };
 
+static void print_version(const CpuLevel *level) {
+    char levels[64];
+    cpu_level_names(levels, sizeof levels);
+    printf("hearth %s, commit %s\n", HEARTH_VERSION, HEARTH_COMMIT);
+    printf("with:    %s\nwithout: %s\n", HEARTH_FEATURES_IN, HEARTH_FEATURES_OUT[0] ? HEARTH_FEATURES_OUT : " nothing");
+    printf("CPU:      %s (%s), of %s\nCUDA:     %s\ncompiler: %s\n", level->name, level->title, levels,
+           HEARTH_BUILT_ARCHITECTURES, __VERSION__);
+}
+
+static Status run(int argc, char **argv) {
+    const CpuLevel *level;
+    TRY(threads_check_environment());
+    TRY(cpu_level(&level));
+    if (argc > 1 && strcmp(argv[1], "--version") == 0) {
+        print_version(level);
+        return NULL;
+    }
+    return commands_run("hearth", "hearth pretrains language models: plan, prepare, train, explain.", commands,
+                        (int)(sizeof commands / sizeof commands[0]), argc, argv);
+}
+
 int main(int argc, char **argv) {
     build_set_commit(HEARTH_COMMIT);
     json_set_alloc_funcs(xmalloc, free); // ends as all else where there is no memory
     signal(SIGXFSZ, SIG_IGN);            // a file that reaches a limit is an error that names it
-    Status status = threads_check_environment();
-    if (!status)
-        status = commands_run("hearth", "hearth pretrains language models: plan, prepare, train, explain.", commands,
-                              (int)(sizeof commands / sizeof commands[0]), argc, argv);
+    Status status = run(argc, argv);
     bool flushed = !fflush(stdout);
     if (!status && !flushed) status = status_errno("cannot write to standard output");
     if (!status && ferror(stdout)) status = status_runtime("not all could be written to standard output");

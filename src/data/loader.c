@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/text.h"
+#include "base/timeline.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -38,6 +39,7 @@ static Status micro_batch_fill(const Loader *loader, LoaderBatch *batch, uint64_
 
 static void *loader_main(void *argument) {
     Loader *loader = argument;
+    timeline_name_thread("loader");
     pthread_mutex_lock(&loader->lock);
     while (!loader->stop) {
         // One slot is the caller's: it may still read batch taken - 1.
@@ -47,7 +49,9 @@ static void *loader_main(void *argument) {
         }
         uint64_t number = loader->made;
         pthread_mutex_unlock(&loader->lock);
+        double begin = timeline_begin();
         Status damage = micro_batch_fill(loader, &loader->ring[number % (uint64_t)loader->depth], number);
+        timeline_end(begin, "read a micro-batch", -1);
         pthread_mutex_lock(&loader->lock);
         loader->made += !damage;
         loader->damage = damage;
@@ -107,7 +111,9 @@ Status loader_next(Loader *loader, const LoaderBatch **batch, double *waited) {
         double start = clock_seconds();
         while (loader->made == loader->taken && !loader->damage)
             pthread_cond_wait(&loader->filled, &loader->lock);
-        *waited += clock_seconds() - start;
+        double end = clock_seconds();
+        *waited += end - start;
+        if (timeline_on()) timeline_add(TIMELINE_DATA_WAIT, "wait for data", NULL, -1, start, end);
     }
     *batch = &loader->ring[loader->taken % (uint64_t)loader->depth];
     if (loader->made == loader->taken) {

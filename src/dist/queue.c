@@ -1,6 +1,6 @@
 #include "dist/queue.h"
 
-#include "base/clock.h"
+#include "base/timeline.h"
 
 #include <assert.h>
 #include <signal.h>
@@ -139,12 +139,17 @@ void queue_destroy(Queue *queue) {
 // With the lock held.
 static void wait_locked(Queue *queue, CommTicket ticket) {
     if (ticket < queue->tail || item_of(queue, ticket)->finished) return;
+    CommRequest request = item_of(queue, ticket)->request; // its place may be another's by the end
     double start = clock_seconds();
     atomic_fetch_add(&queue->waiting, 1);
     while (ticket >= queue->tail && !item_of(queue, ticket)->finished)
         pthread_cond_wait(&queue->done, &queue->lock);
     atomic_fetch_sub(&queue->waiting, 1);
-    queue->waited += clock_seconds() - start;
+    double end = clock_seconds();
+    queue->waited += end - start;
+    if (timeline_on())
+        timeline_add(TIMELINE_COMM_WAIT, comm_op_name(request.op),
+                     request.op == COMM_OP_CALL ? NULL : request.comm->name, -1, start, end);
 }
 
 CommTicket queue_add(Queue *queue, const CommRequest *request) {

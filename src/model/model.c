@@ -97,6 +97,24 @@ static void forget_graphs(Model *model) {
     memset(model->recorded, 0, sizeof model->recorded);
 }
 
+void model_record_again(Model *model) {
+    int runs[4];
+    for (int i = 0; i < 4; i++)
+        runs[i] = model->recorded[i / 2][i % 2].runs;
+    forget_graphs(model);
+    for (int i = 0; i < 4; i++)
+        model->recorded[i / 2][i % 2].runs = runs[i] > 0; // it has run: the next one may be recorded
+    pipeline_record_again(model);
+}
+
+const char *model_why_no_graph(const Model *model) {
+    if (model->ops->kind == DEVICE_CPU) return "the CPU runs ops one by one: there is nothing to gain";
+    if (model->direct) return "train.graph = false";
+    if ((model->pipeline || seam_in_micro_step(model)) && !seam_in_graph(model))
+        return "a micro-step talks to other ranks over MPI, which a graph cannot hold";
+    return NULL;
+}
+
 void model_destroy(Model *model) {
     if (!model) return;
     pipeline_free(model);

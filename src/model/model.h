@@ -64,6 +64,7 @@ typedef struct Model {
     int step_micro_batches, micro_batches_run; // on this rank
     int aux_micro_batches;                     // whose balancing losses SCALAR_AUX_SUM adds up
     StepPass pass;                             // of the op that is called next
+    int layer;                                 // likewise, from 1; 0: of none
     int64_t tokens;                            // of a micro-batch; generation uses fewer than the layout has room for
     int first_position;                        // of the first token, likewise
     float loss_scale;                          // of the gradients from model_step_begin to the optimizer; 0: 1
@@ -147,6 +148,10 @@ void model_step_result(Model *model, StepResult *result); // both
 // most what any routing needs. Activations and temporaries are allocated anew, recorded micro-steps forgotten. All
 // ranks that share experts call it with the same number.
 Status model_grow_experts(Model *model, int64_t rows_needed);
+// The next micro-step of a kind that was recorded is recorded again: who looks at how graphs are made sees all of them.
+void model_record_again(Model *model);
+// Why micro-steps are not replayed from graphs (static storage); NULL: they are, from the third of a kind on.
+const char *model_why_no_graph(const Model *model);
 
 // Expert load of the step so far, all its micro-batches, after model_result_wait: [sparse layers,
 // MOE_LOAD_STATS], host array.

@@ -2,6 +2,7 @@
 
 #include "base/clock.h"
 #include "base/text.h"
+#include "base/timeline.h"
 #include "model/seam.h"
 #include "model/transformer.h"
 
@@ -57,6 +58,16 @@ void pipeline_forget(Model *model) {
     free(pipeline->recorded);
     pipeline->recorded = NULL;
     pipeline->recorded_count = 0;
+}
+
+void pipeline_record_again(Model *model) {
+    Pipeline *pipeline = model->pipeline;
+    for (int i = 0; pipeline && i < pipeline->recorded_count; i++) {
+        RecordedPass *pass = &pipeline->recorded[i];
+        if (pass->graph) model->ops->graph_free(model->ops, pass->graph);
+        pass->graph = NULL;
+        pass->runs = pass->runs > 0;
+    }
 }
 
 void pipeline_free(Model *model) {
@@ -263,7 +274,9 @@ static void run_task(Model *model, PipelineTask task) {
     if (forward) upload_inputs(model, task.micro_batch);
     seam_stage_receive(model, task.pass, true);
     watch_pass(model, task, true);
+    double begin = timeline_begin();
     run_pass(model, task.pass);
+    timeline_end(begin, forward ? "forward pass" : "backward pass", task.micro_batch);
     watch_pass(model, task, false);
     seam_stage_send(model, task.pass, true);
 }

@@ -10,6 +10,7 @@ Pipeline *pipeline_create(Model *model);
 void pipeline_free(Model *model); // of a model that has none, too
 // Before activations move: nothing is on its way from them any more, and no recorded pass knows them.
 void pipeline_forget(Model *model);
+void pipeline_record_again(Model *model); // the next pass of each kind; of a model without stages, too
 
 // As model_micro_step and model_eval_step. Micro-batches are kept until the last one of the step has come; then the
 // stage runs all its passes.

@@ -24,7 +24,7 @@ static bool same_shape(Tensor a, Tensor b) {
            a.dtype == b.dtype && a.name == b.name;
 }
 
-static bool same_call(const StepCall *a, const OpRecord *call, StepPass pass) {
+bool step_call_is(const StepCall *a, const OpRecord *call, StepPass pass) {
     if (a->call.op != call->op || a->pass != pass || a->call.flag != call->flag) return false;
     bool attention = call->op == OP_ATTENTION_FORWARD || call->op == OP_ATTENTION_BACKWARD;
     if (attention && a->call.attention.full != call->attention.full) return false;
@@ -39,7 +39,7 @@ static void note_call(void *context, const OpRecord *call) {
     op_check_or_abort(call);
     int nearest = record->count - REPEATED_CALLS; // chunks of the LM head repeat a few calls
     for (int i = nearest > recorder->group ? nearest : recorder->group; i < record->count; i++) {
-        if (same_call(&record->calls[i], call, recorder->model.pass)) {
+        if (step_call_is(&record->calls[i], call, recorder->model.pass)) {
             record->calls[i].times += recorder->times;
             return;
         }

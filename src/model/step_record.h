@@ -23,3 +23,5 @@ void step_record_make(StepRecord *record, const Layout *layout);
 // The same with the memory of a model, so that calls can be run (op_run).
 void step_record_of_model(StepRecord *record, const struct Model *model);
 void step_record_free(StepRecord *record);
+// Is it the same op in the same pass on tensors of the same names and shapes?
+bool step_call_is(const StepCall *a, const OpRecord *call, StepPass pass);

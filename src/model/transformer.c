@@ -12,6 +12,7 @@
 // No size stands here: a tensor brings its own, as the layout cut it for this rank.
 #include "model/transformer.h"
 
+#include "base/timeline.h"
 #include "model/fp8.h"
 #include "model/seam.h"
 
@@ -263,11 +264,15 @@ void transformer_embed(Model *model) {
 }
 
 void transformer_layer_forward(Model *model, int layer) {
+    double begin = timeline_begin();
     model->pass = STEP_FORWARD;
+    model->layer = layer + 1;
     seam_layer_weights(model, layer);
     Layer l = layer_tensors(model, layer);
     attention_forward(model, &l);
     mlp_forward(model, &l);
+    model->layer = 0;
+    timeline_end(begin, "forward, layer", layer);
 }
 
 void transformer_forward(Model *model) {
@@ -490,7 +495,9 @@ static void attention_backward(Model *model, const Layer *l) {
 }
 
 void transformer_layer_backward(Model *model, int layer) {
+    double begin = timeline_begin();
     model->pass = STEP_BACKWARD;
+    model->layer = layer + 1;
     seam_layer_weights(model, layer);
     seam_layer_gradients(model, layer);
     Layer l = layer_tensors(model, layer);
@@ -506,6 +513,8 @@ void transformer_layer_backward(Model *model, int layer) {
         dense_backward(model, &l);
     attention_backward(model, &l);
     seam_layer_done(model, layer);
+    model->layer = 0;
+    timeline_end(begin, "backward, layer", layer);
 }
 
 void transformer_embed_backward(Model *model) {

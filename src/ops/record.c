@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 struct OpsObserver {
-    OpsObserverCall *call;
+    OpsObserverCall *call, *after; // after: may be NULL
     void *context;
     OpsObserver *next;
 };
@@ -17,6 +17,8 @@ static void tell_observers(Ops *ops, const OpRecord *record) {
     for (const OpsObserver *observer = ops->observers; observer; observer = observer->next)
         observer->call(observer->context, record);
     if (ops->observed) op_run(ops->observed, ops, record);
+    for (const OpsObserver *observer = ops->observers; observer; observer = observer->next)
+        if (observer->after) observer->after(observer->context, record);
 }
 
 #define TELL(ops, ...) tell_observers(ops, &(OpRecord){__VA_ARGS__})
@@ -344,32 +346,49 @@ static void install_recording(Ops *ops) {
 #undef OPS_LIST_INSTALL
 }
 
-static void add_observer(Ops *ops, OpsObserverCall *call, void *context) {
+static void add_observer(Ops *ops, OpsObserverCall *call, OpsObserverCall *after, void *context) {
     OpsObserver *observer = xmalloc(sizeof *observer);
-    *observer = (OpsObserver){call, context, ops->observers};
+    *observer = (OpsObserver){call, after, context, ops->observers};
     ops->observers = observer;
 }
 
-void ops_observe(Ops *ops, OpsObserverCall *call, void *context) {
+void ops_observe_both(Ops *ops, OpsObserverCall *before, OpsObserverCall *after, void *context) {
     if (!ops->observers) {
         Ops *own = xmalloc(sizeof *own);
         *own = *ops;
         ops->observed = own;
         install_recording(ops);
     }
-    add_observer(ops, call, context);
+    add_observer(ops, before, after, context);
 }
 
-void ops_stop_observing(Ops *ops) {
-    while (ops->observers) {
-        OpsObserver *next = ops->observers->next;
-        free(ops->observers);
-        ops->observers = next;
-    }
-    if (!ops->observed) return;
+void ops_observe(Ops *ops, OpsObserverCall *call, void *context) {
+    ops_observe_both(ops, call, NULL, context);
+}
+
+static void restore_functions(Ops *ops) {
+    if (ops->observers || !ops->observed) return;
     Ops *own = (Ops *)ops->observed;
     *ops = *own;
     free(own);
+}
+
+void ops_stop_observing(Ops *ops) {
+    while (ops->observers)
+        ops_stop_observer(ops, ops->observers->context);
+}
+
+void ops_stop_observer(Ops *ops, void *context) {
+    for (OpsObserver **at = &ops->observers; *at;) {
+        OpsObserver *observer = *at;
+        if (observer->context != context) {
+            at = &observer->next;
+            continue;
+        }
+        *at = observer->next;
+        free(observer);
+    }
+    restore_functions(ops);
 }
 
 static void recorder_bind_workspace(Ops *ops, void *memory, size_t bytes) {
@@ -379,5 +398,5 @@ static void recorder_bind_workspace(Ops *ops, void *memory, size_t bytes) {
 void ops_recorder(Ops *ops, OpsObserverCall *call, void *context) {
     *ops = (Ops){.device = "recorder", .bind_workspace = recorder_bind_workspace};
     install_recording(ops);
-    add_observer(ops, call, context);
+    add_observer(ops, call, NULL, context);
 }

@@ -50,6 +50,9 @@ typedef void OpsObserverCall(void *context, const OpRecord *record); // before t
 
 void ops_observe(Ops *ops, OpsObserverCall *call, void *context); // until the table is destroyed, or:
 void ops_stop_observing(Ops *ops);                                // all observers
+// Told before and after. Ops that run as others tell of these in between.
+void ops_observe_both(Ops *ops, OpsObserverCall *before, OpsObserverCall *after, void *context);
+void ops_stop_observer(Ops *ops, void *context); // those with this context
 
 // A table without device and memory that calls nothing but the observer. ops_stop_observing ends it.
 void ops_recorder(Ops *ops, OpsObserverCall *call, void *context);

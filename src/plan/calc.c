@@ -92,8 +92,12 @@ static Status unknown_quantity(const char *name) {
     return status_hint(status, "did you mean %s? hearth calc --list [word] names all of them", nearest);
 }
 
-// Every input error ends with what the quantity takes.
-static Status with_inputs(Status status, const CalcQuantity *quantity) {
+Status calc_name(const CalcQuantity **quantity, const char *name) {
+    *quantity = calc_find(name);
+    return *quantity ? NULL : unknown_quantity(name);
+}
+
+Status calc_with_inputs(Status status, const CalcQuantity *quantity) {
     char *inputs = calc_inputs_text(quantity);
     status = status_hint(status, "%s takes %s", quantity->name, inputs);
     free(inputs);
@@ -200,19 +204,25 @@ static Status read_input(const CalcInput *input, const char *text, CalcArgs *arg
     }
     TRY(read_number(input, text, &args->given[index]));
     TRY(check_limits(input, args->given[index]));
-    Unit unit = unit_of(input->unit);
-    args->base[index] = args->given[index] * unit.times / unit.over;
+    args->base[index] = calc_base(input, args->given[index]);
     return NULL;
 }
 
-static Status read_words(const CalcQuantity *quantity, const char *const *words, int count, CalcArgs *args) {
-    int inputs = calc_input_count(quantity);
+Status calc_read(CalcArgs *args, const CalcQuantity *quantity, const char *const *words, int count, int *left_open) {
+    *args = (CalcArgs){.quantity = quantity};
+    int inputs = calc_input_count(quantity), open_count = 0;
     for (int w = 0; w < count; w++) {
         const char *equals = strchr(words[w], '=');
         if (!equals) return status_usage("\"%s\" is not of the form name=value", words[w]);
         int index = input_index(quantity, words[w], (size_t)(equals - words[w]));
         if (index < 0) return unknown_input(quantity, words[w], (size_t)(equals - words[w]));
         if (args->text[index]) return status_usage("%s is given twice", quantity->inputs[index].name);
+        if (left_open && strcmp(equals + 1, "?") == 0) {
+            args->text[index] = "?";
+            *left_open = index;
+            open_count++;
+            continue;
+        }
         TRY(read_input(&quantity->inputs[index], equals + 1, args, index));
     }
     TextBuffer missing = {0};
@@ -222,12 +232,25 @@ static Status read_words(const CalcQuantity *quantity, const char *const *words,
         if (args->text[i]) continue;
         if (input->fallback)
             status = read_input(input, input->fallback, args, i);
-        else
+        else {
             text_buffer_format(&missing, "%s%s", missing.length ? ", " : "", input->name);
+            if (left_open) *left_open = i;
+            open_count++;
+        }
     }
-    if (missing.length && !status) status = status_usage("%s needs %s", quantity->name, missing.data);
+    if (!status && left_open && open_count != 1)
+        status = open_count ? status_usage("one input can be found, and %d are open%s%s", open_count,
+                                           missing.length ? ": " : "", missing.length ? missing.data : "")
+                            : status_hint(status_usage("%s and all of its inputs are given", quantity->name),
+                                          "leave out the input to find, or write name=?");
+    if (missing.length && !status && !left_open) status = status_usage("%s needs %s", quantity->name, missing.data);
     text_buffer_free(&missing);
     return status;
+}
+
+double calc_base(const CalcInput *input, double given) {
+    Unit unit = unit_of(input->unit);
+    return given * unit.times / unit.over;
 }
 
 // --- rules between inputs -------------------------------------------------------------------------------------------
@@ -330,14 +353,19 @@ static double call_function(CalcFunction function, const CalcArgs *args) {
     return NAN;
 }
 
+double calc_call(const CalcArgs *args) {
+    Unit unit = unit_of(args->quantity->unit);
+    return call_function(args->quantity->function, args) * unit.over / unit.times;
+}
+
 static char *join_notes(const char *note, const char *remark) {
     if (!remark) return note && *note ? text_copy(note) : NULL;
     return note && *note ? text_format("%s; %s", remark, note) : text_copy(remark);
 }
 
 static Status evaluate_quantity(CalcResult *result, const CalcQuantity *quantity, const char *const *words, int count) {
-    CalcArgs args = {.quantity = quantity};
-    TRY(read_words(quantity, words, count, &args));
+    CalcArgs args;
+    TRY(calc_read(&args, quantity, words, count, NULL));
     for (int r = 0; r < CALC_RULES_MAX && quantity->rules[r].kind; r++)
         TRY(check_rule(quantity, &quantity->rules[r], &args));
     const char *remark = NULL;
@@ -346,8 +374,7 @@ static Status evaluate_quantity(CalcResult *result, const CalcQuantity *quantity
     if (quantity->function.arity == CALC_ARITY_TEXT) {
         text = ((char *(*)(const CalcArgs *))quantity->function.call)(&args);
     } else {
-        Unit unit = unit_of(quantity->unit);
-        value = call_function(quantity->function, &args) * unit.over / unit.times;
+        value = calc_call(&args);
         if (!isfinite(value)) return status_usage("%s is too large for a number with these inputs", quantity->name);
         if (quantity->remark) remark = quantity->remark(&args, value);
     }
@@ -360,9 +387,9 @@ static Status evaluate_quantity(CalcResult *result, const CalcQuantity *quantity
 
 Status calc_evaluate(CalcResult *result, const char *name, const char *const *words, int count) {
     *result = (CalcResult){0};
-    const CalcQuantity *quantity = calc_find(name);
-    if (!quantity) return unknown_quantity(name);
-    return with_inputs(evaluate_quantity(result, quantity, words, count), quantity);
+    const CalcQuantity *quantity;
+    TRY(calc_name(&quantity, name));
+    return calc_with_inputs(evaluate_quantity(result, quantity, words, count), quantity);
 }
 
 void calc_result_free(CalcResult *result) {

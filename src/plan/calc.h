@@ -123,12 +123,37 @@ typedef struct CalcResult {
 Status calc_evaluate(CalcResult *result, const char *quantity, const char *const *words, int count);
 void calc_result_free(CalcResult *result);
 
+// ---- the other way round (calc_solve.c) -----------------------------------------------------------------------------
+
+typedef struct CalcSolution {
+    const CalcInput *input; // the one that was found
+    double found;           // in the unit of the row
+    char *note;             // NULL, or why the result is not quite what was asked for
+    CalcResult result;      // with it
+} CalcSolution;
+
+// Finds the one input that `words` leave open (not given and without a default, or "name=?") such that the quantity is
+// `value`. The smallest of several; of a whole number, the nearest.
+Status calc_solve(CalcSolution *solution, const char *quantity, const char *value, const char *const *words, int count);
+void calc_solution_free(CalcSolution *solution);
+
+// ---- what evaluating and solving share ------------------------------------------------------------------------------
+
+Status calc_name(const CalcQuantity **quantity, const char *name); // an unknown one: with the nearest
+// Reads words and puts defaults; left_open (NULL: none may be) becomes the index of the one input without a value.
+Status calc_read(CalcArgs *args, const CalcQuantity *quantity, const char *const *words, int count, int *left_open);
+double calc_base(const CalcInput *input, double given);               // from the unit of the row to the base unit
+double calc_call(const CalcArgs *args);                               // the quantity, in the unit of its row
+Status calc_with_inputs(Status status, const CalcQuantity *quantity); // an error ends with what the quantity takes
+
 // calc_text.c: results and lists for people and for programs.
 char *calc_number_text(double value);                 // fewest digits that read back as the same double; malloc'd
 char *calc_inputs_text(const CalcQuantity *quantity); // "M_GB (GB, > 0), N (whole, >= 1), ..."; malloc'd
 void calc_result_text(TextBuffer *out, const CalcResult *result);
 json_t *calc_result_json(const CalcResult *result);
-char *calc_json_text(const json_t *root); // numbers with full precision; malloc'd
+void calc_solution_text(TextBuffer *out, const CalcSolution *solution);
+json_t *calc_solution_json(const CalcSolution *solution); // that of the result, with "solved", "found" and "found_unit"
+char *calc_json_text(const json_t *root);                 // numbers with full precision; malloc'd
 // Quantities whose name, subject or summary contains `word` (NULL: all); the name of one quantity shows its inputs.
 Status calc_list_text(TextBuffer *out, const char *word);
 Status calc_list_json(json_t **root, const char *word);

@@ -74,19 +74,35 @@ void calc_result_text(TextBuffer *out, const CalcResult *result) {
     free(value);
 }
 
+static json_t *number_json(double value) {
+    return value == floor(value) && fabs(value) <= WHOLE_MAX ? json_integer((json_int_t)value) : json_real(value);
+}
+
 json_t *calc_result_json(const CalcResult *result) {
-    json_t *value;
-    if (result->text)
-        value = json_string(result->text);
-    else if (result->value == floor(result->value) && fabs(result->value) <= WHOLE_MAX)
-        value = json_integer((json_int_t)result->value);
-    else
-        value = json_real(result->value);
+    json_t *value = result->text ? json_string(result->text) : number_json(result->value);
     char *formula = text_format("%s = %s", result->expression, result->numbers);
     json_t *root = json_pack("{s:s, s:o, s:s, s:s, s:s}", "quantity", result->quantity->name, "value", value, "unit",
                              result->quantity->unit, "formula", formula, "convention", result->quantity->convention);
     free(formula);
     if (result->note) json_object_set_new(root, "note", json_string(result->note));
+    return root;
+}
+
+void calc_solution_text(TextBuffer *out, const CalcSolution *solution) {
+    char *found = calc_number_text(solution->found);
+    const char *unit = solution->input->unit;
+    text_buffer_format(out, "%s = %s%s%s\n", solution->input->name, found, *unit ? " " : "", unit);
+    if (solution->note) text_buffer_format(out, "  note        %s\n", solution->note);
+    calc_result_text(out, &solution->result);
+    free(found);
+}
+
+json_t *calc_solution_json(const CalcSolution *solution) {
+    json_t *root = calc_result_json(&solution->result);
+    json_object_set_new(root, "solved", json_string(solution->input->name));
+    json_object_set_new(root, "found", number_json(solution->found));
+    json_object_set_new(root, "found_unit", json_string(solution->input->unit));
+    if (solution->note) json_object_set_new(root, "found_note", json_string(solution->note));
     return root;
 }
 
@@ -144,13 +160,25 @@ Status calc_list_text(TextBuffer *out, const char *word) {
     return any ? NULL : nothing_matches(word);
 }
 
+static json_t *choices_json(const CalcChoice *choices) {
+    json_t *list = json_array();
+    for (; choices->name; choices++)
+        json_array_append_new(list, json_string(choices->name));
+    return list;
+}
+
 static json_t *quantity_json(const CalcSubject *subject, const CalcQuantity *quantity) {
     json_t *inputs = json_array();
     int count = calc_input_count(quantity);
     for (int i = 0; i < count; i++) {
         const CalcInput *input = &quantity->inputs[i];
-        json_array_append_new(inputs, json_pack("{s:s, s:s, s:s, s:s?}", "name", input->name, "unit", input->unit,
-                                                "meaning", input->meaning, "default", input->fallback));
+        TextBuffer limits = {0};
+        input_limits(&limits, input);
+        json_t *row = json_pack("{s:s, s:s, s:s, s:s?, s:s}", "name", input->name, "unit", input->unit, "meaning",
+                                input->meaning, "default", input->fallback, "limits", limits.data ? limits.data : "");
+        text_buffer_free(&limits);
+        if (input->choices) json_object_set_new(row, "choices", choices_json(input->choices));
+        json_array_append_new(inputs, row);
     }
     return json_pack("{s:s, s:s, s:s, s:s, s:o, s:s, s:s, s:s}", "quantity", quantity->name, "subject", subject->name,
                      "summary", quantity->summary, "unit", quantity->unit, "inputs", inputs, "formula",

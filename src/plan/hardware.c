@@ -393,7 +393,7 @@ static Status read_software(const Reader *reader, Hardware *hardware, const char
 // What `hearth bench` writes: which catalogue entry it refines, and what this machine does.
 typedef struct MachineEntry {
     char gpu[HARDWARE_NAME_MAX], device[HARDWARE_TITLE_MAX], written[HARDWARE_NAME_MAX];
-    double copy, elementwise, launch_gap, swiglu_hidden, rope_hidden, host_bandwidth, memory;
+    double cores, copy, elementwise, launch_gap, swiglu_hidden, rope_hidden, host_bandwidth, memory;
     double link_bus, link_latency, nic_bus,
         nic_latency; // of `hearth bench comm`: bus bandwidth as collectives reach it
 } MachineEntry;
@@ -401,6 +401,7 @@ static const Field machine_fields[] = {
     TEXT(MachineEntry, "gpu", gpu),
     TEXT(MachineEntry, "device", device),
     TEXT(MachineEntry, "written", written),
+    NUMBER(MachineEntry, "cores", cores, 1, 1, 1e5),
     NUMBER(MachineEntry, "copy_GBps", copy, GB, 1e-3, 1e6),
     NUMBER(MachineEntry, "elementwise_GBps", elementwise, GB, 1e-3, 1e6),
     NUMBER(MachineEntry, "launch_gap_us", launch_gap, MICRO, 0, 1e6),
@@ -453,6 +454,7 @@ static Status read_machine(const Reader *reader, Hardware *hardware, const TomlV
         gpu->efficiency.memory = copy / gpu->bandwidth;
         if (machine.elementwise > 0) gpu->efficiency.elementwise = machine.elementwise / copy;
     }
+    if (gpu->cpu) gpu->cores = machine.cores;
     if (machine.launch_gap >= 0) gpu->efficiency.launch_gap = machine.launch_gap;
     if (machine.swiglu_hidden >= 0) gpu->efficiency.swiglu_hidden = machine.swiglu_hidden;
     if (machine.rope_hidden >= 0) gpu->efficiency.rope_hidden = machine.rope_hidden;

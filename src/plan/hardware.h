@@ -59,7 +59,8 @@ typedef struct HardwareAttention { // measured, causal FLOPs counted
 typedef struct HardwareGpu {
     char name[HARDWARE_NAME_MAX], title[HARDWARE_TITLE_MAX], link[HARDWARE_TITLE_MAX];
     bool cpu;
-    double processors;                 // that tiles of a product are dealt to; 0: not known
+    double cores;      // of a CPU, that its measured rates are of; 0: the peaks are of one core, the rest of all
+    double processors; // that tiles of a product are dealt to; 0: not known
     double peak[HARDWARE_DTYPE_COUNT]; // 0: the chip has no such unit
     double memory;                     // bytes a program can use
     double bandwidth;                  // of the memory
@@ -136,6 +137,8 @@ Status hardware_find_gpu(const Hardware *hardware, const char *name, const Hardw
 Status hardware_find_node(const Hardware *hardware, const char *name, const HardwareNode **node);
 Status hardware_find_cluster(const Hardware *hardware, const char *name, const HardwareCluster **cluster);
 Status hardware_find_software(const Hardware *hardware, const char *name, const HardwareSoftware **software);
+// A CPU's rates and memory become those of a rank that has so many of its cores.
+void hardware_share_cpu(HardwareGpu *cpu, double cores_of_rank, double cores_of_all);
 // The entry for a device as its driver names it ("NVIDIA H200"), NULL when there is none.
 const HardwareGpu *hardware_match_device(const Hardware *hardware, const char *device);
 

@@ -81,3 +81,15 @@ double hardware_attention_rate(const HardwareGpu *gpu, HardwareDtype dtype, doub
         attention_curve(gpu, dtype, head_dim, seq, backward) * (blend.weight > 0 ? blend.sum / blend.weight : 1);
     return fmin(rate, gpu->peak[dtype]);
 }
+
+void hardware_share_cpu(HardwareGpu *cpu, double cores_of_rank, double cores_of_all) {
+    double share = cores_of_rank / (cpu->cores > 0 ? cpu->cores : cores_of_all);
+    for (int i = 0; i < HARDWARE_DTYPE_COUNT; i++)
+        cpu->peak[i] *= cores_of_rank;
+    for (int i = 0; i < cpu->gemm_count; i++)
+        cpu->gemms[i].flops *= share;
+    for (int i = 0; i < cpu->attention_count; i++)
+        cpu->attentions[i].forward *= share, cpu->attentions[i].backward *= share;
+    cpu->bandwidth *= share;
+    cpu->memory *= cores_of_rank / cores_of_all;
+}

@@ -13,7 +13,7 @@
 #include <string.h>
 
 PlanMachine plan_machine(const Hardware *hardware, const HardwareGpu *gpu, const HardwareNode *node,
-                         const HardwareSoftware *software, int gpus, int gpus_per_node, int cores) {
+                         const HardwareSoftware *software, int gpus, int gpus_per_node, double cores) {
     PlanMachine machine = {.gpu = *gpu,
                            .software = *software,
                            .defaults = hardware->defaults,
@@ -23,9 +23,7 @@ PlanMachine plan_machine(const Hardware *hardware, const HardwareGpu *gpu, const
                            .link_latency = gpu->link_latency,
                            .nic_bandwidth = gpu->nic_bandwidth,
                            .nic_latency = gpu->nic_latency};
-    if (gpu->cpu)
-        for (int i = 0; i < HARDWARE_DTYPE_COUNT; i++)
-            machine.gpu.peak[i] *= cores;
+    if (gpu->cpu) hardware_share_cpu(&machine.gpu, cores / machine.gpus_per_node, cores);
     if (!node) return machine;
     if (node->link_bandwidth > 0) machine.link_bandwidth = node->link_bandwidth;
     if (node->link_latency > 0) machine.link_latency = node->link_latency;

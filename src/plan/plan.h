@@ -36,10 +36,10 @@ void plan_limit_virtual_stages(PlanRun *run);
 // Chunks of layers that a pipeline stage keeps activations of, at most.
 int64_t plan_in_flight(const PlanRun *run, int stage);
 
-// `gpus` of `gpu` in nodes of gpus_per_node; links and price as the GPU (and node, may be NULL) say. cores scales a
-// CPU.
+// `gpus` of `gpu` in nodes of gpus_per_node; links and price as the GPU (and node, may be NULL) say. Ranks
+// on a CPU share the `cores` of their node.
 PlanMachine plan_machine(const Hardware *hardware, const HardwareGpu *gpu, const HardwareNode *node,
-                         const HardwareSoftware *software, int gpus, int gpus_per_node, int cores);
+                         const HardwareSoftware *software, int gpus, int gpus_per_node, double cores);
 
 // ---- the report -----------------------------------------------------------------------------------------------------
 
@@ -101,7 +101,7 @@ typedef struct PlanReport {
     int stash_count;
 
     bool fits;          // in the device's memory
-    PlanChange fitting; // when it does not: the fastest way that does; what is "" when there is none
+    PlanChange fitting; // when it does not: the fastest way that does, of those that were tried; what is "": none
 
     double critical_batch; // tokens; an estimate
     StepPart bottleneck;
@@ -123,7 +123,8 @@ double plan_machine_write_seconds(const PlanMachine *machine, double bytes); // 
 // ---- parts of the report (plan_advice.c, plan_inverse.c) ------------------------------------------------------------
 
 void plan_advise(PlanReport *report);
-// Searches all ways to cut and batch the run at its sequence length and tokens a step.
+// Searches ways to cut and batch the run at its sequence length and tokens a step, those that cut the model least
+// first.
 void plan_fit(PlanReport *report);
 void plan_warn(PlanReport *report);
 Status plan_vocab(PlanVocab *result, const PlanReport *report, int vocab);

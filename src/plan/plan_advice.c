@@ -195,6 +195,8 @@ static void describe_candidate(PlanChange *change, const SearchCandidate *c, con
     text_buffer_free(&text);
 }
 
+enum { FIT_TRIES = 1000 }; // some tenths of a second
+
 void plan_fit(PlanReport *report) {
     const StepModel *step = &report->prediction.step;
     report->fits = report->prediction.memory.fraction <= 1;
@@ -202,7 +204,8 @@ void plan_fit(PlanReport *report) {
     SearchSpace space = {.seqs = {report->run.layout.seq},
                          .seq_count = 1,
                          .batch_tokens = step->tokens,
-                         .memory_limit = report->questions.memory_limit};
+                         .memory_limit = report->questions.memory_limit,
+                         .tries_max = FIT_TRIES};
     SearchResult result;
     Status status = search_run(&result, &report->machine, &report->run, &space);
     if (!status && result.found_count) {

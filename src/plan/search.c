@@ -47,9 +47,15 @@ static void keep_candidate(Search *search, const PlanRun *run, const PlanMemory 
     }
 }
 
+static bool is_over(const Search *search) {
+    return search->space->tries_max > 0 && search->result->tried >= search->space->tries_max;
+}
+
 // Micro-batches grow until memory is full: what does not fit at one size does not fit at a larger one.
 static void try_micro_batches(Search *search, const PlanRun *base) {
-    for (int i = 0; i < MICRO_COUNT; i++) {
+    bool doubled = search->space->tries_max > 0;
+    for (int i = 0; i < MICRO_COUNT && !is_over(search); i++) {
+        if (doubled && (micro_batches[i] & (micro_batches[i] - 1))) continue;
         PlanRun run = *base;
         Layout layouts[3];
         int count;
@@ -81,10 +87,35 @@ static void try_micro_batches(Search *search, const PlanRun *base) {
     }
 }
 
+// One sequence at a time, with all that saves memory: what does not fit so does not fit at all.
+static bool smallest_fits(Search *search, const PlanRun *base, int zero) {
+    PlanRun run = *base;
+    Layout layouts[3];
+    int count;
+    run.layout.mesh.zero = zero;
+    run.layout.recompute = RECOMPUTE_FULL;
+    run.layout.micro_batch = 1;
+    for (int s = 0; s < search->space->seq_count; s++)
+        if (search->space->seqs[s] < run.layout.seq || s == 0) run.layout.seq = search->space->seqs[s];
+    plan_limit_virtual_stages(&run);
+    search->result->tried++;
+    Status status = plan_layouts(layouts, &count, &run);
+    if (status) {
+        search->result->refused++;
+        status_free(status);
+        return false;
+    }
+    bool fits = plan_memory(search->machine, &run, layouts, count).fraction <= search->space->memory_limit;
+    plan_layouts_free(layouts, count);
+    if (!fits) search->result->too_large++;
+    return fits;
+}
+
 static void try_memory_modes(Search *search, const PlanRun *base) {
     const Mesh *mesh = &base->layout.mesh;
     bool fitted = search->machine->software.state_bytes > 0; // its states are sharded over all ranks: ZeRO 3
     int most = mesh_data_ranks(mesh) > 1 ? 3 : 0;
+    if (is_over(search) || (search->space->tries_max > 0 && !smallest_fits(search, base, most))) return;
     for (int zero = fitted ? most : 0; zero <= most; zero++)
         for (int mode = RECOMPUTE_NONE; mode <= RECOMPUTE_FULL; mode++)
             for (int s = 0; s < search->space->seq_count; s++) {
@@ -117,25 +148,29 @@ static void try_experts(Search *search, const PlanRun *base) {
         }
 }
 
+static void try_meshes_of(Search *search, int tp, int pp, int longest) {
+    int rest = search->machine->gpus / plan_islands(search->run) / tp / pp;
+    for (int cp = 1; cp <= rest && cp <= 16; cp++) {
+        // Shorter pieces than this are better cut over the batch.
+        if (rest % cp || (cp > 1 && longest / cp < 2048)) continue;
+        PlanRun run = *search->run;
+        run.layout.mesh = (Mesh){.dp = rest / cp, .tp = tp, .pp = pp, .ep = 1, .cp = cp, .etp = 1};
+        try_experts(search, &run);
+    }
+}
+
 static void try_meshes(Search *search) {
     const ModelConfig *c = &search->run->layout.config;
     int gpus = search->machine->gpus / plan_islands(search->run), tp_most = 2 * search->machine->gpus_per_node,
         longest = 0;
     for (int i = 0; i < search->space->seq_count; i++)
         if (search->space->seqs[i] > longest) longest = search->space->seqs[i];
-    for (int tp = 1; tp <= gpus && tp <= c->heads && tp <= tp_most; tp++) {
-        if (gpus % tp || c->heads % tp) continue;
-        for (int pp = 1; pp <= gpus / tp && pp <= c->layers; pp++) {
-            if (gpus / tp % pp) continue;
-            for (int cp = 1; cp <= gpus / tp / pp && cp <= 16; cp++) {
-                // Shorter pieces than this are better cut over the batch.
-                if (gpus / tp / pp % cp || (cp > 1 && longest / cp < 2048)) continue;
-                PlanRun run = *search->run;
-                run.layout.mesh = (Mesh){.dp = gpus / tp / pp / cp, .tp = tp, .pp = pp, .ep = 1, .cp = cp, .etp = 1};
-                try_experts(search, &run);
-            }
+    if (tp_most > c->heads) tp_most = c->heads;
+    for (int cut = 1; cut <= gpus && cut <= tp_most * c->layers && !is_over(search); cut++) // of the model: tp x pp
+        for (int tp = 1; tp <= cut && tp <= tp_most; tp++) {
+            if (cut % tp || cut / tp > c->layers || gpus % cut || c->heads % tp) continue;
+            try_meshes_of(search, tp, cut / tp, longest);
         }
-    }
 }
 
 // Faster first; of equals, the one that needs less memory, then the one with less recompute.

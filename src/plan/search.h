@@ -11,6 +11,9 @@ typedef struct SearchSpace {
     int seqs[SEARCH_SEQS_MAX], seq_count;
     double batch_tokens; // of a step: accumulation follows; 0: the run's grad_accum for all
     double memory_limit; // share of the device's memory
+    // > 0: no more candidates than these, for an answer at once: meshes that cut the model least come first, one that
+    // cannot hold the smallest batch is not tried further, and micro-batches double.
+    int tries_max;
 } SearchSpace;
 
 typedef struct SearchCandidate {

@@ -256,19 +256,31 @@ static double expert_rows(const Layout *layout, double imbalance) {
     return (double)layout->tokens * r->config.top_k * r->mesh.etp / r->mesh.tp * imbalance + groups * (align - 1) / 2;
 }
 
-void stage_cost(StageCost *cost, const PlanMachine *machine, const PlanRun *run, const Layout *layout,
-                double imbalance) {
+static Pricing pricing_make(StageCost *cost, const PlanMachine *machine, const PlanRun *run, const Layout *layout,
+                            double imbalance) {
     *cost = (StageCost){0};
     double eager = run->eager ? machine->software.eager_factor : 1;
-    Pricing pricing = {.cost = cost,
-                       .machine = machine,
-                       .layout = layout,
-                       .dtype = step_dtype(machine, &layout->request),
-                       .fused = machine->software.fused,
-                       .compute_factor = machine->software.compute_factor * eager,
-                       .memory_factor = machine->software.memory_factor * eager,
-                       .expert_rows = expert_rows(layout, imbalance),
-                       .added = 1 - 1.0 / run->grad_accum};
+    return (Pricing){.cost = cost,
+                     .machine = machine,
+                     .layout = layout,
+                     .dtype = step_dtype(machine, &layout->request),
+                     .fused = machine->software.fused,
+                     .compute_factor = machine->software.compute_factor * eager,
+                     .memory_factor = machine->software.memory_factor * eager,
+                     .expert_rows = expert_rows(layout, imbalance),
+                     .added = 1 - 1.0 / run->grad_accum};
+}
+
+void stage_call_cost(StageCost *cost, const PlanMachine *machine, const PlanRun *run, const Layout *layout,
+                     double imbalance, const StepCall *call) {
+    Pricing pricing = pricing_make(cost, machine, run, layout, imbalance);
+    pricing.added = 0; // this call says itself whether it adds
+    price_call(&pricing, call);
+}
+
+void stage_cost(StageCost *cost, const PlanMachine *machine, const PlanRun *run, const Layout *layout,
+                double imbalance) {
+    Pricing pricing = pricing_make(cost, machine, run, layout, imbalance);
     StepRecord record;
     step_record_make(&record, layout);
     for (int i = 0; i < record.count; i++)

@@ -3,6 +3,7 @@
 // reachable bandwidth. Inside of step_model.
 #pragma once
 
+#include "model/step_record.h"
 #include "plan/step_model.h"
 
 typedef struct StageCost {
@@ -13,3 +14,6 @@ typedef struct StageCost {
 
 void stage_cost(StageCost *cost, const PlanMachine *machine, const PlanRun *run, const Layout *layout,
                 double imbalance);
+// One call by itself, as it was made: its lines (an op that is several in one has several; some have none).
+void stage_call_cost(StageCost *cost, const PlanMachine *machine, const PlanRun *run, const Layout *layout,
+                     double imbalance, const StepCall *call);

@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "base/timeline.h"
 #include "train/checkpoint_keep.h"
 #include "train/checkpoint_write.h"
 
@@ -65,6 +66,7 @@ static void writer_run(CheckpointWriter *writer) {
 
 static void *writer_main(void *argument) {
     CheckpointWriter *writer = argument;
+    timeline_name_thread("checkpoint writer");
     for (;;) {
         pthread_mutex_lock(&writer->lock);
         while (!writer->busy && !writer->stop)
@@ -72,7 +74,9 @@ static void *writer_main(void *argument) {
         bool work = writer->busy;
         pthread_mutex_unlock(&writer->lock);
         if (!work) return NULL;
+        double begin = timeline_begin();
         writer_run(writer);
+        timeline_end(begin, "write a checkpoint", -1);
     }
 }
 

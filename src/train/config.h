@@ -118,7 +118,7 @@ typedef struct Config {
         int64_t histograms;
     } watch;
     struct {
-        int64_t every;
+        int64_t every, wait, warmup, active;
     } profile;
     ConfigPlace place[CONFIG_KEYS_MAX];
 } Config;

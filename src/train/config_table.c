@@ -277,6 +277,13 @@ const ConfigKey config_keys[] = {
 
     {"profile", "every", "profile_freq", CONFIG_INT, AT(profile.every), "0", 0, 1e12, "steps", NULL,
      "steps between steps whose time is split by kind of operation in metrics.jsonl (0: never)"},
+    {"profile", "wait", "", CONFIG_INT, AT(profile.wait), "5", 0, 1e12, "steps", NULL,
+     "steps of this process before the profile's warm-up"},
+    {"profile", "warmup", "profiler_warmup", CONFIG_INT, AT(profile.warmup), "2", 0, 1000, "steps", NULL,
+     "steps that run under the profile's eyes and do not count: graphs are recorded anew"},
+    {"profile", "active", "profiler_active", CONFIG_INT, AT(profile.active), "0", 0, 1000, "steps", NULL,
+     "steps whose timeline is written, with a table of where their time went, to profile/ in the run directory (0: no "
+     "profile; hearth train --profile: 3)"},
 };
 const int config_key_count = sizeof config_keys / sizeof config_keys[0];
 _Static_assert(sizeof config_keys / sizeof config_keys[0] <= CONFIG_KEYS_MAX, "raise CONFIG_KEYS_MAX");

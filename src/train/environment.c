@@ -5,6 +5,7 @@
 #include "base/json.h"
 #include "base/text.h"
 #include "base/threads.h"
+#include "ops/cpu/level.h"
 
 #include <dlfcn.h>
 #include <stdlib.h>
@@ -91,7 +92,7 @@ static json_t *libraries_json(DeviceKind kind) {
 
 // ---- this process ---------------------------------------------------------------------------------------------------
 
-static void add_cpu_name(json_t *root) {
+static void add_cpu(json_t *root) {
     FILE *file = fopen("/proc/cpuinfo", "r");
     char line[512];
     while (file && fgets(line, sizeof line, file)) {
@@ -102,6 +103,10 @@ static void add_cpu_name(json_t *root) {
         break;
     }
     if (file) fclose(file);
+    const CpuLevel *level;
+    Status status = cpu_level(&level);
+    if (!status) json_object_set_new(root, "cpu_level", json_string(level->name));
+    status_free(status);
 }
 
 static void add_build(json_t *root) {
@@ -128,7 +133,7 @@ static json_t *environment_json(const Trainer *trainer) {
                   (json_int_t)sysconf(_SC_NPROCESSORS_ONLN), "device_memory_bytes", (json_int_t)ops->memory_total(ops));
     json_object_set_new(root, "device", json_string(ops->device));
     add_build(root);
-    add_cpu_name(root);
+    add_cpu(root);
     json_object_set_new(root, "ranks", json_integer(ranks_size(&trainer->ranks)));
     json_object_set_new(root, "threads", json_integer(threads_count()));
     json_object_set_new(root, "first_step", json_integer(trainer->step + 1));

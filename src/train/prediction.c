@@ -189,13 +189,16 @@ Status prediction_make(Prediction *prediction, const LayoutRequest *layout, int 
     Status status = device_gpu(&hardware, device, &gpu);
     if (!status) status = hardware_find_software(&hardware, "hearth", &software);
     if (!status) {
-        *prediction = (Prediction){.machine = plan_machine(&hardware, gpu, NULL, software, ranks, 8, threads_count()),
-                                   .run = {.layout = *layout,
-                                           .grad_accum = grad_accum,
-                                           .virtual_stages = layout_chunks(layout),
-                                           .calibration = 1,
-                                           .outer_every = INFINITY}}; // of a step between meetings, as the median is
-        if (device_memory > 0) prediction->machine.gpu.memory = device_memory;
+        // Ranks on the CPU share the cores of this machine, also where each has a thread of its own and they are fewer.
+        int local = gpu->cpu ? ranks : 8, cores = threads_cores(), threads = threads_count() * local;
+        *prediction = (Prediction){
+            .machine = plan_machine(&hardware, gpu, NULL, software, ranks, local, threads < cores ? threads : cores),
+            .run = {.layout = *layout,
+                    .grad_accum = grad_accum,
+                    .virtual_stages = layout_chunks(layout),
+                    .calibration = 1,
+                    .outer_every = INFINITY}}; // of a step between meetings, as the median is
+        if (device_memory > 0) prediction->machine.gpu.memory = device_memory / (gpu->cpu ? local : 1);
         status = prediction_calibration(&prediction->calibration, &prediction->machine, &prediction->run);
     }
     if (!status) {

@@ -14,6 +14,7 @@
 #include "train/kernel_choices.h"
 #include "train/outcome.h"
 #include "train/prediction.h"
+#include "train/profiler.h"
 #include "train/setup.h"
 #include "train/trainer.h"
 #include "watch/plan_text.h"
@@ -49,6 +50,9 @@ typedef struct Run {
     int64_t first_tokens;               // done before this process
     Outcome outcome;
     Exposed exposed;
+    Profiler *profiler; // NULL: no profile
+    char *profile_directory;
+    int64_t profile_steps;
     MachineLoad load; // as it was at the first step
     int stopped_by;   // the signal that ended it before its end
     int lock;         // of the run directory: two processes must not write one run
@@ -98,9 +102,15 @@ static double best_interval(const Prediction *prediction, double bytes) {
     return plan_young_interval(machine->defaults.gpu_mtbf / machine->gpus, plan_machine_write_seconds(machine, bytes));
 }
 
+static int gpu_ordinal(const Run *run) { // -1: none
+    const char *device = run->config->train.device;
+    if (run->trainer.ops->kind != DEVICE_CUDA) return -1;
+    if (text_starts_with(device, "cuda:")) return atoi(device + strlen("cuda:"));
+    return run->world ? run->world->local_rank : 0;
+}
+
 static Status open_recorder(Run *run, Recorder **recorder) {
     const Trainer *trainer = &run->trainer;
-    const char *device = run->config->train.device;
     double bytes = plan_checkpoint_parameter_bytes(trainer->diloco.every ? trainer->ranks.islands : 0) *
                    (double)trainer->parameters.total;
     TextBuffer config = {0};
@@ -110,9 +120,7 @@ static Status open_recorder(Run *run, Recorder **recorder) {
         .last_step = trainer->step > 0 ? trainer->step : -1, // else the validation before it is taken again
         .tensorboard = run->config->watch.tensorboard,
         .config_text = config.data,
-        .machine.gpu = trainer->ops->kind != DEVICE_CUDA   ? -1
-                       : text_starts_with(device, "cuda:") ? atoi(device + strlen("cuda:"))
-                                                           : 0, // rank 0 is the first of its host
+        .machine.gpu = gpu_ordinal(run),
         .alarms = {.young_seconds = best_interval(trainer->prediction, bytes),
                    .checkpoint_bytes = bytes,
                    .loss_gap_bound = run->config->train.loss_check_bound},
@@ -327,7 +335,7 @@ static Status after_step(Run *run, MetricsStep *metrics) {
     const Config *config = run->config;
     Trainer *trainer = &run->trainer;
     watch_step(run, metrics);
-    if (step_is_due(config->watch.print_every, metrics->step))
+    if (!run->first && step_is_due(config->watch.print_every, metrics->step))
         log_file("step %lld: loss %.4f, norm %.4g, %.3f s, %.1f %% of it waiting for other ranks, %.1f %% for data%s",
                  (long long)metrics->step, metrics->loss, metrics->grad_norm, metrics->seconds,
                  100 * metrics->comm_wait, 100 * metrics->data_wait, metrics->skipped ? "; skipped" : "");
@@ -381,21 +389,53 @@ static Verdict run_verdict(const Run *run) {
     return verdict;
 }
 
+static void open_profiler(Run *run) {
+    const Config *config = run->config;
+    run->profile_directory = path_join(run->directory, "profile");
+    run->profiler = profiler_open(&(ProfilerOptions){.wait = config->profile.wait,
+                                                     .warmup = config->profile.warmup,
+                                                     .active = run->profile_steps,
+                                                     .model = run->trainer.model,
+                                                     .world = run->world,
+                                                     .prediction = run->trainer.prediction,
+                                                     .directory = run->profile_directory,
+                                                     .gpu = gpu_ordinal(run)});
+}
+
+static void say_profile(Run *run) {
+    char *said = profiler_said(run->profiler);
+    if (said) progress_say(&run->progress, "%s", said);
+    free(said);
+}
+
+// The trainer's step, with the profiler on both sides of it.
+static Status run_step(Run *run, MetricsStep *metrics, bool alone, bool *stopped) {
+    profiler_step_begin(run->profiler, run->trainer.step + 1);
+    // Between micro-batches one process can stop alone; of several, none may leave the others waiting.
+    Status status = trainer_step(&run->trainer, metrics, alone ? &stop_signal : NULL, stopped);
+    if (status) return status;
+    profiler_step_end(run->profiler, *stopped ? NULL : metrics);
+    say_profile(run);
+    return NULL;
+}
+
 static Status train_until_end(Run *run) {
     bool stopped = false, alone = !run->world || run->world->size == 1;
     if (run->config->eval.at_start && run->trainer.step == 0) TRY(take_validation_loss(run, false));
     Verdict verdict = run_verdict(run);
     exposed_begin(&run->exposed, &run->trainer);
+    open_profiler(run);
     while (!verdict.ended && !verdict.signal) {
         MetricsStep metrics;
         if (run->world) world_set_step(run->world, run->trainer.step + 1);
-        // Between micro-batches one process can stop alone; of several, none may leave the others waiting.
-        Status status = trainer_step(&run->trainer, &metrics, alone ? &stop_signal : NULL, &stopped);
+        Status status = run_step(run, &metrics, alone, &stopped);
         if (status) return stopped && alone ? save_before_end(run, status) : status;
         if (!stopped) TRY(after_step(run, &metrics));
         verdict = run_verdict(run);
         if (verdict.save && !run->trainer.guard.skipped_in_row) TRY(save_checkpoint(run));
     }
+    profiler_finish(run->profiler);
+    say_profile(run);
     if (verdict.signal && !verdict.ended) {
         run->stopped_by = verdict.signal;
         TRY(save_checkpoint(run));
@@ -629,6 +669,13 @@ static Status lock_directory(Run *run) {
     return status_hint(status, "wait for that run to end, or stop it with Ctrl-C or SIGTERM");
 }
 
+// What this process says, for who is not at its terminal. A run goes on without it.
+static void open_log(const Run *run) {
+    char *path = path_join(run->directory, "log.txt");
+    status_free(log_set_file(path));
+    free(path);
+}
+
 // On demand, of every rank but the first, which has the terminal: where it is, its steps, and how it ends.
 static void open_rank_log(const Run *run) {
     const Trainer *trainer = &run->trainer;
@@ -660,6 +707,7 @@ static Status run_open(Run *run, const RunOptions *options, const char *checkpoi
         TRY(lock_directory(run));
     }
     if (run->world) world_barrier(run->world); // the directory is there
+    if (run->first) open_log(run);
     if (config->watch.log_ranks && !run->first) open_rank_log(run);
     run->checkpoints = path_join(run->directory, "checkpoints");
     CheckpointPolicy policy = checkpoint_policy(config);
@@ -798,6 +846,7 @@ Status run_train(const RunOptions *options, int *stopped_by) {
     bool opened = false;
     TRY_GOTO(run_open(&run, options, checkpoint), done);
     opened = true;
+    run.profile_steps = options->profile ? options->profile : config.profile.active;
     catch_signals();
     open_progress(&run);
     run.saved_at = run.kept_at = clock_seconds();
@@ -816,6 +865,8 @@ done:
                    status ? status_text(status) : NULL);
     if (opened && run.first) show_summary(&run);
     if (opened && run.first && !status) close_prediction(&run);
+    profiler_close(run.profiler);
+    free(run.profile_directory);
     outcome_free(&run.outcome);
     if (!status) log_set_file(NULL); // a failure is still to be told
     trainer_close(&run.trainer);

@@ -14,6 +14,7 @@ typedef struct RunOptions {
     const char *directory; // run directory; NULL: train.runs / train.name
     bool resume;
     const char *rescue; // where the last checkpoint goes when the run directory cannot take it; NULL: TMPDIR or /tmp
+    int64_t profile;    // steps of a profile, of this process alone; 0: as the configuration says
     World *world;       // whose ranks run it together; NULL: this process alone
 } RunOptions;
 

@@ -5,6 +5,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/threads.h"
+#include "base/timeline.h"
 #include "dist/device.h"
 #include "model/fp8.h"
 #include "model/hf.h"
@@ -300,8 +301,10 @@ static Status run_micro_batches(Trainer *trainer, StepTry *try, const volatile s
                      (int)try->accum);
     for (int64_t i = 0; i < try->accum && !*stopped; i++) {
         const LoaderBatch *batch;
+        double begin = timeline_begin();
         TRY(loader_next(trainer->loader, &batch, &try->waited));
         model_micro_step(trainer->model, batch->ids, batch->targets, batch->doc_start);
+        timeline_end(begin, "micro-batch", i);
         *stopped = stop && *stop && i + 1 < try->accum;
     }
     return NULL;
@@ -313,11 +316,15 @@ static Status apply_gradients(Trainer *trainer, StepTry *try) {
     // A GPU that waits for another rank's is seen only by who waits for it.
     World *world = trainer->ranks.world;
     bool watched = world && world->size > 1 && trainer->ops->kind == DEVICE_CUDA;
+    double begin = timeline_begin();
     model_optimizer_step(model, &try->optimizer);
+    timeline_end(begin, "optimizer", -1);
     if (config->model.router_bias_rate > 0) model_update_router_bias(model, (float)config->model.router_bias_rate);
     if (watched) world_enter(world, "a step on the GPU");
+    begin = timeline_begin();
     model_step_result(model, &try->result);
     Status status = trainer->ops->sync(trainer->ops);
+    timeline_end(begin, "result of the step", -1);
     if (watched) world_leave(world);
     return status;
 }

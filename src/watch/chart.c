@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { WIDTH = 560, HEIGHT = 290, LEFT = 66, RIGHT = 16, TOP = 10, BOTTOM = 48, BANDS = 56, TICKS = 12, DOT = 4 };
+enum { WIDTH = 560, HEIGHT = 290, LEFT = 84, RIGHT = 16, TOP = 10, BOTTOM = 48, BANDS = 56, TICKS = 12, DOT = 4 };
 enum { INNER_WIDTH = WIDTH - LEFT - RIGHT + 2 * DOT, INNER_HEIGHT = HEIGHT - TOP - BOTTOM + DOT };
 
 typedef struct Axis {

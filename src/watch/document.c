@@ -187,6 +187,11 @@ static void section_html(const Section *section, TextBuffer *out) {
     text_buffer_format(out, "%s</section>\n", table ? "</table>\n" : "");
 }
 
+void document_parts_html(const Document *document, TextBuffer *out) {
+    for (int i = 0; i < document->count; i++)
+        section_html(&document->sections[i], out);
+}
+
 void document_html(const Document *document, TextBuffer *out) {
     text_buffer_format(out, "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n<title>");
     html_add(out, document->title, strlen(document->title));
@@ -202,7 +207,6 @@ void document_html(const Document *document, TextBuffer *out) {
         "</style></head><body>\n<h1>");
     html_add(out, document->title, strlen(document->title));
     text_buffer_format(out, "</h1>\n");
-    for (int i = 0; i < document->count; i++)
-        section_html(&document->sections[i], out);
+    document_parts_html(document, out);
     text_buffer_format(out, "</body></html>\n");
 }

@@ -16,4 +16,5 @@ void document_note(Document *document, const char *text, ...) __attribute__((for
 void document_svg(Document *document, const char *svg); // in the HTML page only
 
 void document_text(const Document *document, TextBuffer *out);
+void document_parts_html(const Document *document, TextBuffer *out); // its sections, for a page that has the rest
 void document_html(const Document *document, TextBuffer *out);

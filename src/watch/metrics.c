@@ -82,19 +82,26 @@ Status metrics_evaluation(Metrics *metrics, int64_t step, int64_t tokens, double
 }
 
 Status metrics_read(const char *path, void (*take)(const json_t *line, void *context), void *context) {
+    return metrics_read_from(path, &(int64_t){0}, SIZE_MAX, take, context);
+}
+
+Status metrics_read_from(const char *path, int64_t *offset, size_t most,
+                         void (*take)(const json_t *line, void *context), void *context) {
     char *text;
     size_t size;
-    TRY(file_read(&text, &size, path));
+    int64_t begin = *offset;
+    TRY(file_read_from(&text, &size, path, begin, most));
     for (size_t at = 0; at < size;) {
         const char *end = memchr(text + at, '\n', size - at);
         if (!end) break;
         size_t length = (size_t)(end - text) - at;
         json_t *root = NULL;
         Status status = json_read_text(&root, text + at, length, path);
+        at += length + 1;
+        *offset = begin + (int64_t)at;
         if (!status) take(root, context);
         status_free(status);
         json_decref(root);
-        at += length + 1;
     }
     free(text);
     return NULL;

@@ -58,6 +58,11 @@ AppendMissing metrics_missing(Metrics *metrics); // in the file, after one more 
 // Calls take(line, context) for every whole line of a file, which may be growing. metrics_table.h reads values by key.
 Status metrics_read(const char *path, void (*take)(const json_t *line, void *context), void *context);
 
+// The same of the whole lines from *offset on, in at most so many bytes; *offset moves behind each line before it is
+// taken, and stays where there is none.
+Status metrics_read_from(const char *path, int64_t *offset, size_t most,
+                         void (*take)(const json_t *line, void *context), void *context);
+
 // Losses of all step lines of a file, in order (malloc'd); for the curve at the end of a run.
 Status metrics_read_losses(const char *path, double **losses, int64_t *count);
 // Whether all validation data was evaluated after this step; false also when the file cannot be read.

@@ -3,6 +3,7 @@
 
 #include "base/file.h"
 #include "base/text.h"
+#include "base/timeline.h"
 #include "watch/tensorboard.h"
 
 #include <pthread.h>
@@ -185,9 +186,12 @@ static Item *item_wait(Recorder *recorder) { // NULL: it has ended
 
 static void *recorder_main(void *context) {
     Recorder *recorder = context;
+    timeline_name_thread("metrics");
     for (Item *item; (item = item_wait(recorder));) {
+        double begin = timeline_begin();
         machine_sample(recorder->machine);
         take_item(recorder, item);
+        timeline_end(begin, "write metrics", -1);
         item_free(item);
         pthread_mutex_lock(&recorder->lock);
         if (--recorder->queued == 0 || recorder->queued == QUEUE_MOST - 1) pthread_cond_broadcast(&recorder->changed);

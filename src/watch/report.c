@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 // "1 × CPU, fp32, sequences of 256, 1,024 tokens a step"
-static void write_subtitle(const RunRecord *run, const RunFigures *figures, TextBuffer *out) {
+void report_subtitle(const RunRecord *run, const RunFigures *figures, TextBuffer *out) {
     const json_t *prediction = json_object_get(run->plan, "prediction");
     const char *device = json_string_value(json_object_get(prediction, "device"));
     const char *started = json_string_value(json_object_get(json_array_get(run->environment, 0), "started"));
@@ -56,7 +56,7 @@ void report_write(const ReportRun *runs, int count, TextBuffer *out) {
             html_text(out, runs[i].record.name);
             text_buffer_format(out, "</summary>\n");
         }
-        write_subtitle(&runs[i].record, &figures[i], out);
+        report_subtitle(&runs[i].record, &figures[i], out);
         report_run(&runs[i], &figures[i], count, out);
         if (count > 1) text_buffer_format(out, "</details>\n");
     }

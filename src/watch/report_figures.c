@@ -3,6 +3,7 @@
 #include "base/stats.h"
 #include "base/text.h"
 #include "plan/cost.h"
+#include "watch/loss.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -173,6 +174,10 @@ static void add_row(Waterfall *w, WaterfallKind kind, const char *name, double s
     w->rows[w->count++] = (WaterfallRow){name, what, kind, seconds};
 }
 
+static void add_loss(Waterfall *w, Loss loss, double seconds) {
+    add_row(w, WATERFALL_LOSS, loss_name(loss), seconds, loss_advice(loss));
+}
+
 // Mean over the steps that were taken apart, as far as they are warm; else what was predicted.
 static void take_parts(const RunRecord *run, const RunFigures *figures, Waterfall *w) {
     size_t count = 0;
@@ -199,16 +204,13 @@ static double sum_of_parts(const Waterfall *w) {
 static void add_memory_bound(Waterfall *w) {
     static const struct {
         StepPart part;
-        const char *name, *what;
-    } rows[] = {
-        {STEP_OPTIMIZER, "optimizer", "Try a larger batch (train.batch_tokens), which pays for it less often"},
-        {STEP_ELEMENTWISE, "norms, rotary, SwiGLU, loss",
-         "They wait for memory: try train.precision = \"bf16\", and less recomputation (recompute.mode)"},
-        {STEP_ROUTING, "routing of experts", "Try a larger train.micro_batch: routing costs less for each row"},
-        {STEP_COPY, "copies", "Try a larger train.micro_batch"},
-    };
+        Loss loss;
+    } rows[] = {{STEP_OPTIMIZER, LOSS_OPTIMIZER},
+                {STEP_ELEMENTWISE, LOSS_ELEMENTWISE},
+                {STEP_ROUTING, LOSS_ROUTING},
+                {STEP_COPY, LOSS_COPY}};
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
-        add_row(w, WATERFALL_LOSS, rows[i].name, w->part[rows[i].part], rows[i].what);
+        add_loss(w, rows[i].loss, w->part[rows[i].part]);
 }
 
 // What products and attention take at the rates that their shapes reach here, and at the peak.
@@ -223,8 +225,7 @@ static void add_floors(const RunRecord *run, Waterfall *w, double products) {
     if (!(floor > 0) || !(products > 0)) return;
     floor = fmin(floor, products);
     double limit = fmin(tokens * flops * (causal > 0 && causal <= 1 ? causal : 1) / (peak * devices), floor);
-    add_row(w, WATERFALL_LOSS, "products and attention below the rates of this device", products - floor,
-            "Look for what else uses the device, and at its clocks and temperature; hearth bench measures its rates");
+    add_loss(w, LOSS_RATES, products - floor);
     add_row(w, WATERFALL_LEVEL, "products and attention at the rates of this device", floor, NULL);
     w->floor = floor;
     if (!(limit > 0)) return;
@@ -252,14 +253,10 @@ Waterfall report_waterfall(const RunRecord *run, const RunFigures *figures) {
     double gaps = left - sum, products = w.part[STEP_GEMM] + w.part[STEP_GROUPED] + w.part[STEP_ATTENTION];
     w.part[STEP_LAUNCH] = gaps;
     add_row(&w, WATERFALL_LEVEL, "step, measured", step, NULL);
-    add_row(&w, WATERFALL_LOSS, "waiting for data", w.part[STEP_HOST_DATA],
-            "Try a faster disk for the shards, or more batches read ahead (data.prefetch)");
-    add_row(&w, WATERFALL_LOSS, "waiting for other ranks", w.part[STEP_DATA_PARALLEL],
-            "Try more work between exchanges (train.micro_batch, train.batch_tokens) or another mesh: hearth plan "
-            "--search");
+    add_loss(&w, LOSS_DATA, w.part[STEP_HOST_DATA]);
+    add_loss(&w, LOSS_RANKS, w.part[STEP_DATA_PARALLEL]);
     if (w.profiled)
-        add_row(&w, WATERFALL_LOSS, "gaps between operations", gaps,
-                "Try a recorded graph (train.graph = true) and a larger train.micro_batch");
+        add_loss(&w, LOSS_GAPS, gaps);
     else
         add_row(&w, WATERFALL_LOSS, sum > 0 ? "time that no prediction explains" : "not taken apart", gaps,
                 "Let the run measure its parts: profile.every = 100");

@@ -194,6 +194,12 @@ static void validation_chart(const ReportRun *runs, int count, TextBuffer *out) 
     chart_write(&chart, out);
 }
 
+void report_ladder_table(const ReportRun *runs, const RunFigures *figures, int count, TextBuffer *out) {
+    write_sentence(runs, figures, count, out);
+    text_buffer_format(out, "<h2>What each change brought</h2>\n");
+    write_table(runs, figures, count, out);
+}
+
 void report_ladder(const ReportRun *runs, const RunFigures *figures, int count, TextBuffer *out) {
     static const Overlay overlays[] = {
         {"Training loss over tokens, smoothed", false, false, CHART_PLAIN, offsetof(RunStep, loss)},
@@ -201,9 +207,7 @@ void report_ladder(const ReportRun *runs, const RunFigures *figures, int count, 
         {"Tokens a second, smoothed", false, true, CHART_COUNT, offsetof(RunStep, rate)},
         {"MFU, smoothed", false, true, CHART_PERCENT, offsetof(RunStep, mfu)},
     };
-    write_sentence(runs, figures, count, out);
-    text_buffer_format(out, "<h2>What each change brought</h2>\n");
-    write_table(runs, figures, count, out);
+    report_ladder_table(runs, figures, count, out);
     text_buffer_format(out, "<h2>Side by side</h2>\n<div class=\"charts two\">\n");
     for (size_t i = 0; i < sizeof overlays / sizeof overlays[0]; i++) {
         if (i == 2) validation_chart(runs, count, out);

@@ -342,23 +342,32 @@ static void write_assumptions(const ReportRun *run, const RunFigures *f, TextBuf
     text_buffer_format(out, "</p>\n");
 }
 
-void report_run(const ReportRun *run, const RunFigures *figures, int count, TextBuffer *out) {
-    const RunRecord *record = &run->record;
-    Waterfall waterfall = report_waterfall(record, figures);
-    char *sentence = report_sentence(run, figures, &waterfall);
+void report_run_before(const ReportRun *run, const RunFigures *figures, const Waterfall *waterfall, TextBuffer *out) {
+    char *sentence = report_sentence(run, figures, waterfall);
     text_buffer_format(out, "<p class=\"said\">");
     html_text(out, sentence);
     text_buffer_format(out, "</p>\n<div class=\"tiles\">\n");
-    loss_tiles(record, figures, out);
+    loss_tiles(&run->record, figures, out);
     speed_tiles(run, figures, out);
     text_buffer_format(out, "</div>\n");
     write_assumptions(run, figures, out);
-    write_alarms(record, out);
-    if (record->step_count) write_curves(record, out);
-    report_time(record, figures, &waterfall, out);
-    write_experts(record, count, out);
-    write_samples(record, out);
-    write_settings(record, out);
-    write_environment(record, out);
+    write_alarms(&run->record, out);
     free(sentence);
+}
+
+void report_run_behind(const ReportRun *run, const RunFigures *figures, const Waterfall *waterfall, int count,
+                       TextBuffer *out) {
+    report_time(&run->record, figures, waterfall, out);
+    report_profile(&run->record, out);
+    write_experts(&run->record, count, out);
+    write_samples(&run->record, out);
+    write_settings(&run->record, out);
+    write_environment(&run->record, out);
+}
+
+void report_run(const ReportRun *run, const RunFigures *figures, int count, TextBuffer *out) {
+    Waterfall waterfall = report_waterfall(&run->record, figures);
+    report_run_before(run, figures, &waterfall, out);
+    if (run->record.step_count) write_curves(&run->record, out);
+    report_run_behind(run, figures, &waterfall, count, out);
 }

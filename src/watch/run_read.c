@@ -28,12 +28,7 @@ static double number_of(const json_t *object, const char *key) {
 
 // ---- metrics --------------------------------------------------------------------------------------------------------
 
-typedef struct MetricsClock {
-    double before, last; // of the processes that ended, and `elapsed` of the newest line
-} MetricsClock;
-
-// `elapsed` starts again with every process.
-static double clock_advance(MetricsClock *clock, double elapsed) {
+double run_clock_advance(RunClock *clock, double elapsed) {
     if (isfinite(elapsed) && elapsed >= 0) {
         if (elapsed < clock->last) clock->before += clock->last;
         clock->last = elapsed;
@@ -108,11 +103,11 @@ static void take_eval(RunRecord *run, const json_t *line, int64_t step, double t
 }
 
 static bool take_metrics(RunRecord *run, const json_t *line, void *context) {
-    MetricsClock *clock = context;
+    RunClock *clock = context;
     const json_t *step = json_object_get(line, "step");
     bool validation = json_object_get(line, "val_loss") != NULL;
     if (!json_is_integer(step) || (!validation && !json_object_get(line, "loss"))) return false;
-    double time = clock_advance(clock, validation ? NAN : number_of(line, "elapsed"));
+    double time = run_clock_advance(clock, validation ? NAN : number_of(line, "elapsed"));
     if (validation)
         take_eval(run, line, json_integer_value(step), time);
     else
@@ -232,6 +227,15 @@ static char *run_name(const char *path) {
     return name;
 }
 
+Status run_read_settings(RunRecord *run, const char *path) {
+    *run = (RunRecord){.path = text_copy(path), .name = run_name(path)};
+    if (!file_is_directory(path)) return status_usage("there is no run directory %s", path);
+    read_config(run);
+    if (!run->setting_count)
+        return status_usage("%s is not a run directory: it has no config.toml that can be read", path);
+    return NULL;
+}
+
 Status run_read(RunRecord *run, const char *path) {
     *run = (RunRecord){.path = text_copy(path), .name = run_name(path)};
     char *metrics = path_join(path, "metrics.jsonl");
@@ -241,11 +245,12 @@ Status run_read(RunRecord *run, const char *path) {
     if (!found)
         return status_hint(status_usage("%s has no metrics.jsonl", path),
                            "name the directory of a run, as `hearth train` prints it");
-    TRY(read_lines(run, "metrics.jsonl", take_metrics, &(MetricsClock){0}));
+    TRY(read_lines(run, "metrics.jsonl", take_metrics, &(RunClock){0}));
     status_free(read_lines(run, "samples.jsonl", take_sample, NULL)); // a run need not have any
     status_free(read_lines(run, "alarms.jsonl", take_alarm, NULL));   // nor these
     read_config(run);
     run->plan = read_json(run, "plan.json");
+    run->profile = read_json(run, "profile/summary.json");
     run->environment = read_json(run, "environment.json");
     if (json_is_object(run->environment)) { // of a run before it was a list
         json_t *list = json_array();
@@ -278,6 +283,7 @@ void run_record_free(RunRecord *run) {
     free(run->alarms);
     free(run->settings);
     json_decref(run->plan);
+    json_decref(run->profile);
     json_decref(run->environment);
     free(run->path);
     free(run->name);

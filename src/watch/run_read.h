@@ -59,12 +59,21 @@ typedef struct RunRecord {
     RunSetting *settings; // of config.toml, in its order
     size_t step_count, split_count, eval_count, load_count, sample_count, alarm_count, setting_count;
     json_t *plan, *environment; // an object and a list of objects; NULL: not there or damaged
+    json_t *profile;            // profile/summary.json; likewise
     size_t lines_passed_over;
 } RunRecord;
 
 // A usage error when there is no such directory, or it has no metrics.jsonl. Free with run_record_free in any case.
 Status run_read(RunRecord *run, const char *path);
+// The name and the settings alone.
+Status run_read_settings(RunRecord *run, const char *path);
 void run_record_free(RunRecord *run);
+
+// The clock of a run over all of its processes: `elapsed` of a line starts again with every one.
+typedef struct RunClock {
+    double before, last; // of the processes that ended, and `elapsed` of the newest line
+} RunClock;
+double run_clock_advance(RunClock *clock, double elapsed); // NaN: of a line without one
 
 const char *run_setting(const RunRecord *run, const char *key); // NULL: not in config.toml
 double run_plan_number(const RunRecord *run, const char *key);  // of plan.json's "prediction"; NaN: not there

@@ -135,6 +135,26 @@ void run_summary_free(RunSummary *summary) {
     *summary = (RunSummary){0};
 }
 
+static void set_number(json_t *root, const char *key, double value) {
+    json_object_set_new(root, key, isfinite(value) ? json_real(value) : json_null());
+}
+
+json_t *run_summary_json(const RunSummary *run) {
+    json_t *root =
+        json_pack("{s:s*,s:s,s:I,s:I,s:I,s:I,s:I,s:I}", "run", run->directory, "state", run_state_name(run->state),
+                  "step", (json_int_t)run->step, "tokens", (json_int_t)run->tokens, "size_bytes", (json_int_t)run->size,
+                  "checkpoint_bytes", (json_int_t)run->checkpoints, "skipped", (json_int_t)run->skipped, "alarms",
+                  (json_int_t)run->alarms);
+    set_number(root, "loss", run->loss);
+    set_number(root, "val_loss", run->val_loss);
+    set_number(root, "tok_s", run->tok_s);
+    set_number(root, "mfu", run->mfu);
+    set_number(root, "memory_bytes", run->memory_bytes);
+    set_number(root, "time", run->changed);
+    if (run->message) json_object_set_new(root, "message", json_string(run->message));
+    return root;
+}
+
 double run_summary_loss_at(const RunSummary *summary, double tokens) {
     size_t end = summary->point_count;
     while (end > 0 && summary->points[end - 1].tokens > tokens)

@@ -1,6 +1,7 @@
 // A run directory in figures, for lists and comparisons of runs.
 #pragma once
 
+#include "base/json.h"
 #include "base/text.h"
 #include "watch/run_state.h"
 
@@ -29,6 +30,7 @@ bool run_directory_is(const char *path); // has a config.toml
 // metrics.jsonl may be missing or still growing.
 Status run_summary_read(RunSummary *summary, const char *directory);
 void run_summary_free(RunSummary *summary);
+json_t *run_summary_json(const RunSummary *summary); // the caller's; figures that are not known are null
 // Mean of the losses of the last steps up to so many tokens; NaN where there are none.
 double run_summary_loss_at(const RunSummary *summary, double tokens);
 int64_t directory_bytes(const char *path); // on the disk, all that is below it; links are not followed

@@ -113,6 +113,32 @@ static void measured_links_are_planned_with(void **state) {
     hardware_free(&hardware);
 }
 
+static void ranks_on_a_cpu_share_its_cores(void **state) {
+    Hardware hardware;
+    const HardwareGpu *gpu;
+    const HardwareSoftware *software;
+    (void)state;
+    catalogue_load(&hardware);
+    assert_ok(hardware_find_gpu(&hardware, "cpu", &gpu));
+    assert_ok(hardware_find_software(&hardware, "hearth", &software));
+    assert_ok(merge_text(&hardware, "[machine]\ngpu = \"cpu\"\ncores = 4\ncopy_GBps = 100\nmemory_gib = 8\n"
+                                    "gemm = [{dtype = \"fp32\", kind = \"dense\", m = 512, n = 512, k = 512, tflops = "
+                                    "0.4}]\nattention = [{head_dim = 64, seq = 512, forward_tflops = 0.2, "
+                                    "backward_tflops = 0.3}]"));
+    for (int ranks = 1; ranks <= 8; ranks *= 2) // the profile is of four cores; a node here has two
+        for (int nodes = 1; nodes <= 2; nodes++) {
+            PlanMachine machine = plan_machine(&hardware, gpu, NULL, software, ranks * nodes, ranks, 2);
+            double share = 0.5 / ranks;
+            assert_near(hardware_gemm_rate(&machine.gpu, HARDWARE_FP32, 0, 512, 512, 512), 0.4e12 * share, 1e6);
+            assert_near(hardware_attention_rate(&machine.gpu, HARDWARE_FP32, 64, 512, false), 0.2e12 * share, 1e6);
+            assert_near(hardware_attention_rate(&machine.gpu, HARDWARE_FP32, 64, 512, true), 0.3e12 * share, 1e6);
+            assert_near(machine.gpu.bandwidth * machine.gpu.efficiency.memory, 100e9 * share, 1);
+            assert_near(machine.gpu.peak[HARDWARE_FP32], 2 * gpu->peak[HARDWARE_FP32] / ranks, 1);
+            assert_near(machine.gpu.memory, 0x2p32 / ranks, 1);
+        }
+    hardware_free(&hardware);
+}
+
 static void passes_of_a_profile_have_a_share_of_its_copy(void **state) {
     Hardware hardware;
     const HardwareGpu *gpu;
@@ -181,6 +207,7 @@ int main(void) {
         cmocka_unit_test(a_later_file_replaces_single_values),
         cmocka_unit_test(a_machine_profile_replaces_measured_rates),
         cmocka_unit_test(measured_links_are_planned_with),
+        cmocka_unit_test(ranks_on_a_cpu_share_its_cores),
         cmocka_unit_test(passes_of_a_profile_have_a_share_of_its_copy),
         cmocka_unit_test(few_tiles_leave_processors_idle),
         cmocka_unit_test(rates_agree_with_measured_points_and_grow_with_size),

@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/memory_info.h"
 #include "base/text.h"
+#include "ops/cpu/level.h"
 #include "ops/record.h"
 
 #include <assert.h>
@@ -213,7 +214,9 @@ static void cpu_choice_keep(Ops *ops, const char *key, int value) {
 // ---- the table -----------------------------------------------------------------------------------------------------
 
 Status ops_cpu_create(Ops **ops) {
+    const CpuLevel *level;
     *ops = NULL;
+    TRY(cpu_level(&level));
     TRY(cpu_gemm_start());
     Cpu *cpu = xcalloc(1, sizeof *cpu);
     cpu->ops = (Ops){
@@ -245,18 +248,7 @@ Status ops_cpu_create(Ops **ops) {
         .choice_keep = cpu_choice_keep,
     };
     pthread_mutex_init(&cpu->lock, NULL);
-    cpu_install_attention(&cpu->ops);
-    cpu_install_cross_entropy(&cpu->ops);
-    cpu_install_elements(&cpu->ops);
-    cpu_install_embedding(&cpu->ops);
-    cpu_install_fp8(&cpu->ops);
-    cpu_install_gemm(&cpu->ops);
-    cpu_install_grouped(&cpu->ops);
-    cpu_install_moe(&cpu->ops);
-    cpu_install_norm(&cpu->ops);
-    cpu_install_optimizer(&cpu->ops);
-    cpu_install_rope(&cpu->ops);
-    cpu_install_swiglu(&cpu->ops);
+    level->install(&cpu->ops);
     ops_check_calls(&cpu->ops);
     *ops = &cpu->ops;
     return NULL;

@@ -98,6 +98,10 @@ static inline GemmOperand cpu_operand(Tensor tensor, bool transposed) {
 void cpu_gemm(Cpu *cpu, const Gemm *gemm); // all threads
 // A part of the product by the calling worker alone; at most GEMM_TILE rows and columns.
 void cpu_gemm_part(const Gemm *gemm, int64_t row, int64_t rows, int64_t column, int64_t columns, float *scratch);
+// The same with AVX-512 (gemm_avx512.c), of what cpu_avx512_multiplies().
+void cpu_avx512_part(const Gemm *gemm, int64_t row, int64_t rows, int64_t column, int64_t columns, float *scratch);
+void cpu_avx512_start(void); // before the first product: asks the CPU, and HEARTH_CPU_BF16
+bool cpu_avx512_multiplies(const Gemm *gemm);
 // Floats in and out, by the calling worker alone, any size.
 void cpu_sgemm(float *c, int64_t c_stride, bool accumulate, const float *a, int64_t a_stride, bool a_transposed,
                const float *b, int64_t b_stride, bool b_transposed, int64_t m, int64_t n, int64_t k, float *scratch);

@@ -18,7 +18,7 @@ typedef struct Tiling {
 static void gemm_task(void *context, int64_t begin, int64_t end, int worker) {
     const Tiling *tiling = context;
     const Gemm *gemm = tiling->gemm;
-    float *scratch = tiling->scratch.workers ? cpu_scratch_of(&tiling->scratch, worker) : NULL;
+    float *scratch = cpu_scratch_of(&tiling->scratch, worker);
     for (int64_t i = begin; i < end; i++) {
         int64_t row = i / tiling->tiles_across * tiling->tile_rows;
         int64_t column = i % tiling->tiles_across * tiling->tile_columns;
@@ -38,12 +38,7 @@ void cpu_gemm(Cpu *cpu, const Gemm *gemm) {
     tiling.tile_columns = cpu_gemm_tile(gemm->n, most);
     tiling.tiles_across = (gemm->n + tiling.tile_columns - 1) / tiling.tile_columns;
     int64_t tiles_down = (gemm->m + tiling.tile_rows - 1) / tiling.tile_rows;
-#ifdef HEARTH_HAVE_BLAS
-    bool buffers = gemm->a.dtype != DTYPE_F32 || gemm->b.dtype != DTYPE_F32 || gemm->c_dtype != DTYPE_F32;
-#else
-    bool buffers = true;
-#endif
-    if (buffers) tiling.scratch = cpu_scratch(cpu, 0, cpu_gemm_scratch_bytes());
+    tiling.scratch = cpu_scratch(cpu, 0, cpu_gemm_scratch_bytes());
     threads_for(tiles_down * tiling.tiles_across, 1, gemm_task, &tiling);
 }
 
@@ -123,6 +118,7 @@ static void cpu_moe_router_backward(Ops *ops, Tensor din, Tensor dweight, Tensor
 }
 
 void cpu_install_gemm(Ops *ops) {
+    cpu_avx512_start();
     ops->linear_forward = cpu_linear_forward;
     ops->linear_backward_input = cpu_linear_backward_input;
     ops->linear_backward_weight = cpu_linear_backward_weight;

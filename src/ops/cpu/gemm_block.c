@@ -22,9 +22,8 @@ Status cpu_gemm_start(void) {
     return cpu_blas_start();
 }
 
-void cpu_sgemm(float *c, int64_t c_stride, bool accumulate, const float *a, int64_t a_stride, bool a_transposed,
-               const float *b, int64_t b_stride, bool b_transposed, int64_t m, int64_t n, int64_t k, float *scratch) {
-    (void)scratch;
+static void blas_sgemm(float *c, int64_t c_stride, bool accumulate, const float *a, int64_t a_stride, bool a_transposed,
+                       const float *b, int64_t b_stride, bool b_transposed, int64_t m, int64_t n, int64_t k) {
     if (!m || !n) return;
     if (!k) a_stride = b_stride = a_stride > b_stride ? a_stride : b_stride;
     cpu_blas_release();
@@ -58,8 +57,8 @@ static void multiply(float *c, int64_t c_stride, bool accumulate, const GemmOper
                                         : stored_floats(a, row, rows, first, depth, a_buffer, &a_stride);
         const float *bf = b->transposed ? stored_floats(b, column, columns, first, depth, b_buffer, &b_stride)
                                         : stored_floats(b, first, depth, column, columns, b_buffer, &b_stride);
-        cpu_sgemm(c, c_stride, accumulate || first, af, a_stride, a->transposed, bf, b_stride, b->transposed, rows,
-                  columns, depth, NULL);
+        blas_sgemm(c, c_stride, accumulate || first, af, a_stride, a->transposed, bf, b_stride, b->transposed, rows,
+                   columns, depth);
     }
 }
 
@@ -136,23 +135,6 @@ static void multiply(float *c, int64_t c_stride, bool accumulate, const GemmOper
     }
 }
 
-void cpu_sgemm(float *c, int64_t c_stride, bool accumulate, const float *a, int64_t a_stride, bool a_transposed,
-               const float *b, int64_t b_stride, bool b_transposed, int64_t m, int64_t n, int64_t k, float *scratch) {
-    Gemm gemm = {m,
-                 n,
-                 k,
-                 {a, a_stride, a_transposed, DTYPE_F32, NULL},
-                 {b, b_stride, b_transposed, DTYPE_F32, NULL},
-                 c,
-                 c_stride,
-                 DTYPE_F32,
-                 accumulate};
-    for (int64_t i = 0; i < m; i += GEMM_TILE)
-        for (int64_t j = 0; j < n; j += GEMM_TILE)
-            cpu_gemm_part(&gemm, i, m - i < GEMM_TILE ? m - i : GEMM_TILE, j, n - j < GEMM_TILE ? n - j : GEMM_TILE,
-                          scratch);
-}
-
 #endif
 
 VEC_INLINE void store_sums(uint16_t *out, int64_t stride, const uint16_t *add, const float *sums, int64_t rows,
@@ -168,6 +150,10 @@ VEC_INLINE void store_sums(uint16_t *out, int64_t stride, const uint16_t *add, c
 
 void cpu_gemm_part(const Gemm *gemm, int64_t row, int64_t rows, int64_t column, int64_t columns, float *scratch) {
     assert(rows <= GEMM_TILE && columns <= GEMM_TILE);
+    if (cpu_avx512_multiplies(gemm)) {
+        cpu_avx512_part(gemm, row, rows, column, columns, scratch);
+        return;
+    }
     bool direct = gemm->c_dtype == DTYPE_F32;
     void *out = cpu_at_mut(gemm->c, row * gemm->c_stride + column, gemm->c_dtype);
     float *c = direct ? out : scratch + 2 * (GEMM_TILE + 32) * GEMM_DEPTH;
@@ -183,4 +169,21 @@ void cpu_gemm_part(const Gemm *gemm, int64_t row, int64_t rows, int64_t column, 
     }
     multiply(c, c_stride, direct && add, &gemm->a, row, rows, &gemm->b, column, columns, gemm->k, scratch);
     if (!direct) VEC_BY_STORAGE(gemm->c_dtype, store_sums, out, gemm->c_stride, add, c, rows, columns);
+}
+
+void cpu_sgemm(float *c, int64_t c_stride, bool accumulate, const float *a, int64_t a_stride, bool a_transposed,
+               const float *b, int64_t b_stride, bool b_transposed, int64_t m, int64_t n, int64_t k, float *scratch) {
+    Gemm gemm = {m,
+                 n,
+                 k,
+                 {a, a_stride, a_transposed, DTYPE_F32, NULL},
+                 {b, b_stride, b_transposed, DTYPE_F32, NULL},
+                 c,
+                 c_stride,
+                 DTYPE_F32,
+                 accumulate};
+    for (int64_t i = 0; i < m; i += GEMM_TILE)
+        for (int64_t j = 0; j < n; j += GEMM_TILE)
+            cpu_gemm_part(&gemm, i, m - i < GEMM_TILE ? m - i : GEMM_TILE, j, n - j < GEMM_TILE ? n - j : GEMM_TILE,
+                          scratch);
 }

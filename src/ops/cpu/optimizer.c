@@ -18,23 +18,23 @@ typedef struct Adamw {
     float clip, keep, step_size, root_bias2, one_minus_beta1, one_minus_beta2;
 } Adamw;
 
-// The master weight of element i in float, and back.
-static inline float split_get(const Adamw *adamw, int64_t i) {
-    uint32_t bits =
-        ((uint32_t)((const bf16 *)adamw->weight)[i] << 16) + (uint32_t)(int32_t)((const int16_t *)adamw->master)[i];
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
+// The master weights of elements [i, i + n) in float, and back.
+VEC_INLINE Vec split_get(const Adamw *adamw, int64_t i, int64_t n) {
+    VecHalf high = {0}, low = {0};
+    memcpy(&high, (const bf16 *)adamw->weight + i, (size_t)n * sizeof(bf16));
+    memcpy(&low, (const int16_t *)adamw->master + i, (size_t)n * sizeof(int16_t));
+    VecBits rest = (VecBits)((VecInt)(__builtin_convertvector(low, VecBits) << 16) >> 16); // with its sign
+    return (Vec)((__builtin_convertvector(high, VecBits) << 16) + rest);
 }
 
 // Rounded to nearest, half away from zero: then the rest fits 16 signed bits, which half to even would miss by one.
-static inline void split_put(const Adamw *adamw, int64_t i, float value) {
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    if (value != value) bits = 0x7fc00000u; // a NaN must not round to a number
-    uint32_t high = (bits + 0x8000u) >> 16;
-    ((bf16 *)adamw->weight)[i] = (bf16)high;
-    ((int16_t *)adamw->master)[i] = (int16_t)(uint16_t)(bits - (high << 16));
+VEC_INLINE void split_put(const Adamw *adamw, int64_t i, int64_t n, Vec value) {
+    VecBits nan = (VecBits)(value != value);
+    VecBits bits = (~nan & (VecBits)value) | (nan & 0x7fc00000u); // a NaN must not round to a number
+    VecHalf high = __builtin_convertvector((bits + 0x8000u) >> 16, VecHalf);
+    VecHalf low = __builtin_convertvector(bits & 0xffffu, VecHalf); // what is left modulo 2^16
+    memcpy((bf16 *)adamw->weight + i, &high, (size_t)n * sizeof(bf16));
+    memcpy((int16_t *)adamw->master + i, &low, (size_t)n * sizeof(int16_t));
 }
 
 static inline bf16 round_stochastically(float value, uint32_t random) {
@@ -57,37 +57,34 @@ VEC_INLINE Vec adamw_update(const Adamw *adamw, int64_t i, int64_t n, Vec weight
     return weight * adamw->keep - adamw->step_size * (m / (root / adamw->root_bias2 + adamw->eps));
 }
 
+VEC_INLINE void adamw_elements(const Adamw *adamw, int64_t i, int64_t n) {
+    if (adamw->dtype == DTYPE_F32) {
+        vec_put(adamw->weight, i, n, DTYPE_F32, adamw_update(adamw, i, n, vec_get(adamw->weight, i, n, DTYPE_F32)));
+        return;
+    }
+    if (adamw->dtype == DTYPE_F16) {
+        Vec master = adamw_update(adamw, i, n, vec_get(adamw->master, i, n, DTYPE_F32));
+        vec_put(adamw->master, i, n, DTYPE_F32, master);
+        vec_put(adamw->weight, i, n, DTYPE_F16, master);
+        return;
+    }
+    if (adamw->master) {
+        split_put(adamw, i, n, adamw_update(adamw, i, n, split_get(adamw, i, n)));
+        return;
+    }
+    Vec weight = adamw_update(adamw, i, n, vec_get(adamw->weight, i, n, DTYPE_BF16));
+    for (int64_t lane = 0; lane < n; lane++)
+        ((bf16 *)adamw->weight)[i + lane] = round_stochastically(
+            weight[lane], (uint32_t)rng_bits(adamw->seed, RNG_STREAM_ROUNDING, adamw->first + (uint64_t)(i + lane)));
+}
+
 static void adamw_task(void *context, int64_t begin, int64_t end, int worker) {
     (void)worker;
     const Adamw *adamw = context;
-    for (int64_t i = begin; i < end; i += VEC_LANES) {
-        int64_t n = end - i < VEC_LANES ? end - i : VEC_LANES;
-        if (adamw->dtype == DTYPE_F32) {
-            vec_put(adamw->weight, i, n, DTYPE_F32, adamw_update(adamw, i, n, vec_get(adamw->weight, i, n, DTYPE_F32)));
-            continue;
-        }
-        if (adamw->dtype == DTYPE_F16) {
-            Vec master = adamw_update(adamw, i, n, vec_get(adamw->master, i, n, DTYPE_F32));
-            vec_put(adamw->master, i, n, DTYPE_F32, master);
-            vec_put(adamw->weight, i, n, DTYPE_F16, master);
-            continue;
-        }
-        Vec weight = {0};
-        if (adamw->master)
-            for (int64_t lane = 0; lane < n; lane++)
-                weight[lane] = split_get(adamw, i + lane);
-        else
-            weight = vec_get(adamw->weight, i, n, DTYPE_BF16);
-        weight = adamw_update(adamw, i, n, weight);
-        for (int64_t lane = 0; lane < n; lane++) {
-            if (adamw->master)
-                split_put(adamw, i + lane, weight[lane]);
-            else
-                ((bf16 *)adamw->weight)[i + lane] =
-                    round_stochastically(weight[lane], (uint32_t)rng_bits(adamw->seed, RNG_STREAM_ROUNDING,
-                                                                          adamw->first + (uint64_t)(i + lane)));
-        }
-    }
+    int64_t i = begin;
+    for (; i + VEC_LANES <= end; i += VEC_LANES)
+        adamw_elements(adamw, i, VEC_LANES);
+    if (i < end) adamw_elements(adamw, i, end - i);
 }
 
 static void cpu_adamw(Ops *ops, const AdamwArgs *args) {

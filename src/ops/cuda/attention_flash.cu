@@ -72,8 +72,8 @@ static __device__ __forceinline__ void rows_multiply(float (&acc)[MT][D / 8][4],
             right_columns<D>(r, tile, j, i);
 #pragma unroll
             for (int t = 0; t < MT; t++) {
-                mma<IS_HALF<T>>(acc[t][2 * i], left[t], r[0], r[1]);
-                mma<IS_HALF<T>>(acc[t][2 * i + 1], left[t], r[2], r[3]);
+                mma<IS_FP16<T>>(acc[t][2 * i], left[t], r[0], r[1]);
+                mma<IS_FP16<T>>(acc[t][2 * i + 1], left[t], r[2], r[3]);
             }
         }
     }
@@ -239,8 +239,8 @@ static __global__ void __launch_bounds__(WARPS * 32, BLOCKS) forward_kernel(cons
                 right_rows<D>(r, k_now, j * 16, i);
 #pragma unroll
                 for (int t = 0; t < MT; t++) {
-                    mma<IS_HALF<T>>(s[t][2 * j], a[t], r[0], r[1]);
-                    mma<IS_HALF<T>>(s[t][2 * j + 1], a[t], r[2], r[3]);
+                    mma<IS_FP16<T>>(s[t][2 * j], a[t], r[0], r[1]);
+                    mma<IS_FP16<T>>(s[t][2 * j + 1], a[t], r[2], r[3]);
                 }
             }
         }
@@ -377,10 +377,10 @@ static __global__ void __launch_bounds__(WARPS * 32, BLOCKS) backward_q_kernel(c
                 right_rows<D>(w, v_now, j * 16, i);
 #pragma unroll
                 for (int t = 0; t < MT; t++) {
-                    mma<IS_HALF<T>>(s[t][2 * j], a[t], r[0], r[1]);
-                    mma<IS_HALF<T>>(s[t][2 * j + 1], a[t], r[2], r[3]);
-                    mma<IS_HALF<T>>(dp[t][2 * j], c[t], w[0], w[1]);
-                    mma<IS_HALF<T>>(dp[t][2 * j + 1], c[t], w[2], w[3]);
+                    mma<IS_FP16<T>>(s[t][2 * j], a[t], r[0], r[1]);
+                    mma<IS_FP16<T>>(s[t][2 * j + 1], a[t], r[2], r[3]);
+                    mma<IS_FP16<T>>(dp[t][2 * j], c[t], w[0], w[1]);
+                    mma<IS_FP16<T>>(dp[t][2 * j + 1], c[t], w[2], w[3]);
                 }
             }
         }
@@ -441,10 +441,10 @@ static __device__ __forceinline__ void keys_accumulate(float (&dk)[D / 8][4], fl
             uint32_t r[4], w[4];
             right_columns<D>(r, do_now, j, step);
             right_columns<D>(w, q_now, j, step);
-            mma<IS_HALF<T>>(dv[2 * step], p, r[0], r[1]);
-            mma<IS_HALF<T>>(dv[2 * step + 1], p, r[2], r[3]);
-            mma<IS_HALF<T>>(dk[2 * step], ds, w[0], w[1]);
-            mma<IS_HALF<T>>(dk[2 * step + 1], ds, w[2], w[3]);
+            mma<IS_FP16<T>>(dv[2 * step], p, r[0], r[1]);
+            mma<IS_FP16<T>>(dv[2 * step + 1], p, r[2], r[3]);
+            mma<IS_FP16<T>>(dk[2 * step], ds, w[0], w[1]);
+            mma<IS_FP16<T>>(dk[2 * step + 1], ds, w[2], w[3]);
         }
     }
 }
@@ -532,10 +532,10 @@ static __global__ void __launch_bounds__(WARPS * 32, BLOCKS)
                     uint32_t r[4], w[4];
                     right_rows<D>(r, q_now, j * 16, step);
                     right_rows<D>(w, do_now, j * 16, step);
-                    mma<IS_HALF<T>>(s[2 * j], a, r[0], r[1]);
-                    mma<IS_HALF<T>>(s[2 * j + 1], a, r[2], r[3]);
-                    mma<IS_HALF<T>>(dp[2 * j], c, w[0], w[1]);
-                    mma<IS_HALF<T>>(dp[2 * j + 1], c, w[2], w[3]);
+                    mma<IS_FP16<T>>(s[2 * j], a, r[0], r[1]);
+                    mma<IS_FP16<T>>(s[2 * j + 1], a, r[2], r[3]);
+                    mma<IS_FP16<T>>(dp[2 * j], c, w[0], w[1]);
+                    mma<IS_FP16<T>>(dp[2 * j + 1], c, w[2], w[3]);
                 }
             }
             if (m0 + keys_ahead<FULL>(args) < n0 + row0 + 15 || doc_start) {
@@ -597,24 +597,24 @@ static void backward_kv_launch(CudaState *state, const FlashArgs &args) {
 
 // f16 has one variant of each size.
 template <typename T> static void forward_choose(CudaState *state, const FlashArgs &args, int variant) {
-    const bool other = !IS_HALF<T> && variant != 0;
+    const bool other = !IS_FP16<T> && variant != 0;
     if (args.head_dim <= 32) {
         forward_launch<T, 32, 4, 2, 64, 1>(state, args);
     } else if (args.head_dim <= 64 && !other) {
         forward_launch<T, 64, 4, 2, 64, 1>(state, args);
     } else if (args.head_dim <= 64) {
-        if constexpr (!IS_HALF<T>) forward_launch<T, 64, 8, 1, 64, 2>(state, args);
+        if constexpr (!IS_FP16<T>) forward_launch<T, 64, 8, 1, 64, 2>(state, args);
     } else if (args.head_dim <= 96) {
         forward_launch<T, 96, 8, 1, 64, 1>(state, args);
     } else if (!other) {
         forward_launch<T, 128, 4, 2, 32, 1>(state, args);
     } else {
-        if constexpr (!IS_HALF<T>) forward_launch<T, 128, 8, 1, 64, 1>(state, args);
+        if constexpr (!IS_FP16<T>) forward_launch<T, 128, 8, 1, 64, 1>(state, args);
     }
 }
 
 template <typename T> static void backward_choose(CudaState *state, const FlashArgs &args, int variant) {
-    const bool other = !IS_HALF<T> && variant != 0;
+    const bool other = !IS_FP16<T> && variant != 0;
     if (args.head_dim <= 32) {
         backward_q_launch<T, 32, 4, 1, 64, 1>(state, args);
         backward_kv_launch<T, 32, 4, 64, 1>(state, args);
@@ -622,7 +622,7 @@ template <typename T> static void backward_choose(CudaState *state, const FlashA
         backward_q_launch<T, 64, 4, 1, 64, 3>(state, args);
         backward_kv_launch<T, 64, 4, 64, 3>(state, args);
     } else if (args.head_dim <= 64) {
-        if constexpr (!IS_HALF<T>) {
+        if constexpr (!IS_FP16<T>) {
             backward_q_launch<T, 64, 4, 2, 64, 2>(state, args);
             backward_kv_launch<T, 64, 8, 64, 1>(state, args);
         }
@@ -633,7 +633,7 @@ template <typename T> static void backward_choose(CudaState *state, const FlashA
         backward_q_launch<T, 128, 4, 1, 64, 1>(state, args);
         backward_kv_launch<T, 128, 4, 64, 1>(state, args);
     } else {
-        if constexpr (!IS_HALF<T>) {
+        if constexpr (!IS_FP16<T>) {
             backward_q_launch<T, 128, 8, 1, 32, 1>(state, args);
             backward_kv_launch<T, 128, 4, 32, 1>(state, args);
         }
@@ -649,7 +649,7 @@ void flash_forward(CudaState *state, void *out, float *lse, const void *q, const
     FlashArgs args = flash_args(shape, q, k, v);
     args.out = (Bf16 *)out, args.lse = lse;
     if (dtype == DTYPE_F16)
-        forward_choose<Half>(state, args, variant);
+        forward_choose<Fp16>(state, args, variant);
     else
         forward_choose<Bf16>(state, args, variant);
 }
@@ -668,7 +668,7 @@ void flash_backward(CudaState *state, void *dq, void *dk, void *dv, int64_t dqkv
     }
     FlashArgs args = flash_backward_args(shape, dq, dk, dv, dqkv_stride, dout, out, lse, row_sum, q, k, v);
     if (dtype == DTYPE_F16)
-        backward_choose<Half>(state, args, variant);
+        backward_choose<Fp16>(state, args, variant);
     else
         backward_choose<Bf16>(state, args, variant);
 }

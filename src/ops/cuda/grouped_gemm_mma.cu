@@ -63,7 +63,7 @@ static __device__ __forceinline__ void slice_multiply(float (&d)[4][8][4], uint3
         for (int i = 0; i < 4; i++)
 #pragma unroll
             for (int j = 0; j < 8; j++)
-                mma<IS_HALF<T>>(d[i][j], left[i], right[j / 2][j % 2 * 2], right[j / 2][j % 2 * 2 + 1]);
+                mma<IS_FP16<T>>(d[i][j], left[i], right[j / 2][j % 2 * 2], right[j / 2][j % 2 * 2 + 1]);
     }
 }
 
@@ -169,7 +169,7 @@ bool grouped_mma(CudaState *state, const GroupedCall *call, DType dtype) {
     const bool aligned = (((uintptr_t)call->out | (uintptr_t)call->a | (uintptr_t)call->b) & 15) == 0;
     if (state->arch < 80 || contiguous % 8 || !aligned) return false;
     if (dtype == DTYPE_F16)
-        mma_launch<Half>(state, call);
+        mma_launch<Fp16>(state, call);
     else
         mma_launch<Bf16>(state, call);
     return true;

@@ -40,7 +40,7 @@ static __device__ __forceinline__ Softmax softmax_block(Softmax own, Softmax *sh
 
 // The larger one of each half.
 template <typename T> static __device__ __forceinline__ uint32_t pair_max(uint32_t a, uint32_t b) {
-    if constexpr (IS_HALF<T>) {
+    if constexpr (IS_FP16<T>) {
         __half2 larger = __hmax2(*reinterpret_cast<__half2 *>(&a), *reinterpret_cast<__half2 *>(&b));
         return *reinterpret_cast<uint32_t *>(&larger);
     } else {
@@ -53,7 +53,7 @@ template <typename T> static __device__ __forceinline__ uint32_t pair_max(uint32
 // -infinity in every element of a word.
 template <typename T>
 constexpr uint32_t LOWEST_WORD = sizeof(T) == 4 ? 0xff800000u
-                                 : IS_HALF<T>   ? 0xfc00fc00u
+                                 : IS_FP16<T>   ? 0xfc00fc00u
                                                 : 0xff80ff80u;
 
 template <typename T, int COUNT> static __device__ __forceinline__ float vecs_max(const uint4 (&raw)[COUNT]) {

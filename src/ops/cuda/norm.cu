@@ -122,7 +122,7 @@ static void forward_launch(CudaState *state, T *out, T *sum, float *rstd, const 
     unsigned blocks = (unsigned)ceil_div64(rows, BLOCK / GROUP);
     auto kernel = branch ? rmsnorm_forward_kernel<T, VECS, GROUP, true, false>
                          : rmsnorm_forward_kernel<T, VECS, GROUP, false, false>;
-    if constexpr (sizeof(T) == 2 && !IS_HALF<T>)
+    if constexpr (sizeof(T) == 2 && !IS_FP16<T>)
         if (fp8.rows) kernel = rmsnorm_forward_kernel<T, VECS, GROUP, false, true>;
     kernel<<<blocks, BLOCK, 0, state->stream>>>(out, sum, rstd, residual, branch, weight, rows, dim, eps, fp8);
 }

@@ -132,7 +132,7 @@ static __device__ __forceinline__ void adamw_one(const AdamwRange &a, const Adam
     if constexpr (MODE == ADAMW_F32)
         ((uint32_t *)a.weight)[i] = weight;
     else if constexpr (MODE == ADAMW_F16)
-        ((uint32_t *)a.master)[i] = weight, ((Half *)a.weight)[i] = from_float<Half>(master);
+        ((uint32_t *)a.master)[i] = weight, ((Fp16 *)a.weight)[i] = from_float<Fp16>(master);
     else
         ((uint16_t *)a.weight)[i] = (uint16_t)weight;
     if constexpr (MODE == ADAMW_MASTER) ((int16_t *)a.master)[i] = (int16_t)low;
@@ -166,9 +166,9 @@ template <int MODE> static __device__ __forceinline__ void adamw_four(const Adam
     else
         store8_once((uint16_t *)a.weight + i, narrow16(weights));
     if (MODE == ADAMW_F16)
-        store8_once((Half *)a.weight + i,
-                    make_uint2(pair_pack<Half>(__uint_as_float(weights.x), __uint_as_float(weights.y)),
-                               pair_pack<Half>(__uint_as_float(weights.z), __uint_as_float(weights.w))));
+        store8_once((Fp16 *)a.weight + i,
+                    make_uint2(pair_pack<Fp16>(__uint_as_float(weights.x), __uint_as_float(weights.y)),
+                               pair_pack<Fp16>(__uint_as_float(weights.z), __uint_as_float(weights.w))));
     if (MODE == ADAMW_MASTER) store8_once((int16_t *)a.master + i, narrow16(lows));
 }
 

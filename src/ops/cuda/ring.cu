@@ -49,7 +49,7 @@ extern "C" void cuda_convert(Ops *ops, Tensor out, Tensor in, bool accumulate) {
     if (out.dtype == DTYPE_BF16)
         WITH_STORAGE(in.dtype, (convert_launch<Bf16, T>(state, out, in, accumulate)));
     else if (out.dtype == DTYPE_F16)
-        WITH_STORAGE(in.dtype, (convert_launch<Half, T>(state, out, in, accumulate)));
+        WITH_STORAGE(in.dtype, (convert_launch<Fp16, T>(state, out, in, accumulate)));
     else
         WITH_STORAGE(in.dtype, (convert_launch<float, T>(state, out, in, accumulate)));
     cuda_scope_end(state);

@@ -9,10 +9,10 @@
 #include <stdint.h>
 
 typedef __nv_bfloat16 Bf16;
-typedef __half Half;
+typedef __half Fp16;
 
-template <typename T> constexpr bool IS_HALF = false;
-template <> constexpr bool IS_HALF<Half> = true;
+template <typename T> constexpr bool IS_FP16 = false;
+template <> constexpr bool IS_FP16<Fp16> = true;
 
 __device__ __forceinline__ float to_float(float value) {
     return value;
@@ -20,7 +20,7 @@ __device__ __forceinline__ float to_float(float value) {
 __device__ __forceinline__ float to_float(Bf16 value) {
     return __bfloat162float(value);
 }
-__device__ __forceinline__ float to_float(Half value) {
+__device__ __forceinline__ float to_float(Fp16 value) {
     return __half2float(value);
 }
 
@@ -31,14 +31,14 @@ template <> __device__ __forceinline__ float from_float<float>(float value) {
 template <> __device__ __forceinline__ Bf16 from_float<Bf16>(float value) {
     return __float2bfloat16_rn(value);
 }
-template <> __device__ __forceinline__ Half from_float<Half>(float value) {
+template <> __device__ __forceinline__ Fp16 from_float<Fp16>(float value) {
     return __float2half_rn(value);
 }
 
 template <typename T> struct Vec; // N elements in 16 bytes
 template <> struct Vec<float> { static constexpr int N = 4; };
 template <> struct Vec<Bf16> { static constexpr int N = 8; };
-template <> struct Vec<Half> { static constexpr int N = 8; };
+template <> struct Vec<Fp16> { static constexpr int N = 8; };
 
 // Two elements of 16 bits in a word.
 __device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
@@ -53,7 +53,7 @@ __device__ __forceinline__ float high_bf16(uint32_t pair) {
 }
 
 template <typename T> __device__ __forceinline__ uint32_t pair_pack(float low, float high) {
-    if constexpr (IS_HALF<T>) {
+    if constexpr (IS_FP16<T>) {
         __half2 pair = __floats2half2_rn(low, high);
         return *reinterpret_cast<uint32_t *>(&pair);
     } else {
@@ -61,7 +61,7 @@ template <typename T> __device__ __forceinline__ uint32_t pair_pack(float low, f
     }
 }
 template <typename T> __device__ __forceinline__ float2 pair_unpack(uint32_t pair) {
-    if constexpr (IS_HALF<T>)
+    if constexpr (IS_FP16<T>)
         return __half22float2(*reinterpret_cast<__half2 *>(&pair));
     else
         return make_float2(low_bf16(pair), high_bf16(pair));
@@ -92,7 +92,7 @@ template <typename T> __device__ __forceinline__ float dot8(const uint4 &x, cons
 }
 
 template <typename T> __device__ __forceinline__ float nonzero(float x) { // see OPS_NONZERO
-    constexpr float least = IS_HALF<T> ? OPS_NONZERO_F16 : OPS_NONZERO;
+    constexpr float least = IS_FP16<T> ? OPS_NONZERO_F16 : OPS_NONZERO;
     return fabsf(x) < least ? least : x;
 }
 
@@ -197,7 +197,7 @@ static inline bool all_aligned(size_t bytes, const void *a, const void *b = null
             using T = Bf16;                \
             __VA_ARGS__;                   \
         } else if ((dtype) == DTYPE_F16) { \
-            using T = Half;                \
+            using T = Fp16;                \
             __VA_ARGS__;                   \
         } else {                           \
             using T = float;               \

@@ -1,4 +1,4 @@
-#include "cli/range.h"
+#include "base/range.h"
 
 Status check_number(const char *option, double value, double min, double max) {
     if (value >= min && value <= max) return NULL;

@@ -1,0 +1,16 @@
+# Run as a script: writes the files of FOLDER as C arrays to OUTPUT, for src/serve/pages.h.
+file(GLOB pages ${FOLDER}/*.html ${FOLDER}/*.css ${FOLDER}/*.js)
+list(SORT pages)
+set(text "// Made by cmake/HearthPages.cmake.\n#include \"serve/pages.h\"\n\n")
+set(rows "")
+foreach(page ${pages})
+    get_filename_component(name ${page} NAME)
+    string(MAKE_C_IDENTIFIER ${name} array)
+    file(READ ${page} bytes HEX)
+    string(REGEX REPLACE "([0-9a-f][0-9a-f])" "0x\\1," bytes "${bytes}")
+    string(APPEND text "static const unsigned char page_${array}[] = {${bytes}};\n")
+    string(APPEND rows "    {\"${name}\", page_${array}, sizeof page_${array}},\n")
+endforeach()
+string(APPEND text "\nconst ServePage serve_pages[] = {\n${rows}};\n"
+                   "const int serve_page_count = (int)(sizeof serve_pages / sizeof *serve_pages);\n")
+file(WRITE ${OUTPUT} "${text}")

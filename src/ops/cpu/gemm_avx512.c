@@ -1,0 +1,310 @@
+// Products of blocks by one thread with AVX-512: of floats, and of bf16 by the CPU's own instruction for them where it
+// has one (AVX512-BF16: two products along k added to a float). Both operands are packed into panels, so one register
+// tile serves all layouts. What is summed into an element, and in what order, depends on k alone: not on where the
+// element stands, on the tile, or on the number of threads. The bf16 instruction takes subnormal numbers for zero and
+// makes none.
+#include "ops/cpu/cpu.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512DQ__)
+
+#include <immintrin.h>
+
+#define WITH_BF16 __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")))
+#define INLINE    static inline __attribute__((always_inline))
+
+// What the panels are made of: a float, or two bf16 that follow each other along k (zero behind an odd k).
+typedef uint32_t Cell;
+
+// A register tile is TILE_ROWS x 2 vectors: 28 sums, two vectors of b and a broadcast cell of a. A panel of b stays in
+// the first cache while all rows of a pass by; DEPTH cells along k are what fits there.
+enum { LANES = 16, TILE_ROWS = 14, TILE_COLUMNS = 2 * LANES, DEPTH = 192 };
+enum {
+    A_PANELS = (GEMM_TILE + TILE_ROWS - 1) / TILE_ROWS,
+    A_CELLS = A_PANELS * TILE_ROWS * DEPTH + LANES, // a whole vector is stored where a panel's line ends
+    B_CELLS = GEMM_TILE * DEPTH,
+};
+static_assert(A_CELLS + B_CELLS + GEMM_TILE * GEMM_TILE <= GEMM_SCRATCH_FLOATS, "the buffers fit the scratch");
+
+static bool bf16_used;
+
+void cpu_avx512_start(void) {
+    const char *asked = getenv("HEARTH_CPU_BF16");
+    bf16_used = __builtin_cpu_supports("avx512bf16") && !(asked && strcmp(asked, "0") == 0);
+}
+
+bool cpu_avx512_multiplies(const Gemm *gemm) {
+    if (gemm->a.dtype != gemm->b.dtype) return false;
+    return gemm->a.dtype == DTYPE_F32 ? gemm->c_dtype == DTYPE_F32 : gemm->a.dtype == DTYPE_BF16 && bf16_used;
+}
+
+// ---- packing: out[panel][cell along k][line in the panel] -----------------------------------------------------------
+
+// In place: dword i of row j becomes dword j of row i.
+INLINE void transpose(__m512i row[16]) {
+    __m512i t[16];
+#pragma GCC unroll 8
+    for (int i = 0; i < 16; i += 2) {
+        t[i] = _mm512_unpacklo_epi32(row[i], row[i + 1]);
+        t[i + 1] = _mm512_unpackhi_epi32(row[i], row[i + 1]);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 16; i += 4) { // row[i + c]: column c of each group of four columns, of rows i to i + 3
+        row[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
+        row[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
+        row[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
+        row[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
+    }
+#pragma GCC unroll 4
+    for (int c = 0; c < 4; c++) {
+        __m512i low = _mm512_shuffle_i32x4(row[c], row[4 + c], 0x88),
+                high = _mm512_shuffle_i32x4(row[c], row[4 + c], 0xdd);
+        __m512i low2 = _mm512_shuffle_i32x4(row[8 + c], row[12 + c], 0x88),
+                high2 = _mm512_shuffle_i32x4(row[8 + c], row[12 + c], 0xdd);
+        t[c] = _mm512_shuffle_i32x4(low, low2, 0x88);
+        t[4 + c] = _mm512_shuffle_i32x4(high, high2, 0x88);
+        t[8 + c] = _mm512_shuffle_i32x4(low, low2, 0xdd);
+        t[12 + c] = _mm512_shuffle_i32x4(high, high2, 0xdd);
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; i++)
+        row[i] = t[i];
+}
+
+INLINE int64_t cells_of(int64_t depth, bool half) {
+    return half ? (depth + 1) / 2 : depth;
+}
+
+INLINE const void *element_at(const void *data, int64_t index, bool half) {
+    return (const char *)data + index * (half ? 2 : 4);
+}
+
+// A line is a stored row: at most 16 of them, `depth` elements each. Lines that are not there are zero.
+INLINE void pack_rows(Cell *out, int64_t width, const void *in, int64_t stride, int64_t lines, int64_t depth,
+                      bool half) {
+    int64_t step = half ? 2 * LANES : LANES; // elements of a vector
+    for (int64_t d = 0; d < depth; d += step) {
+        int64_t left = depth - d < step ? depth - d : step, cells = cells_of(left, half);
+        uint32_t mask = (uint32_t)((1ull << left) - 1);
+        __m512i row[LANES];
+#pragma GCC unroll 16
+        for (int i = 0; i < LANES; i++) {
+            const void *from = element_at(in, i * stride + d, half);
+            row[i] = i >= lines ? _mm512_setzero_si512()
+                     : half     ? _mm512_maskz_loadu_epi16(mask, from)
+                                : _mm512_maskz_loadu_epi32((__mmask16)mask, from);
+        }
+        transpose(row);
+        Cell *to = out + d / step * LANES * width;
+        if (cells == LANES)
+#pragma GCC unroll 16
+            for (int i = 0; i < LANES; i++)
+                _mm512_storeu_si512(to + i * width, row[i]);
+        else
+            for (int i = 0; i < cells; i++)
+                _mm512_storeu_si512(to + i * width, row[i]);
+    }
+}
+
+// A line is a stored column. Some rows at a time, over all panels: a pass per panel would touch every row of memory
+// each time, and one row at a time every panel.
+INLINE void pack_columns(Cell *out, int64_t width, const void *in, int64_t stride, int64_t lines, int64_t depth,
+                         bool half) {
+    enum { STRETCH = 16 };
+    const __m512i in_pairs = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38,
+                                              6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
+    int64_t cells = cells_of(depth, half), step = width < LANES ? width : LANES;
+    for (int64_t begin = 0; begin < cells; begin += STRETCH) {
+        int64_t end = begin + STRETCH < cells ? begin + STRETCH : cells;
+        for (int64_t line = 0; line < lines; line += step) {
+            int64_t here = lines - line < step ? lines - line : step;
+            __mmask16 mask = (__mmask16)((1u << here) - 1);
+            Cell *to = out + line / width * width * cells + begin * width + line % width;
+            for (int64_t cell = begin; cell < end; cell++, to += width) {
+                __m512i both;
+                if (half) {
+                    const bf16 *even = (const bf16 *)in + 2 * cell * stride + line;
+                    __m256i first = _mm256_maskz_loadu_epi16(mask, even);
+                    __m256i second = _mm256_maskz_loadu_epi16(2 * cell + 1 < depth ? mask : 0, even + stride);
+                    both = _mm512_permutex2var_epi16(_mm512_castsi256_si512(first), in_pairs,
+                                                     _mm512_castsi256_si512(second));
+                } else {
+                    both = _mm512_maskz_loadu_epi32(mask, (const float *)in + cell * stride + line);
+                }
+                _mm512_mask_storeu_epi32(to, (__mmask16)((1u << step) - 1), both);
+            }
+        }
+    }
+}
+
+// Lines [line, line + lines) and elements [first, first + depth) along k; width and half are constants.
+INLINE void pack(Cell *out, int64_t width, const GemmOperand *operand, bool line_is_row, int64_t line, int64_t lines,
+                 int64_t first, int64_t depth, bool half) {
+    int64_t stride = operand->stride, step = width < LANES ? width : LANES;
+    if (!line_is_row) {
+        pack_columns(out, width, element_at(operand->data, first * stride + line, half), stride, lines, depth, half);
+        return;
+    }
+    const void *in = element_at(operand->data, line * stride + first, half);
+    for (int64_t i = 0; i < lines; i += step)
+        pack_rows(out + i / width * width * cells_of(depth, half) + i % width, width, element_at(in, i * stride, half),
+                  stride, lines - i < step ? lines - i : step, depth, half);
+}
+
+static void pack_a(Cell *out, const GemmOperand *a, int64_t row, int64_t rows, int64_t first, int64_t depth) {
+    if (a->dtype == DTYPE_F32)
+        pack(out, TILE_ROWS, a, !a->transposed, row, rows, first, depth, false);
+    else
+        pack(out, TILE_ROWS, a, !a->transposed, row, rows, first, depth, true);
+}
+
+static void pack_b(Cell *out, const GemmOperand *b, int64_t column, int64_t columns, int64_t first, int64_t depth) {
+    if (b->dtype == DTYPE_F32)
+        pack(out, TILE_COLUMNS, b, b->transposed, column, columns, first, depth, false);
+    else
+        pack(out, TILE_COLUMNS, b, b->transposed, column, columns, first, depth, true);
+}
+
+// ---- the register tile ----------------------------------------------------------------------------------------------
+
+// Where the sums of a tile go. Every pass along k but the last leaves floats; `old` is what an earlier pass has left,
+// or what is added to a product in floats.
+typedef struct TileOut {
+    const float *old; // NULL: none
+    float *floats;    // NULL: the result is bf16
+    int64_t float_stride;
+    bf16 *c;
+    const bf16 *add; // NULL: none
+    int64_t c_stride;
+    int64_t columns;
+} TileOut;
+
+INLINE __m512 bf16_load(__mmask16 mask, const bf16 *in) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, in)), 16));
+}
+
+INLINE WITH_BF16 void tile_store(const TileOut *out, int64_t row, int v, __m512 sum, bool half) {
+    int64_t left = out->columns - v * LANES;
+    if (left <= 0) return;
+    __mmask16 mask = left >= LANES ? 0xffff : (__mmask16)((1u << left) - 1);
+    if (out->old) sum = _mm512_add_ps(sum, _mm512_maskz_loadu_ps(mask, out->old + row * out->float_stride + v * LANES));
+    if (!half || out->floats) {
+        _mm512_mask_storeu_ps(out->floats + row * out->float_stride + v * LANES, mask, sum);
+        return;
+    }
+    if (out->add) sum = _mm512_add_ps(sum, bf16_load(mask, out->add + row * out->c_stride + v * LANES));
+    _mm256_mask_storeu_epi16(out->c + row * out->c_stride + v * LANES, mask, (__m256i)_mm512_cvtneps_pbh(sum));
+}
+
+INLINE WITH_BF16 __m512 multiply_add(__m512 sum, __m512i a, __m512i b, bool half) {
+    return half ? _mm512_dpbf16_ps(sum, (__m512bh)b, (__m512bh)a) : _mm512_fmadd_ps((__m512)a, (__m512)b, sum);
+}
+
+// rows and half are constants.
+INLINE WITH_BF16 void tile(int rows, const Cell *a, const Cell *b, int64_t cells, const TileOut *out, bool half) {
+    __m512 sum[TILE_ROWS][2];
+#pragma GCC unroll 14
+    for (int i = 0; i < rows; i++)
+        sum[i][0] = sum[i][1] = _mm512_setzero_ps();
+    for (int64_t d = 0; d < cells; d++, a += TILE_ROWS, b += TILE_COLUMNS) {
+        __m512i b0 = _mm512_loadu_si512(b), b1 = _mm512_loadu_si512(b + LANES);
+#pragma GCC unroll 14
+        for (int i = 0; i < rows; i++) {
+            __m512i all = _mm512_set1_epi32((int)a[i]);
+            sum[i][0] = multiply_add(sum[i][0], all, b0, half);
+            sum[i][1] = multiply_add(sum[i][1], all, b1, half);
+        }
+    }
+#pragma GCC unroll 14
+    for (int i = 0; i < rows; i++) {
+        tile_store(out, i, 0, sum[i][0], half);
+        tile_store(out, i, 1, sum[i][1], half);
+    }
+}
+
+// Rows that are not there cost nothing.
+INLINE WITH_BF16 void tile_rows(int64_t rows, const Cell *a, const Cell *b, int64_t cells, const TileOut *out,
+                                bool half) {
+#define TILE_CASE(n) \
+    case n: tile(n, a, b, cells, out, half); return;
+    switch (rows) {
+        TILE_CASE(1)
+        TILE_CASE(2)
+        TILE_CASE(3)
+        TILE_CASE(4)
+        TILE_CASE(5)
+        TILE_CASE(6)
+        TILE_CASE(7)
+        TILE_CASE(8)
+        TILE_CASE(9)
+        TILE_CASE(10)
+        TILE_CASE(11)
+        TILE_CASE(12)
+        TILE_CASE(13)
+    default: tile(TILE_ROWS, a, b, cells, out, half);
+    }
+#undef TILE_CASE
+}
+
+typedef void TileRun(int64_t rows, const Cell *a, const Cell *b, int64_t cells, const TileOut *out);
+
+WITH_BF16 static void tile_bf16(int64_t rows, const Cell *a, const Cell *b, int64_t cells, const TileOut *out) {
+    tile_rows(rows, a, b, cells, out, true);
+}
+
+// Of what WITH_BF16 allows, nothing is used in floats: this runs on every CPU with AVX-512.
+WITH_BF16 static void tile_floats(int64_t rows, const Cell *a, const Cell *b, int64_t cells, const TileOut *out) {
+    tile_rows(rows, a, b, cells, out, false);
+}
+
+void cpu_avx512_part(const Gemm *gemm, int64_t row, int64_t rows, int64_t column, int64_t columns, float *scratch) {
+    assert(rows <= GEMM_TILE && columns <= GEMM_TILE);
+    bool half = gemm->a.dtype == DTYPE_BF16, floats = gemm->c_dtype == DTYPE_F32;
+    TileRun *run = half ? tile_bf16 : tile_floats;
+    int64_t most = half ? 2 * DEPTH : DEPTH, at = row * gemm->c_stride + column, first = 0;
+    Cell *a = (Cell *)scratch, *b = a + A_CELLS;
+    float *partial = floats ? (float *)gemm->c + at : (float *)(b + B_CELLS);
+    int64_t stride = floats ? gemm->c_stride : GEMM_TILE;
+    const void *add = gemm->accumulate ? gemm->c : gemm->add;
+    if (add) add = cpu_at(add, at, gemm->c_dtype);
+    do { // once where k is 0, too
+        int64_t depth = gemm->k - first < most ? gemm->k - first : most, cells = cells_of(depth, half);
+        bool last = first + depth == gemm->k;
+        pack_a(a, &gemm->a, row, rows, first, depth);
+        pack_b(b, &gemm->b, column, columns, first, depth);
+        const float *old = first ? partial : floats ? add : NULL;
+        for (int64_t j = 0; j < columns; j += TILE_COLUMNS) {
+            for (int64_t i = 0; i < rows; i += TILE_ROWS) {
+                TileOut out = {.float_stride = stride, .c_stride = gemm->c_stride, .columns = columns - j};
+                if (old) out.old = old + i * stride + j;
+                if (floats || !last) {
+                    out.floats = partial + i * stride + j;
+                } else {
+                    out.c = (bf16 *)gemm->c + at + i * gemm->c_stride + j;
+                    if (add) out.add = (const bf16 *)add + i * gemm->c_stride + j;
+                }
+                run(rows - i < TILE_ROWS ? rows - i : TILE_ROWS, a + i * cells, b + j * cells, cells, &out);
+            }
+        }
+        first += depth;
+    } while (first < gemm->k);
+}
+
+#else
+
+void cpu_avx512_start(void) {}
+
+bool cpu_avx512_multiplies(const Gemm *gemm) {
+    (void)gemm;
+    return false;
+}
+
+void cpu_avx512_part(const Gemm *gemm, int64_t row, int64_t rows, int64_t column, int64_t columns, float *scratch) {
+    (void)gemm, (void)row, (void)rows, (void)column, (void)columns, (void)scratch;
+    assert(!"this copy of the file has no AVX-512");
+}
+
+#endif

@@ -1,0 +1,17 @@
+// Answers about runs. Each names its runs by `run=NAME`.
+#pragma once
+
+#include "serve/routes.h"
+
+enum { SERVE_RUNS_MOST = 16 }; // in one comparison or report
+
+Status runs_answer_list(const ServeRequest *request, ServeReply *reply);    // as `hearth runs --json`
+Status runs_answer_run(const ServeRequest *request, ServeReply *reply);     // all of a run's page but its curves
+Status runs_answer_compare(const ServeRequest *request, ServeReply *reply); // of two or more, in the order given
+Status runs_answer_report(const ServeRequest *request, ServeReply *reply);  // the page of `hearth report`
+Status series_answer(const ServeRequest *request, ServeReply *reply);       // the curves of a run (series.c)
+Status events_answer(const ServeRequest *request, ServeReply *reply);       // and how they go on (live.h)
+Status prometheus_answer(const ServeRequest *request, ServeReply *reply);   // of runs that train (prometheus.c)
+
+// The directory of the run that a request names, malloc'd. NULL: the reply says that there is none.
+char *runs_asked(const ServeRequest *request, ServeReply *reply);
