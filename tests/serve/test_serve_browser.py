@@ -130,12 +130,17 @@ class Dashboard(ServeCase):
         self.assertEqual(page.complaints(), [])
 
     def test_a_run_that_vanishes_is_said(self):
-        run = self.write_run("short", 30)
-        page = self.browser.page(390)
-        page.open(self.at + "/run?run=short")
-        page.wait("source && document.querySelectorAll('#first polyline').length")
-        run.rename(self.folder / "moved")
-        page.wait("byId('problem').textContent.includes('no longer there')")
+        for listening in (True, False):  # or between two streams, of which the second is refused
+            run = self.write_run("short", 30)
+            page = self.browser.page(390)
+            page.open(self.at + "/run?run=short")
+            page.wait("source && source.readyState === 1 && document.querySelectorAll('#first polyline').length")
+            if not listening:
+                page.value("hush()")
+            run.rename(self.folder / f"moved-{listening}")
+            if not listening:
+                page.value("listen()")
+            page.wait("byId('problem').textContent.includes('no longer there')")
 
     def test_the_full_report_and_a_token_work(self):
         self.end(self.server)

@@ -160,11 +160,21 @@ function listen() {
     logText = (logText + text).slice(-65536);
     showLog(logText);
   });
-  source.addEventListener('gone', () => {
-    gone = true;
-    hush();
-    problem('This run is no longer there.');
-  });
+  source.addEventListener('gone', leave);
+  const own = source; // one that the server refused does not try again by itself
+  source.addEventListener('error', () => { if (own === source && own.readyState === EventSource.CLOSED) again(); });
+}
+
+function leave() {
+  gone = true;
+  hush();
+  problem('This run is no longer there.');
+}
+
+// A run that was shown and is unknown now has been removed.
+function tell(error) {
+  if (error.status === 404 && series.size) leave();
+  else if (!gone) problem(error.message);
 }
 
 function hush() {
@@ -177,7 +187,7 @@ let waiting = 0;
 // Reads the whole again, but not more than about once a second.
 function again() {
   hush();
-  if (!waiting) waiting = setTimeout(start, 1200);
+  if (!waiting && !gone) waiting = setTimeout(start, 1200);
 }
 
 async function start() {
@@ -187,13 +197,13 @@ async function start() {
     problem(null);
     listen();
   } catch (error) {
-    problem(error.message);
+    tell(error);
     if (error.status !== 404) waiting = setTimeout(start, 4000);
   }
 }
 
 function refresh() {
-  readParts().catch(error => { if (!gone) problem(error.message); });
+  if (!gone) readParts().catch(tell);
 }
 
 document.addEventListener('visibilitychange', () => { document.hidden ? hush() : again(); });
