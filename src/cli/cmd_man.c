@@ -119,7 +119,10 @@ static void page_command(void *context, const ArgCommand *command) {
     if (command->arg_count && !page->inside) text_buffer_format(&page->text, ".SH OPTIONS\n");
     for (int i = 0; i < command->arg_count; i++) {
         const Arg *arg = &command->args[i];
-        put_term(&page->text, arg->name, arg_takes_next(arg) ? arg->value_name : NULL, arg->help);
+        char *name =
+            arg->kind == ARG_INT_IF_GIVEN ? text_format("%s[=%s]", arg->name, arg->value_name) : text_copy(arg->name);
+        put_term(&page->text, name, arg_takes_next(arg) ? arg->value_name : NULL, arg->help);
+        free(name);
     }
 }
 

@@ -146,11 +146,16 @@ static const Field gemm_fields[] = {
     NUMBER(GemmEntry, "k", k, 1, 1, 1e9),
     NUMBER(GemmEntry, "tflops", flops, TERA, 1e-6, 1e6),
 };
+typedef struct AttentionEntry {
+    char dtype[8];
+    double head_dim, seq, forward, backward;
+} AttentionEntry;
 static const Field attention_fields[] = {
-    NUMBER(HardwareAttention, "head_dim", head_dim, 1, 1, 4096),
-    NUMBER(HardwareAttention, "seq", seq, 1, 1, 1e9),
-    NUMBER(HardwareAttention, "forward_tflops", forward, TERA, 1e-6, 1e6),
-    NUMBER(HardwareAttention, "backward_tflops", backward, TERA, 1e-6, 1e6),
+    TEXT(AttentionEntry, "dtype", dtype),
+    NUMBER(AttentionEntry, "head_dim", head_dim, 1, 1, 4096),
+    NUMBER(AttentionEntry, "seq", seq, 1, 1, 1e9),
+    NUMBER(AttentionEntry, "forward_tflops", forward, TERA, 1e-6, 1e6),
+    NUMBER(AttentionEntry, "backward_tflops", backward, TERA, 1e-6, 1e6),
 };
 
 #define COUNT(array) (int)(sizeof(array) / sizeof((array)[0]))
@@ -287,6 +292,15 @@ static void *catalogue_entry(void *entries, int *count, size_t size, const char 
     return entries;
 }
 
+static Status read_dtype(const Reader *reader, const TomlValue *at, const char *what, const char *name,
+                         HardwareDtype *dtype) {
+    for (int i = 0; i < HARDWARE_DTYPE_COUNT; i++) {
+        *dtype = (HardwareDtype)i;
+        if (strcmp(name, dtype_names[i]) == 0) return NULL;
+    }
+    return reader_error(reader, at, status_usage("%s.dtype must be fp32, tf32, bf16, fp16 or fp8", what));
+}
+
 static Status read_gemms(const Reader *reader, const TomlValue *array, HardwareGpu *gpu) {
     if (array->type != TOML_ARRAY) return reader_error(reader, array, status_usage("gemm must be an array of tables"));
     gpu->gemm_count = 0; // measured points replace those of an earlier document
@@ -294,11 +308,8 @@ static Status read_gemms(const Reader *reader, const TomlValue *array, HardwareG
         GemmEntry point = {.dtype = "bf16", .kind = "dense"};
         const TomlValue *value = array->values[i];
         TRY(read_fields(reader, "gemm", value, gemm_fields, COUNT(gemm_fields), &point));
-        int dtype = 0;
-        while (dtype < HARDWARE_DTYPE_COUNT && strcmp(point.dtype, dtype_names[dtype]) != 0)
-            dtype++;
-        if (dtype == HARDWARE_DTYPE_COUNT)
-            return reader_error(reader, value, status_usage("gemm.dtype must be fp32, tf32, bf16, fp16 or fp8"));
+        HardwareDtype dtype;
+        TRY(read_dtype(reader, value, "gemm", point.dtype, &dtype));
         bool grouped = strcmp(point.kind, "grouped") == 0;
         if (!grouped && strcmp(point.kind, "dense") != 0)
             return reader_error(reader, value, status_usage("gemm.kind must be dense or grouped"));
@@ -312,7 +323,7 @@ static Status read_gemms(const Reader *reader, const TomlValue *array, HardwareG
                             "peaks with 2:4 sparsity are not used here; was the measurement right?"));
         if (gpu->gemm_count == HARDWARE_GEMMS_MAX)
             return reader_error(reader, value, status_usage("more than %d gemm points", HARDWARE_GEMMS_MAX));
-        gpu->gemms[gpu->gemm_count++] = (HardwareGemm){.dtype = (HardwareDtype)dtype,
+        gpu->gemms[gpu->gemm_count++] = (HardwareGemm){.dtype = dtype,
                                                        .grouped = grouped,
                                                        .groups = grouped ? point.groups : 0,
                                                        .m = point.m,
@@ -331,15 +342,19 @@ static Status read_attentions(const Reader *reader, const TomlValue *array, Hard
         return reader_error(reader, array, status_usage("attention must be an array of tables"));
     gpu->attention_count = 0;
     for (size_t i = 0; i < array->length; i++) {
-        HardwareAttention point = {0};
+        AttentionEntry point = {.dtype = "bf16"};
+        if (gpu->cpu) snprintf(point.dtype, sizeof point.dtype, "fp32");
+        HardwareDtype dtype;
         const TomlValue *value = array->values[i];
         TRY(read_fields(reader, "attention", value, attention_fields, COUNT(attention_fields), &point));
+        TRY(read_dtype(reader, value, "attention", point.dtype, &dtype));
         if (!(point.head_dim > 0 && point.seq > 0 && point.forward > 0 && point.backward > 0))
             return reader_error(
                 reader, value, status_usage("an attention point needs head_dim, seq, forward_tflops, backward_tflops"));
         if (gpu->attention_count == HARDWARE_ATTENTIONS_MAX)
             return reader_error(reader, value, status_usage("more than %d attention points", HARDWARE_ATTENTIONS_MAX));
-        gpu->attentions[gpu->attention_count++] = point;
+        gpu->attentions[gpu->attention_count++] =
+            (HardwareAttention){dtype, point.head_dim, point.seq, point.forward, point.backward};
     }
     return NULL;
 }

@@ -58,6 +58,7 @@ typedef struct HardwareGemm { // one measured product
 } HardwareGemm;
 
 typedef struct HardwareAttention { // measured, causal FLOPs counted
+    HardwareDtype dtype;
     double head_dim, seq;
     double forward, backward; // FLOP/s reached
 } HardwareAttention;

@@ -6,6 +6,7 @@
 #include "ops/cpu/cpu.h"
 
 #include <assert.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -30,17 +31,20 @@ enum {
 };
 static_assert(A_CELLS + B_CELLS + AVX512_ROWS * AVX512_COLUMNS <= GEMM_SCRATCH_FLOATS, "the buffers fit the scratch");
 
-static bool bf16_used;
+static atomic_bool bf16_used;
 
 bool cpu_avx512_start(void) {
     const char *asked = getenv("HEARTH_CPU_BF16");
-    bf16_used = __builtin_cpu_supports("avx512bf16") && !(asked && strcmp(asked, "0") == 0);
-    return bf16_used;
+    bool used = __builtin_cpu_supports("avx512bf16") && !(asked && strcmp(asked, "0") == 0);
+    atomic_store(&bf16_used, used);
+    return used;
 }
 
 bool cpu_avx512_multiplies(const Gemm *gemm) {
     if (gemm->a.dtype != gemm->b.dtype) return false;
-    return gemm->a.dtype == DTYPE_F32 ? gemm->c_dtype == DTYPE_F32 : gemm->a.dtype == DTYPE_BF16 && bf16_used;
+    return gemm->a.dtype == DTYPE_F32
+               ? gemm->c_dtype == DTYPE_F32
+               : gemm->a.dtype == DTYPE_BF16 && atomic_load_explicit(&bf16_used, memory_order_relaxed);
 }
 
 // ---- packing: out[panel][cell along k][line in the panel] -----------------------------------------------------------
