@@ -64,6 +64,9 @@ static void errno_is_told_in_words(void **state) {
 static void success_passes_through_every_decoration(void **state) {
     (void)state;
     assert_null(status_at(NULL, "f", 1, 1));
+    Status nowhere = status_at(status_usage("x"), NULL, 0, 0); // no file: no place
+    assert_string_equal(status_text(nowhere), "x");
+    status_free(nowhere);
     assert_null(status_hint(NULL, "h"));
     assert_null(status_context(NULL, "c"));
     status_free(NULL);

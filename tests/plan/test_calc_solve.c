@@ -75,6 +75,9 @@ static void of_whole_numbers_the_nearest_is_taken_and_said(void **state) {
     assert_true(solution.found == 225);
     assert_non_null(strstr(solution.note, "224 gives 24.0743 and 225 gives 23.9673"));
     calc_solution_free(&solution);
+    assert_ok(SOLVE(&solution, "train_hours", "24.05", "params=8B", "tokens=160B", "peak_tflops=989", "mfu=0.4"));
+    assert_true(solution.found == 224); // the one below, this time
+    calc_solution_free(&solution);
     assert_ok(SOLVE(&solution, "ring_steps", "14", "N=?"));
     assert_true(solution.found == 8);
     assert_null(solution.note);

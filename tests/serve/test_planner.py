@@ -86,6 +86,13 @@ class Answers(ServeCase):
             self.assertEqual(answer["plan"], hearth_json("plan", *words, "--json")[1])
             self.assertEqual(shlex.split(answer["command"]), ["hearth", "plan", *words])
 
+    def test_a_model_is_never_a_file_and_a_flag_may_be_off(self):
+        (self.folder / "llama-3.2-1b").write_text("this is no TOML")  # where the server runs
+        self.serve()
+        answer = self.json("/api/plan?model=llama-3.2-1b&eager=false&gpu=h100-sxm")
+        self.assertEqual(answer["command"], "hearth plan llama-3.2-1b --gpu h100-sxm")
+        self.assertEqual(answer["plan"], hearth_json("plan", "llama-3.2-1b", "--gpu", "h100-sxm", "--json")[1])
+
     def test_what_cannot_be_planned_is_said_in_words(self):
         self.serve()
         for query, said in (("", "no model is given"), ("model=", "no model is given"), ("model=gpt-5", "no model preset is called"),
