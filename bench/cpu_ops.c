@@ -150,7 +150,7 @@ static void optimizer(Bench *b) {
                       .max_norm = 1,
                       .norm = floats(b->i, 1, 1),
                       .skip = ints(&skip, 1, 1)};
-    if (b->dtype == DTYPE_BF16) args.master_low = tensor_make(b->b, DTYPE_U16, 1, PARAMETERS, "master_low");
+    if (b->dtype == DTYPE_BF16) args.master = tensor_make(b->b, DTYPE_U16, 1, PARAMETERS, "master");
     b->ops->adamw(b->ops, &args);
 }
 

@@ -65,6 +65,20 @@ static inline float bf16_join(bf16 weight, int16_t low) {
 float f16_to_f32(uint16_t value);
 uint16_t f16_from_f32(float value); // round to nearest even, overflow to infinity
 
+// One element of an array of F32, BF16 or F16.
+static inline float storage_get(const void *data, int64_t index, DType dtype) {
+    if (dtype == DTYPE_F32) return ((const float *)data)[index];
+    uint16_t half = ((const uint16_t *)data)[index];
+    return dtype == DTYPE_BF16 ? bf16_to_f32(half) : f16_to_f32(half);
+}
+
+static inline void storage_put(void *data, int64_t index, DType dtype, float value) {
+    if (dtype == DTYPE_F32)
+        ((float *)data)[index] = value;
+    else
+        ((uint16_t *)data)[index] = dtype == DTYPE_BF16 ? bf16_from_f32(value) : f16_from_f32(value);
+}
+
 // FP8: 4 bits of exponent and 3 of mantissa up to 448, or 5 and 2 up to 57344. Round to nearest even; what is larger,
 // infinity included, becomes the largest number; NaN stays NaN.
 #define E4M3_MAX 448.0f

@@ -91,12 +91,12 @@ static void report_row(Bench *b, const char *op, const char *shape, double ms, O
 static void fill_random(Ops *ops, Tensor out) {
     size_t size = dtype_size(out.dtype), bytes = (size_t)tensor_count(out) * size;
     float *values = xmalloc(RANDOM_BLOCK * sizeof *values);
-    bf16 *narrow = xmalloc(RANDOM_BLOCK * sizeof *narrow);
+    uint16_t *narrow = xmalloc(RANDOM_BLOCK * sizeof *narrow);
     rng_fill_normal(values, RANDOM_BLOCK, 1, RNG_STREAM_BENCH, 0, 0, 1);
     for (int64_t i = 0; i < RANDOM_BLOCK; i++)
-        narrow[i] = bf16_from_f32(values[i]);
+        narrow[i] = out.dtype == DTYPE_F16 ? f16_from_f32(values[i]) : bf16_from_f32(values[i]);
     size_t block = RANDOM_BLOCK * size < bytes ? RANDOM_BLOCK * size : bytes;
-    ops->upload(ops, out.data, out.dtype == DTYPE_BF16 ? (const void *)narrow : values, block);
+    ops->upload(ops, out.data, dtype_size(out.dtype) == 2 ? (const void *)narrow : values, block);
     for (size_t at = block; at < bytes; at += block)
         ops->copy(ops, (char *)out.data + at, out.data, bytes - at < block ? bytes - at : block);
     free(values);

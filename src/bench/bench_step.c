@@ -167,6 +167,7 @@ Status bench_step(Ops *ops, const BenchStep *bench, BenchResult *result) {
     }
     result->fp8 = model->layout.fp8;
     model->force = bench->force;
+    if (bench->request.precision == PRECISION_FP16) model->loss_scale = 0x1p16f; // else nothing is what it will be
     model_init_weights(model, 1, false);
     if (bench->embedding_std > 0) scale_embedding(model, bench->embedding_std);
     int64_t tokens = micro_batch_tokens(bench), count = tokens * bench->accum;

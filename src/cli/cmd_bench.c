@@ -82,6 +82,7 @@ static void print_json(const BenchStep *bench, const BenchResult *result, const 
         fp8_describe(result->fp8, text);
         json_object_set_new(json, "fp8", json_string(text));
     }
+    if (request->tf32) json_object_set_new(json, "tf32", json_true());
     if (request->config.experts) json_object_set_new(json, "routing", json_string(routing));
     json_object_set_new(json, "tflops", json_real(flops[0] * result->tokens_per_second / 1e12));
     if (peak_tflops > 0) {
@@ -166,12 +167,14 @@ static Status bench_step_command(int argc, char **argv) {
             context = 1, zero = 0, expert = 1, expert_tensor = 1, stages = 1, chunks = 0;
     const char *schedule = "1f1b", *timeline = NULL, *profile = NULL;
     double peak = 0, embedding_std = 0, headroom = 0;
+    bool tf32 = false;
     const Arg options[] = {
         {"--model", ARG_TEXT, &model, "NAME", "preset, or a directory with a config.json"},
         {"--seq", ARG_INT, &seq, "S", "sequence length (512)"},
         {"--micro-batch", ARG_INT, &micro_batch, "B", "sequences in a micro-batch (8)"},
         {"--accum", ARG_INT, &accum, "A", "micro-batches in a step (1)"},
-        {"--precision", ARG_TEXT, &precision, "P", "fp32, bf16, bf16-pure or fp8 (bf16)"},
+        {"--precision", ARG_TEXT, &precision, "P", "fp32, bf16, bf16-pure, fp8 or fp16 (bf16)"},
+        {"--tf32", ARG_FLAG, &tf32, NULL, "with fp32 on a GPU: products round their inputs to TF32"},
         {"--recompute", ARG_TEXT, &recompute, "R", "none, selective or full (none)"},
         {"--layers", ARG_INT, &layers, "N", "only the first N layers of the model"},
         {"--routing", ARG_TEXT, &routing, "HOW", "MoE: natural (the random router's), balanced or worst"},
@@ -259,6 +262,7 @@ static Status bench_step_command(int argc, char **argv) {
     request->mesh.zero = (int)zero;
     TRY(bench_model_read(&request->config, model, layers));
     TRY(precision_parse(&request->precision, precision));
+    request->tf32 = tf32;
     TRY(recompute_parse(&request->recompute, recompute));
     TRY(routing_parse(&bench.force, routing));
     if (strcmp(reduce, "bfloat16") == 0)

@@ -79,7 +79,9 @@ static Status evaluate_request(EvalRequest *request) {
     Status status = open_samples(request, of_run ? &run : NULL, &samples);
     if (!status) {
         if (of_run && !request->model.precision)
-            request->model.precision = strcmp(run.train.precision, "fp32") == 0 ? "fp32" : "bf16";
+            request->model.precision = strcmp(run.train.precision, "fp32") == 0   ? "fp32"
+                                       : strcmp(run.train.precision, "fp16") == 0 ? "fp16"
+                                                                                  : "bf16";
         request->model.seq = (int)request->seq;
         request->model.documents = request->mask;
         status = print_evaluation(request, &samples);
@@ -107,7 +109,7 @@ Status cmd_eval(int argc, char **argv) {
         {"--tokenizer", ARG_TEXT, &request.model.tokenizer, "PATH", "default: the one beside the model"},
         {"--device", ARG_TEXT, &request.model.device, "NAME", "auto (default), cpu, cuda"},
         {"--precision", ARG_TEXT, &request.model.precision, "NAME",
-         "fp32 or bf16 (default: the run's; of others fp32 on a CPU, bf16 on a GPU)"},
+         "fp32, bf16 or fp16 (default: the run's; of others fp32 on a CPU, bf16 on a GPU)"},
     };
     const ArgCommand command = {"hearth eval RUN | hearth eval HF_DIR --data PATH [options]",
                                 "Measures the loss of a model on token shards, with perplexity and bits per byte. Of a "

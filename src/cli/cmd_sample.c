@@ -141,7 +141,8 @@ Status cmd_sample(int argc, char **argv) {
         {"--keep", ARG_FLAG, &request.keep, NULL, "also add it to samples.jsonl of the run, for `hearth report`"},
         {"--tokenizer", ARG_TEXT, &model.tokenizer, "PATH", "default: the one beside the model"},
         {"--device", ARG_TEXT, &model.device, "NAME", "auto (default), cpu, cuda"},
-        {"--precision", ARG_TEXT, &model.precision, "NAME", "fp32 or bf16 (default: fp32 on a CPU, bf16 on a GPU)"},
+        {"--precision", ARG_TEXT, &model.precision, "NAME",
+         "fp32, bf16 or fp16 (default: fp32 on a CPU, bf16 on a GPU)"},
     };
     const ArgCommand command = {"hearth sample RUN|HF_DIR [--prompt TEXT] [options]",
                                 "Prints text from a trained model, token by token as it is drawn.",

@@ -76,8 +76,12 @@ static void cuda_check(World *world, cudaError_t error, const char *what) {
 // ---- operations -----------------------------------------------------------------------------------------------------
 
 static ncclDataType_t nccl_type(DType dtype) {
-    assert(dtype == DTYPE_F32 || dtype == DTYPE_BF16 || dtype == DTYPE_I32);
-    return dtype == DTYPE_F32 ? ncclFloat : dtype == DTYPE_BF16 ? ncclBfloat16 : ncclInt32;
+    switch (dtype) {
+    case DTYPE_F32: return ncclFloat;
+    case DTYPE_BF16: return ncclBfloat16;
+    case DTYPE_F16: return ncclHalf;
+    default: assert(dtype == DTYPE_I32); return ncclInt32;
+    }
 }
 
 static ncclResult_t run_all_to_all(const Comm *comm, const CommRequest *request, cudaStream_t stream) {

@@ -6,7 +6,7 @@
 enum { SUM_BLOCK = 1024 }; // elements: fits the first cache with a few inputs beside it
 
 bool sum_knows(DType dtype) {
-    return dtype == DTYPE_F32 || dtype == DTYPE_BF16 || dtype == DTYPE_I32;
+    return dtype == DTYPE_F32 || dtype == DTYPE_BF16 || dtype == DTYPE_F16 || dtype == DTYPE_I32;
 }
 
 static void sum_block_f32(float *out, const void *const *in, int ranks, int64_t first, int64_t count) {
@@ -33,6 +33,19 @@ static void sum_block_bf16(bf16 *out, const void *const *in, int ranks, int64_t 
         out[first + i] = bf16_from_f32(sum[i]);
 }
 
+static void sum_block_f16(uint16_t *out, const void *const *in, int ranks, int64_t first, int64_t count) {
+    float sum[SUM_BLOCK];
+    for (int64_t i = 0; i < count; i++)
+        sum[i] = f16_to_f32(((const uint16_t *)in[0])[first + i]);
+    for (int r = 1; r < ranks; r++) {
+        const uint16_t *next = (const uint16_t *)in[r] + first;
+        for (int64_t i = 0; i < count; i++)
+            sum[i] += f16_to_f32(next[i]);
+    }
+    for (int64_t i = 0; i < count; i++)
+        out[first + i] = f16_from_f32(sum[i]);
+}
+
 static void sum_block_i32(uint32_t *out, const void *const *in, int ranks, int64_t first, int64_t count) {
     uint32_t sum[SUM_BLOCK];
     memcpy(sum, (const uint32_t *)in[0] + first, (size_t)count * sizeof *sum);
@@ -52,6 +65,8 @@ void sum_ranks(void *out, const void *const *in, int ranks, int64_t count, DType
             sum_block_f32(out, in, ranks, first, block);
         else if (dtype == DTYPE_BF16)
             sum_block_bf16(out, in, ranks, first, block);
+        else if (dtype == DTYPE_F16)
+            sum_block_f16(out, in, ranks, first, block);
         else
             sum_block_i32(out, in, ranks, first, block);
     }

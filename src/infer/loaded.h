@@ -10,7 +10,7 @@ typedef struct LoadedRequest {
     const char *checkpoint; // of a run: "newest" (NULL), "best" or a step number
     const char *tokenizer;  // NULL: the one found beside the model
     const char *device;     // as ops_create
-    const char *precision;  // "fp32", "bf16"; NULL: fp32 on a CPU, bf16 on a GPU
+    const char *precision;  // "fp32", "bf16", "fp16"; NULL: fp32 on a CPU, bf16 on a GPU
     int micro_batch, seq;   // seq 0: the model's longest, at most 4096
     bool documents;
 } LoadedRequest;

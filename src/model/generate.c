@@ -107,10 +107,10 @@ void generator_feed(Generator *generator, const int32_t *ids, int n, float *logi
     if (out.dtype == DTYPE_F32) {
         ops->download(ops, logits, out.data, bytes);
     } else {
-        bf16 *narrow = xmalloc(bytes);
+        void *narrow = xmalloc(bytes);
         ops->download(ops, narrow, out.data, bytes);
         for (int64_t i = 0; i < out.cols; i++)
-            logits[i] = bf16_to_f32(narrow[i]);
+            logits[i] = storage_get(narrow, i, out.dtype);
         free(narrow);
     }
     generator->used += n;

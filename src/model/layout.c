@@ -129,7 +129,7 @@ static OpsWorkspaceRequest workspace_request(const LayoutRequest *request) {
                                  .placed_experts = c->experts / request->mesh.ep,
                                  .logits_rows = default_logits_rows(request, tokens),
                                  .parameters = model_parameters(c).total,
-                                 .dtype = request->precision == PRECISION_FP32 ? DTYPE_F32 : DTYPE_BF16,
+                                 .dtype = precision_storage(request->precision),
                                  .threads = request->threads};
 }
 
@@ -178,7 +178,7 @@ Status layout_build(Layout *layout, const LayoutRequest *request) {
     *layout = (Layout){.request = *request};
     TRY(layout_check_request(request));
     layout->place = mesh_place(&request->mesh, request->rank);
-    layout->dtype = request->precision == PRECISION_FP32 ? DTYPE_F32 : DTYPE_BF16;
+    layout->dtype = precision_storage(request->precision);
     layout->tokens = (int64_t)request->micro_batch * request->seq / request->mesh.cp;
     layout->local_tokens = layout->tokens / request->mesh.tp;
     layout->logits_rows = default_logits_rows(request, layout->tokens);

@@ -25,6 +25,8 @@ typedef enum Precision {
     PRECISION_BF16, // bf16 weights and activations, float master weights (bf16 + 16 more bits), gradients and moments
     PRECISION_BF16_PURE, // bf16 weights without master: stochastic rounding
     PRECISION_FP8,       // as bf16, and the linear layers of the blocks multiply in FP8
+    PRECISION_FP16,      // f16 weights and activations, float master weights beside them; the loss is scaled
+    PRECISION_COUNT,
 } Precision;
 
 // Which products of a block run in FP8: bits of LayoutRequest.fp8_off and Layout.fp8. A dense MLP's are one choice,
@@ -80,6 +82,7 @@ typedef struct LayoutRequest {
     int islands;               // that an outer optimizer brings together, each with a mesh of its own; 0: there is none
     int island;                // of this rank
     Precision precision;
+    bool tf32; // of PRECISION_FP32 on a GPU: linear layers round their inputs to TF32
     Recompute recompute;
     int micro_batch, seq;
     int64_t logits_rows; // rows of one LM-head chunk; 0: a good default
@@ -402,6 +405,7 @@ int64_t layout_expert_rows(const LayoutRequest *request);
 // Of these rows: how many there are slots for when all experts are equally busy, and at most.
 int64_t layout_expert_slots(const LayoutRequest *request);
 int64_t layout_expert_slots_most(const LayoutRequest *request);
+Status layout_check_tf32(const LayoutRequest *request);
 bool layout_rows_bounded(const LayoutRequest *request); // there are routings that need more rows than there is room for
 int64_t layout_dispatched_tokens(const LayoutRequest *request); // of all ranks that share the experts
 
@@ -415,9 +419,11 @@ size_t layout_workspace_bytes(const LayoutRequest *request);
 // with its master part. A weight gradient is written in float; `added` is the share of the times that it is read first,
 // to be added to: 0 for the first micro-batch of a step, 1 for the others.
 double layout_adamw_traffic(Precision precision);
+DType precision_storage(Precision precision);        // of weights and activations
+int64_t precision_master_bytes(Precision precision); // of one weight; 0: the weight itself is the master
 double layout_gradient_traffic(double added);
 
-Status precision_parse(Precision *precision, const char *name); // "fp32", "bf16", "bf16-pure", "fp8"
+Status precision_parse(Precision *precision, const char *name); // "fp32", "bf16", "bf16-pure", "fp8", "fp16"
 const char *precision_name(Precision precision);
 Status recompute_parse(Recompute *recompute, const char *name); // "none", "selective", "full"
 const char *recompute_name(Recompute recompute);

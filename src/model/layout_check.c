@@ -46,14 +46,24 @@ Status layout_check_experts(const LayoutRequest *request) {
                        "parallelism.expert", ep);
 }
 
+Status layout_check_tf32(const LayoutRequest *request) {
+    if (!request->tf32 || (request->precision == PRECISION_FP32 && request->device == DEVICE_CUDA)) return NULL;
+    if (request->precision != PRECISION_FP32)
+        return status_usage("TF32 is for products of fp32, and the precision is %s",
+                            precision_name(request->precision));
+    return status_hint(status_usage("TF32 is a format of NVIDIA GPUs, and the device is a CPU"),
+                       "leave it out, or train on a GPU");
+}
+
 Status layout_check_kernels(const LayoutRequest *request) {
     const ModelConfig *config = &request->config;
+    TRY(layout_check_tf32(request));
     if (request->device != DEVICE_CUDA) return NULL;
     if (config->head_dim > OPS_CUDA_HEAD_DIM_MAX)
         return status_usage("attention on a GPU has heads of at most %d columns, and head_dim is %d",
                             OPS_CUDA_HEAD_DIM_MAX, config->head_dim);
     if (request->precision != PRECISION_FP32 && config->head_dim % OPS_CUDA_HEAD_DIM_PIECE)
-        return status_usage("attention in bf16 on a GPU needs a head_dim that is a multiple of %d, and it is %d",
+        return status_usage("attention in 16 bits on a GPU needs a head_dim that is a multiple of %d, and it is %d",
                             OPS_CUDA_HEAD_DIM_PIECE, config->head_dim);
     if (config->experts > OPS_CUDA_EXPERTS_MAX || config->top_k > OPS_CUDA_TOP_K_MAX)
         return status_usage("a GPU routes to at most %d experts, %d of them for a token, and the model has %d and %d",

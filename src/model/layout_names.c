@@ -7,7 +7,7 @@ static const char *const kind_names[LAYOUT_KIND_COUNT] = {
     "weights",     "master weights", "gradients", "moments",   "FP8 weights",     "activations",
     "temporaries", "gathered",       "constants", "workspace", "outer optimizer",
 };
-static const char *const precision_names[] = {"fp32", "bf16", "bf16-pure", "fp8"};
+static const char *const precision_names[] = {"fp32", "bf16", "bf16-pure", "fp8", "fp16"};
 static const char *const recompute_names[] = {"none", "selective", "full"};
 
 const char *layout_kind_name(LayoutKind kind) {
@@ -23,13 +23,13 @@ const char *recompute_name(Recompute recompute) {
 }
 
 Status precision_parse(Precision *precision, const char *name) {
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < PRECISION_COUNT; i++) {
         if (strcmp(name, precision_names[i]) == 0) {
             *precision = (Precision)i;
             return NULL;
         }
     }
-    return status_usage("precision must be fp32, bf16, bf16-pure or fp8, not \"%s\"", name);
+    return status_usage("precision must be fp32, bf16, bf16-pure, fp8 or fp16, not \"%s\"", name);
 }
 
 Status recompute_parse(Recompute *recompute, const char *name) {

@@ -3,9 +3,18 @@
 
 #include "base/text.h"
 
+DType precision_storage(Precision precision) {
+    return precision == PRECISION_FP32 ? DTYPE_F32 : precision == PRECISION_FP16 ? DTYPE_F16 : DTYPE_BF16;
+}
+
+int64_t precision_master_bytes(Precision precision) {
+    return precision == PRECISION_BF16 || precision == PRECISION_FP8 ? 2 : precision == PRECISION_FP16 ? 4 : 0;
+}
+
 double layout_adamw_traffic(Precision precision) {
     double weight = precision == PRECISION_BF16_PURE ? 2 : 4; // bf16 with its master part is as long as a float
-    return sizeof(float) + 2 * (2 * sizeof(float) + weight);
+    double written = precision == PRECISION_FP16 ? 2 : 0;     // beside the master, and not read
+    return sizeof(float) + 2 * (2 * sizeof(float) + weight) + written;
 }
 
 double layout_gradient_traffic(double added) {
@@ -214,11 +223,11 @@ void layout_build_states(Layout *layout) {
     layout->bytes[LAYOUT_WEIGHTS] = (zero >= 3 ? shard : whole) * size;
     layout->bytes[LAYOUT_GRADIENTS] = (zero >= 2 ? shard : whole) * 4;
     layout->bytes[LAYOUT_MOMENTS] = (zero >= 1 ? shard : whole) * 8;
-    bool master = request->precision == PRECISION_BF16 || request->precision == PRECISION_FP8;
-    layout->bytes[LAYOUT_MASTER] = master ? (zero >= 1 ? shard : whole) * 2 : 0;
+    layout->bytes[LAYOUT_MASTER] = (zero >= 1 ? shard : whole) * precision_master_bytes(request->precision);
     // Every rank has the outer optimizer of its pieces, whatever the ZeRO stage: what islands exchange goes over the
     // links between them once. A slot has a piece's weights and its change.
-    if (request->islands) layout->bytes[LAYOUT_OUTER] = shard * 8 + 2 * layout->piece_elements * 8;
+    int64_t slot = (request->precision == PRECISION_FP16 ? 6 : 4) + 4;
+    if (request->islands) layout->bytes[LAYOUT_OUTER] = shard * 8 + 2 * layout->piece_elements * slot;
     // Sharded gradients are reduced, and sharded weights gathered, one layer at a time with the next one in flight;
     // embedding or head, and the vectors, have places of their own.
     int64_t gathered = 2 * layer + edge + vectors;

@@ -58,6 +58,7 @@ Status model_create_ranks(Model **out, Ops *ops, const LayoutRequest *request, c
     TRY(layout_check_kernels(request));
     Model *model = xcalloc(1, sizeof *model);
     model->ops = ops;
+    ops->tf32 = request->tf32;
     model->ranks = *ranks;
     seam_micro_step_begin(model);
     LayoutRequest own = *request;
@@ -187,16 +188,20 @@ void model_share_weights(Model *model) {
     if (model->layout.zero >= ZERO_WEIGHTS) seam_new_weights(model);
 }
 
-static void widen(const Layout *layout, const void *weights, const int16_t *master, int64_t count, float *out) {
-    if (layout->dtype == DTYPE_F32) {
-        memcpy(out, weights, (size_t)count * sizeof(float));
+static void widen(const Layout *layout, const void *weights, const void *master, int64_t count, float *out) {
+    if (layout->dtype == DTYPE_F32 || (layout->dtype == DTYPE_F16 && master)) {
+        memcpy(out, master ? master : weights, (size_t)count * sizeof(float));
     } else if (master) {
         for (int64_t i = 0; i < count; i++)
-            out[i] = bf16_join(((const bf16 *)weights)[i], master[i]);
+            out[i] = bf16_join(((const bf16 *)weights)[i], ((const int16_t *)master)[i]);
     } else {
         for (int64_t i = 0; i < count; i++)
-            out[i] = bf16_to_f32(((const bf16 *)weights)[i]);
+            out[i] = storage_get(weights, i, layout->dtype);
     }
+}
+
+static void *master_at(void *block, const Layout *layout, int64_t index) { // NULL: there is none
+    return block ? (char *)block + index * precision_master_bytes(layout->request.precision) : NULL;
 }
 
 // The part of a parameter that a sharded block has here: elements [first, first + count) of it, from element `at` of
@@ -238,9 +243,11 @@ void model_read_param(Model *model, const LayoutParam *param, ModelState state, 
         return;
     }
     void *weights = xmalloc(count * size);
-    int16_t *master = model->memory[LAYOUT_MASTER] ? xmalloc(count * 2) : NULL;
+    void *low = master_at(model->memory[LAYOUT_MASTER], &model->layout, param->offset);
+    size_t low_bytes = count * (size_t)precision_master_bytes(model->layout.request.precision);
+    void *master = low ? xmalloc(low_bytes) : NULL;
     ops->download(ops, weights, (char *)model->memory[LAYOUT_WEIGHTS] + (size_t)param->offset * size, count * size);
-    if (master) ops->download(ops, master, (int16_t *)model->memory[LAYOUT_MASTER] + param->offset, count * 2);
+    if (master) ops->download(ops, master, low, low_bytes);
     widen(&model->layout, weights, master, param->count, host);
     free(weights);
     free(master);
@@ -248,8 +255,9 @@ void model_read_param(Model *model, const LayoutParam *param, ModelState state, 
 
 typedef struct NarrowContext {
     const float *in;
-    bf16 *out;
-    int16_t *low; // NULL: no master weights
+    uint16_t *out;
+    int16_t *low; // of bf16; NULL: no master weights
+    DType dtype;
     bool to_even; // where no run has any: halves round as everywhere else
 } NarrowContext;
 
@@ -257,9 +265,10 @@ static void narrow_weights(void *context, int64_t begin, int64_t end, int worker
     (void)worker;
     NarrowContext *narrow = context;
     for (int64_t i = begin; i < end; i++)
-        narrow->out[i] = narrow->low       ? bf16_split(narrow->in[i], &narrow->low[i])
-                         : narrow->to_even ? bf16_from_f32(narrow->in[i])
-                                           : bf16_split_weight(narrow->in[i]);
+        narrow->out[i] = narrow->dtype == DTYPE_F16 ? f16_from_f32(narrow->in[i])
+                         : narrow->low              ? bf16_split(narrow->in[i], &narrow->low[i])
+                         : narrow->to_even          ? bf16_from_f32(narrow->in[i])
+                                                    : bf16_split_weight(narrow->in[i]);
 }
 
 static void write_weights(Model *model, const LayoutParam *param, const float *host) {
@@ -273,14 +282,16 @@ static void write_weights(Model *model, const LayoutParam *param, const float *h
         return;
     }
     size_t count = (size_t)param->count;
-    bool master = model->memory[LAYOUT_MASTER] != NULL;
-    NarrowContext narrow = {host, xmalloc(count * 2), master ? xmalloc(count * 2) : NULL,
+    void *master = master_at(model->memory[LAYOUT_MASTER], layout, low.at);
+    bool split = master && layout->dtype == DTYPE_BF16;
+    NarrowContext narrow = {host, xmalloc(count * 2), split ? xmalloc(count * 2) : NULL, layout->dtype,
                             layout->request.precision == PRECISION_BF16_PURE};
     threads_for(param->count, 1 << 16, narrow_weights, &narrow);
     ops->upload(ops, weights, narrow.out + part.first, (size_t)part.count * 2);
-    if (master)
-        ops->upload(ops, (int16_t *)model->memory[LAYOUT_MASTER] + low.at, narrow.low + low.first,
-                    (size_t)low.count * 2);
+    if (split)
+        ops->upload(ops, master, narrow.low + low.first, (size_t)low.count * 2);
+    else if (master)
+        ops->upload(ops, master, host + low.first, (size_t)low.count * sizeof(float));
     free(narrow.out);
     free(narrow.low);
 }
@@ -345,7 +356,7 @@ void model_snapshot_read(const ModelSnapshot *snapshot, const Layout *layout, co
     } else if (state == MODEL_WEIGHTS) {
         const char *weights =
             (const char *)snapshot->weights + (size_t)(part.at + first - part.first) * dtype_size(layout->dtype);
-        widen(layout, weights, snapshot->master ? (const int16_t *)snapshot->master + at : NULL, count, out);
+        widen(layout, weights, master_at(snapshot->master, layout, at), count, out);
     } else {
         int64_t all = layout->zero >= ZERO_MOMENTS ? layout->shard_count : layout->element_count;
         memcpy(out, snapshot->moments + (state == MODEL_V ? all : 0) + at, (size_t)count * sizeof(float));
@@ -354,6 +365,10 @@ void model_snapshot_read(const ModelSnapshot *snapshot, const Layout *layout, co
 
 // ---- training -------------------------------------------------------------------------------------------------------
 
+static float model_loss_scale(const Model *model) {
+    return model->loss_scale > 0 ? model->loss_scale : 1;
+}
+
 void model_step_begin(Model *model, int64_t valid, int micro_batches) {
     const ModelConfig *config = &model->layout.request.config;
     float scalars[MODEL_SCALARS] = {0};
@@ -361,9 +376,11 @@ void model_step_begin(Model *model, int64_t valid, int micro_batches) {
     const Mesh *mesh = &model->layout.request.mesh;
     int all = micro_batches * mesh->dp; // of all ranks
     double micro_batch_tokens = (double)model->layout.tokens * mesh->cp;
-    scalars[SCALAR_CE_SCALE] = valid > 0 ? (float)(1.0 / (double)valid) : 0.0f;
-    scalars[SCALAR_AUX_SCALE] = config->aux_coef / (float)all;
-    if (sparse) scalars[SCALAR_Z_COEF] = (float)((double)model->z_loss_coef / (micro_batch_tokens * sparse * all));
+    float scale = model_loss_scale(model); // of all that gradients begin with
+    scalars[SCALAR_CE_SCALE] = valid > 0 ? scale * (float)(1.0 / (double)valid) : 0.0f;
+    scalars[SCALAR_AUX_SCALE] = scale * (config->aux_coef / (float)all);
+    if (sparse)
+        scalars[SCALAR_Z_COEF] = scale * (float)((double)model->z_loss_coef / (micro_batch_tokens * sparse * all));
     model->step_valid = valid;
     model->step_micro_batches = micro_batches;
     model->aux_micro_batches = all * mesh->cp; // each of cp ranks has all of it
@@ -438,6 +455,10 @@ void model_eval_step(Model *model, const int32_t *ids, const int32_t *targets, c
     model->accumulate = true; // the counts of the next one add up
 }
 
+static DType master_dtype(const Layout *layout) {
+    return layout->dtype == DTYPE_F16 ? DTYPE_F32 : DTYPE_U16;
+}
+
 // Elements [first, first + count) of a block that has a value of `dtype` for every parameter.
 static Tensor parameter_range(const Model *model, LayoutKind kind, DType dtype, int64_t first, int64_t count) {
     char *memory = model->memory[kind];
@@ -473,7 +494,7 @@ static void adamw_by_units(Model *model, AdamwArgs args, float weight_decay) {
     for (int i = 0; i < model->layout.unit_count; i++) {
         const LayoutUnit *unit = &model->layout.units[i];
         args.weight = model_piece(model, LAYOUT_WEIGHTS, unit, false);
-        args.master_low = model_piece(model, LAYOUT_MASTER, unit, false);
+        args.master = model_piece(model, LAYOUT_MASTER, unit, false);
         args.m = model_piece(model, LAYOUT_MOMENTS, unit, false);
         args.v = model_piece(model, LAYOUT_MOMENTS, unit, true);
         args.grad = model_piece(model, LAYOUT_GRADIENTS, unit, false);
@@ -488,7 +509,7 @@ static void adamw_by_decay(Model *model, AdamwArgs args, float weight_decay) {
         int64_t first = range ? layout->decay_count : 0;
         int64_t count = (range ? layout->element_count : layout->decay_count) - first;
         args.weight = parameter_range(model, LAYOUT_WEIGHTS, layout->dtype, first, count);
-        args.master_low = parameter_range(model, LAYOUT_MASTER, DTYPE_U16, first, count);
+        args.master = parameter_range(model, LAYOUT_MASTER, master_dtype(layout), first, count);
         args.m = parameter_range(model, LAYOUT_MOMENTS, DTYPE_F32, first, count);
         args.v = parameter_range(model, LAYOUT_MOMENTS, DTYPE_F32, layout->element_count + first, count);
         args.grad = parameter_range(model, LAYOUT_GRADIENTS, DTYPE_F32, first, count);
@@ -506,7 +527,8 @@ void model_optimizer_step(Model *model, const OptimizerStep *step) {
     float sum_limit = (float)((double)step->loss_limit * (double)model->step_valid);
     Tensor refuse =
         layout_rows_bounded(&model->layout.request) ? model_scalar(model, SCALAR_ROWS) : TENSOR_NONE; // not enough room
-    ops->guard(ops, skip, model_scalar(model, SCALAR_LOSS_SUM), norm, refuse, sum_limit, step->norm_limit);
+    ops->guard(ops, skip, model_scalar(model, SCALAR_LOSS_SUM), norm, refuse, sum_limit,
+               step->norm_limit * model_loss_scale(model));
     AdamwArgs args = {.lr = step->lr,
                       .beta1 = step->beta1,
                       .beta2 = step->beta2,
@@ -515,6 +537,7 @@ void model_optimizer_step(Model *model, const OptimizerStep *step) {
                       .bias2 = (float)(1.0 - pow((double)step->beta2, (double)step->step)),
                       .max_norm = step->max_norm,
                       .norm = norm,
+                      .unscale = 1 / model_loss_scale(model),
                       .skip = skip,
                       .seed = step->seed + (uint64_t)step->step};
     if (model->layout.request.precision == PRECISION_BF16_PURE)
@@ -547,8 +570,9 @@ void model_result_wait(Model *model, StepResult *result) {
     *result = (StepResult){
         .loss = model->step_valid ? (double)scalars[SCALAR_LOSS_SUM] / (double)model->step_valid : 0,
         .loss_aux = model->aux_micro_batches ? (double)scalars[SCALAR_AUX_SUM] / model->aux_micro_batches : 0,
-        .grad_norm = scalars[SCALAR_NORM],
+        .grad_norm = scalars[SCALAR_NORM] / model_loss_scale(model),
         .skipped = skip != 0,
+        .overflow = skip && isfinite(scalars[SCALAR_LOSS_SUM]) && !isfinite(scalars[SCALAR_NORM]),
         .rows_needed = rows,
     };
 }
@@ -648,7 +672,7 @@ Tensor model_wire(const Model *model, const LayoutUnit *unit) {
 Tensor model_piece(const Model *model, LayoutKind kind, const LayoutUnit *unit, bool second) {
     const Layout *layout = &model->layout;
     int stage = kind == LAYOUT_WEIGHTS ? ZERO_WEIGHTS : kind == LAYOUT_GRADIENTS ? ZERO_GRADIENTS : ZERO_MOMENTS;
-    DType dtype = kind == LAYOUT_WEIGHTS ? layout->dtype : kind == LAYOUT_MASTER ? DTYPE_U16 : DTYPE_F32;
+    DType dtype = kind == LAYOUT_WEIGHTS ? layout->dtype : kind == LAYOUT_MASTER ? master_dtype(layout) : DTYPE_F32;
     bool sharded = layout->zero >= stage;
     int64_t at = sharded ? unit->shard_offset : unit->offset + unit->rank * unit->piece;
     if (second) at += sharded ? layout->shard_count : layout->element_count;

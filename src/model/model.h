@@ -67,6 +67,7 @@ typedef struct Model {
     int layer;                                 // likewise, from 1; 0: of none
     int64_t tokens;                            // of a micro-batch; generation uses fewer than the layout has room for
     int first_position;                        // of the first token, likewise
+    float loss_scale;                          // of the gradients from model_step_begin to the optimizer; 0: 1
     float z_loss_coef;                         // router z-loss; 0: off
     MoeBalance balance;                        // of the load-balancing loss
     bool router_bias;                          // aux-free balancing: choose experts by probability + bias
@@ -134,6 +135,7 @@ typedef struct StepResult {
     double loss_aux;  // load-balancing loss, mean over micro-batches, without its coefficient
     double grad_norm; // before clipping
     bool skipped;     // the guard refused the step
+    bool overflow;    // for its gradients alone: the loss is finite and they are not
     // Rows that a rank's experts needed where there was not room for them (the most of all ranks); the guard refused
     // the step, which must be run again after model_grow_experts. 0: there was room.
     int64_t rows_needed;

@@ -10,7 +10,7 @@
     if (!(condition)) return #condition
 
 static bool is_storage(DType dtype) { // of activations and weights
-    return dtype == DTYPE_F32 || dtype == DTYPE_BF16;
+    return dtype == DTYPE_F32 || dtype == DTYPE_BF16 || dtype == DTYPE_F16;
 }
 
 static bool has_shape(Tensor t, DType dtype, int64_t rows, int64_t cols) {
@@ -455,8 +455,10 @@ static const char *check_adamw(const AdamwArgs *a) {
     int64_t count = tensor_count(a->grad);
     NEED(flat(a->grad, DTYPE_F32));
     NEED(is_storage(a->weight.dtype) && flat(a->weight, a->weight.dtype) && tensor_count(a->weight) == count);
-    NEED(!tensor_present(a->master_low) ||
-         (a->weight.dtype == DTYPE_BF16 && flat(a->master_low, DTYPE_U16) && tensor_count(a->master_low) == count));
+    NEED(!tensor_present(a->master) ||
+         (a->weight.dtype == DTYPE_BF16 && flat(a->master, DTYPE_U16) && tensor_count(a->master) == count) ||
+         (a->weight.dtype == DTYPE_F16 && flat(a->master, DTYPE_F32) && tensor_count(a->master) == count));
+    NEED(a->weight.dtype != DTYPE_F16 || tensor_present(a->master));
     NEED(flat(a->m, DTYPE_F32) && tensor_count(a->m) == count && flat(a->v, DTYPE_F32) && tensor_count(a->v) == count);
     NEED(one(a->norm, DTYPE_F32) && one(a->skip, DTYPE_I32));
     return NULL;

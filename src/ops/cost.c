@@ -32,8 +32,9 @@ static OpCost attention_cost(const OpRecord *r, bool backward) {
 }
 
 static OpCost adamw_cost(const AdamwArgs *a) {
-    double state = bytes_of(a->m) + bytes_of(a->v) + bytes_of(a->weight) + bytes_of(a->master_low);
-    return (OpCost){.bytes = bytes_of(a->grad) + 2 * state};
+    double state = bytes_of(a->m) + bytes_of(a->v) + bytes_of(a->weight) + bytes_of(a->master);
+    double unread = a->master.dtype == DTYPE_F32 && tensor_present(a->master) ? bytes_of(a->weight) : 0;
+    return (OpCost){.bytes = bytes_of(a->grad) + 2 * state - unread};
 }
 
 OpCost op_cost(const OpRecord *r, double expert_rows, double added) {

@@ -155,7 +155,7 @@ static Status cupti_status(const Cupti *cupti, CUptiResult result, const char *w
     const char *text = NULL;
     if (result == CUPTI_SUCCESS) return NULL;
     if (cupti->cuptiGetResultString(result, &text) != CUPTI_SUCCESS || !text) text = "unknown";
-    return status_runtime("CUPTI: %s: %s", what, text);
+    return status_runtime("CUPTI: %.*s: %s", (int)strcspn(what, "("), what, text);
 }
 
 #define CUPTI_TRY(cupti, call) TRY(cupti_status(cupti, (cupti)->call, #call))

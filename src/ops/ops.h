@@ -4,7 +4,8 @@
 //
 // Conventions
 //  - Tensors (ops/tensor.h) are views of the table's memory (from alloc). Arguments: outputs, inputs, numbers.
-//  - Activations and weights are DTYPE_F32 or DTYPE_BF16, the same in one call. Sums are taken in float (or better).
+//  - Activations and weights are DTYPE_F32, DTYPE_BF16 or DTYPE_F16, the same in one call. Sums are taken in float (or
+//  better).
 //    Weight gradients, optimizer state, log-sum-exp, reciprocal deviations and everything of the MoE router are float.
 //  - Weights are [out, in], row-major, as PyTorch and HF store them. Rows of activations are tokens: row =
 //    batch * seq + position.
@@ -18,7 +19,8 @@
 //  - An op may use the bound workspace as scratch; its content does not survive the call.
 //  - The backward passes of RMSNorm and of a dense layer's SwiGLU read what the forward pass handed on, and divide by
 //    the norm's weight or by silu(gate) to get back what went in. So that this is always possible, in both passes a
-//    norm weight or a gate nearer to zero than OPS_NONZERO counts as OPS_NONZERO: too little to matter in any sum.
+//    norm weight or a gate nearer to zero than OPS_NONZERO counts as OPS_NONZERO: too little to matter in any sum. In
+//    f16 it is the smallest normal number, an eighth of the rounding of 1, since what is below it is kept too coarsely.
 #pragma once
 
 #include "base/status.h"
@@ -26,7 +28,8 @@
 
 typedef struct Ops Ops;
 
-#define OPS_NONZERO 0x1p-60f
+#define OPS_NONZERO     0x1p-60f
+#define OPS_NONZERO_F16 0x1p-14f
 
 typedef enum DeviceKind { DEVICE_CPU, DEVICE_CUDA } DeviceKind;
 const char *device_kind_name(DeviceKind kind); // "cpu", "cuda"
@@ -127,17 +130,19 @@ typedef enum SplitStat {
 
 // One contiguous range of parameters that share their decay: [1, count] each.
 typedef struct AdamwArgs {
-    Tensor weight;     // bf16 or float
-    Tensor master_low; // int16 (as DTYPE_U16) with bf16 weights: what the float master weight has beyond the rounded
-                       // bf16 weight, as bf16_split (base/dtype.h) defines it. Absent: the weight itself is the master
-    Tensor m, v;       // float: moments
-    Tensor grad;       // float
+    Tensor weight; // float, bf16 or f16
+    Tensor master; // int16 (as DTYPE_U16) with bf16 weights: what the float master weight has beyond the rounded
+                   // bf16 weight, as bf16_split (base/dtype.h) defines it. With f16 weights the float master weight
+                   // itself. Absent: the weight itself is the master
+    Tensor m, v;   // float: moments
+    Tensor grad;   // float
     float lr, beta1, beta2, eps, weight_decay;
     float bias1, bias2;   // 1 - beta1^step, 1 - beta2^step
     float max_norm;       // gradients are scaled by min(1, max_norm / (norm + 1e-6)); 0: no clipping
     Tensor norm;          // [1, 1] float: global gradient norm
+    float unscale;        // gradients and norm are multiplied by this first: 1 / loss scale; 0: they have none
     Tensor skip;          // [1, 1] int32, nonzero: leave weights and moments alone
-    uint64_t seed, first; // bf16 without master_low: stochastic rounding keyed by (seed, element first + i)
+    uint64_t seed, first; // bf16 without master: stochastic rounding keyed by (seed, element first + i)
 } AdamwArgs;
 
 // ---- the list of ops ------------------------------------------------------------------------------------------------
@@ -232,6 +237,7 @@ typedef struct OpsObserver OpsObserver; // ops/record.h
 struct Ops {
     DeviceKind kind;
     const char *device; // what the hardware calls itself: "NVIDIA H200"; "cpu"
+    bool tf32;          // linear layers of floats may round their inputs to TF32; a CPU never does
     void *state;        // the implementation's own
     int row_align;      // expert rows start at multiples of this (see MoeRouting)
 

@@ -35,13 +35,18 @@ static double rate_at(const PlanNumbers *n, const PlanMachine *machine, double p
     return plan_tokens_per_second(6 * n->active, peak, machine->gpus, mfu);
 }
 
+static HardwareDtype numbers_dtype(const PlanNumbers *n, const PlanMachine *machine) {
+    const LayoutRequest of_precision = {.precision = n->precision};
+    return step_dtype(machine, &of_precision);
+}
+
 static double machine_peak(const PlanNumbers *n, const PlanMachine *machine) {
-    return n->peak > 0 ? n->peak : machine->gpu.peak[step_dtype(machine, n->precision)];
+    return n->peak > 0 ? n->peak : machine->gpu.peak[numbers_dtype(n, machine)];
 }
 
 static Status set_rate(PlanNumbersReport *r) {
     const PlanNumbers *n = &r->asked;
-    r->dtype = step_dtype(&r->machine, n->precision);
+    r->dtype = numbers_dtype(n, &r->machine);
     r->peak = machine_peak(n, &r->machine);
     r->typical = r->machine.typical[is_moe(n)];
     r->assumed = n->rate <= 0 && n->mfu <= 0;
@@ -69,7 +74,7 @@ static void try_numbers(PlanNode *row, const PlanMachine *machine, const void *c
     HardwareTypical typical = machine->typical[is_moe(n)];
     bool able = n->precision != PRECISION_FP8 || machine->gpu.peak[HARDWARE_FP8] > 0;
     row->fits = able && plan_zero_state_bytes(n->parameters, 3, machine->gpus) <= machine->gpu.memory;
-    double peak = row->here ? r->peak : machine->gpu.peak[step_dtype(machine, n->precision)];
+    double peak = row->here ? r->peak : machine->gpu.peak[numbers_dtype(n, machine)];
     bool known = typical.high > 0 && r->typical.high > 0;
     row->mfu = r->mfu * (known ? middle(&typical) / middle(&r->typical) : 1);
     row->rate = rate_at(n, machine, peak, row->mfu);

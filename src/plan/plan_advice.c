@@ -5,6 +5,7 @@
 #include "base/text.h"
 #include "plan/schedule.h"
 #include "plan/search.h"
+#include "plan/step_model.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -277,8 +278,12 @@ static void warn_mesh(PlanReport *r) {
     if (bubble > 0.2)
         add_warning(r, "pipeline bubble %.0f %% of the step: more micro-batches or virtual stages would shrink it",
                     100 * bubble);
-    if (r->run.layout.precision != PRECISION_FP32 && r->machine.gpu.peak[HARDWARE_BF16] <= 0)
-        add_warning(r, "%s has no bf16 units: computed at the fp32 rate", r->machine.gpu.title);
+    const LayoutRequest *layout = &r->run.layout;
+    if (layout->precision != PRECISION_FP32 && step_dtype(&r->machine, layout) == HARDWARE_FP32)
+        add_warning(r, "%s has no %s units: computed at the fp32 rate", r->machine.gpu.title,
+                    layout->precision == PRECISION_FP16 ? "fp16" : "bf16");
+    if (layout->tf32 && r->machine.gpu.peak[HARDWARE_TF32] <= 0)
+        add_warning(r, "the catalogue has no TF32 rate of %s: computed at the fp32 rate", r->machine.gpu.title);
 }
 
 void plan_warn(PlanReport *r) {

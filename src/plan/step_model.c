@@ -28,9 +28,13 @@ const char *step_pass_name(StepPass pass) {
     return pass_names[pass];
 }
 
-HardwareDtype step_dtype(const PlanMachine *machine, Precision precision) {
-    bool half = precision != PRECISION_FP32 && machine->gpu.peak[HARDWARE_BF16] > 0;
-    return half ? HARDWARE_BF16 : HARDWARE_FP32;
+// fp16 has the rates of bf16, which are measured; GPUs from before bf16 have their own for it.
+HardwareDtype step_dtype(const PlanMachine *machine, const LayoutRequest *request) {
+    const double *peak = machine->gpu.peak;
+    if (request->precision == PRECISION_FP32)
+        return request->tf32 && peak[HARDWARE_TF32] > 0 ? HARDWARE_TF32 : HARDWARE_FP32;
+    if (peak[HARDWARE_BF16] > 0) return HARDWARE_BF16;
+    return request->precision == PRECISION_FP16 && peak[HARDWARE_FP16] > 0 ? HARDWARE_FP16 : HARDWARE_FP32;
 }
 
 // ---- links ----------------------------------------------------------------------------------------------------------
@@ -300,7 +304,7 @@ void step_model(StepModel *model, const PlanMachine *machine, const PlanRun *run
     const LayoutRequest *r = &run->layout;
     const Mesh *mesh = &r->mesh;
     double micro_steps = run->grad_accum, slowest = 0;
-    *model = (StepModel){.dtype = step_dtype(machine, r->precision),
+    *model = (StepModel){.dtype = step_dtype(machine, r),
                          .imbalance = 1 + machine->software.imbalance * log2(mesh->ep),
                          .tokens = (double)r->micro_batch * r->seq * mesh->dp * micro_steps * plan_islands(run)};
     Stage stages[3];

@@ -99,4 +99,4 @@ typedef struct StepModel {
 // `layouts` are those of the distinct pipeline stages (1 to 3); used_fraction is the share of memory in use.
 void step_model(StepModel *model, const PlanMachine *machine, const PlanRun *run, const Layout *layouts, int count,
                 double used_fraction);
-HardwareDtype step_dtype(const PlanMachine *machine, Precision precision);
+HardwareDtype step_dtype(const PlanMachine *machine, const LayoutRequest *request);

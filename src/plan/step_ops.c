@@ -77,13 +77,19 @@ static double rope_left(const Pricing *p, const OpRecord *r, bool backward) {
     return p->fused && r->tensor[0].dtype == DTYPE_BF16 && inside ? 1 - p->machine->gpu.efficiency.rope_hidden : 1;
 }
 
+// Of hearth's own kernels, which know no TF32.
+static HardwareDtype own_dtype(const Pricing *p) {
+    return p->dtype == HARDWARE_TF32 ? HARDWARE_FP32 : p->dtype;
+}
+
 // m x n results, each a sum of k.
 static void add_product(Pricing *p, const StepCall *c, const char *what, Tensor weight, double groups, double m,
                         double n, double k, OpCost cost) {
     char name[STEP_OP_NAME];
     snprintf(name, sizeof name, "%s%s", weight.name, what);
     add_line(p, name, groups > 0 ? CATEGORY_GROUPED : CATEGORY_GEMM, c->pass, c->times, cost.flops,
-             hardware_gemm_rate(&p->machine->gpu, p->dtype, groups, m, n, k), cost.bytes, 1);
+             hardware_gemm_rate(&p->machine->gpu, groups > 0 ? own_dtype(p) : p->dtype, groups, m, n, k), cost.bytes,
+             1);
 }
 
 // A product in FP8: which direction it is can be told by what it makes and of what.
@@ -162,7 +168,8 @@ static void price_attention(Pricing *p, const StepCall *c, OpCost cost) {
     char text[STEP_OP_NAME];
     snprintf(text, sizeof text, "%s%s", name, backward ? " backward" : "");
     add_line(p, text, CATEGORY_ATTENTION, c->pass, c->times, cost.flops,
-             hardware_attention_rate(&p->machine->gpu, p->dtype, r->attention.head_dim, seq, backward), cost.bytes, 1);
+             hardware_attention_rate(&p->machine->gpu, own_dtype(p), r->attention.head_dim, seq, backward), cost.bytes,
+             1);
     if (backward && r->rope.head_dim) {
         double turned = (double)(r->rope.heads + r->rope.kv_heads) * r->rope.head_dim;
         add_pass_over(p, "RoPE backward", CATEGORY_ATTENTION, c,
@@ -256,7 +263,7 @@ static Pricing pricing_make(StageCost *cost, const PlanMachine *machine, const P
     return (Pricing){.cost = cost,
                      .machine = machine,
                      .layout = layout,
-                     .dtype = step_dtype(machine, layout->request.precision),
+                     .dtype = step_dtype(machine, &layout->request),
                      .fused = machine->software.fused,
                      .compute_factor = machine->software.compute_factor * eager,
                      .memory_factor = machine->software.memory_factor * eager,

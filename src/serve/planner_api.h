@@ -6,8 +6,8 @@
 #include "serve/routes.h"
 
 // {"plan": what `hearth plan --json` writes, "machine": the devices, "command": the words that give the same plan}.
-// Parameters are the options of `hearth plan` without their dashes ("gpus"), "model" (a preset) and "model.layers" and
-// the other sizes of a model.
+// Parameters are the options of `hearth plan` without their dashes ("gpus"), "model" (a preset) or "params",
+// "model.layers" and the other sizes of a model.
 Status planner_plan(json_t **root, const ServeParameter *parameters, int count);
 // Choices of the fields: presets with their sizes, devices, nodes, words.
 Status planner_lists(json_t **root);

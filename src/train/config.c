@@ -482,6 +482,27 @@ static Status check_model(const Config *config) {
     return NULL;
 }
 
+static Status check_precision(const Config *config) {
+    const char *precision = config->train.precision;
+    int exponent;
+    if (frexp(config->train.loss_scale, &exponent) != 0.5)
+        return config_blame(
+            config, "train.loss_scale",
+            status_hint(status_usage("train.loss_scale = %.9g is no power of two", config->train.loss_scale),
+                        "%.0f is: such a factor rounds nothing", ldexp(0.5, exponent)));
+    if (config->train.loss_check_every && strcmp(precision, "fp8") != 0)
+        return config_blame(
+            config, "train.loss_check_every",
+            status_hint(status_usage("train.loss_check_every compares FP8 with bf16, and this run is %s", precision),
+                        "leave it out, or set train.precision = \"fp8\""));
+    if (config->train.tf32 && strcmp(precision, "fp32") != 0)
+        return config_blame(
+            config, "train.tf32",
+            status_hint(status_usage("train.tf32 is about products of fp32, and this run is %s", precision),
+                        "leave it out, or set train.precision = \"fp32\""));
+    return NULL;
+}
+
 Status config_check(const Config *config) {
     TRY(check_model(config));
     TRY(check_batch(config));
@@ -507,6 +528,7 @@ Status config_check(const Config *config) {
             config, "train.spike_factor",
             status_usage("train.spike_factor = %g would skip ordinary steps; it is above 1, or 0 for none",
                          config->train.spike_factor));
+    TRY(check_precision(config));
     const char *device = config->train.device;
     if (strcmp(device, "auto") != 0 && strcmp(device, "cpu") != 0 && strcmp(device, "cuda") != 0 &&
         !text_starts_with(device, "cuda:"))

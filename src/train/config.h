@@ -64,6 +64,10 @@ typedef struct Config {
         int64_t steps;
         double hours;
         const char *precision, *device;
+        bool tf32;
+        double loss_scale;
+        int64_t loss_scale_steps, loss_check_every;
+        double loss_check_bound;
         int64_t seed, threads;
         bool graph;
         double spike_factor;

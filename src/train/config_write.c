@@ -95,13 +95,21 @@ static bool key_cuts_the_batch(const ConfigKey *row) {
 // Whether a key changes the numbers of a run. The model's shape is compared by the weights themselves; some keys only
 // say where things are or when to stop. What the model's section adds to the objective counts.
 static bool key_counts(const ConfigKey *row) {
-    static const char *const free_keys[] = {"name",     "runs",   "tokens", "steps",   "hours",
-                                            "prefetch", "verify", "graph",  "threads", "max_skips"};
+    static const char *const free_keys[] = {"name",    "runs",      "tokens",           "steps",
+                                            "hours",   "prefetch",  "verify",           "graph",
+                                            "threads", "max_skips", "loss_check_every", "loss_check_bound"};
     static const char *const sections[] = {"data", "train", "optimizer", "schedule", "diloco"};
     static const char *const objective[] = {"aux_coef", "balance", "z_coef", "router_bias_rate"};
     if (strcmp(row->section, "model") == 0) return one_of(row->key, objective, sizeof objective / sizeof *objective);
     return one_of(row->section, sections, sizeof sections / sizeof *sections) &&
            !one_of(row->key, free_keys, sizeof free_keys / sizeof *free_keys);
+}
+
+// Some keys mean nothing without another, and did not count before there were such keys.
+static bool key_in_use(const Config *config, const ConfigKey *row) {
+    if (strcmp(row->section, "diloco") == 0) return config->diloco.every != 0;
+    if (text_starts_with(row->key, "loss_scale")) return strcmp(config->train.precision, "fp16") == 0;
+    return strcmp(row->key, "tf32") != 0 || config->train.tf32;
 }
 
 uint64_t config_hash(const Config *config, int64_t batch_tokens) {
@@ -110,8 +118,7 @@ uint64_t config_hash(const Config *config, int64_t batch_tokens) {
     for (int i = 0; i < config_key_count; i++) {
         const ConfigKey *row = &config_keys[i];
         if (!key_counts(row) || key_cuts_the_batch(row)) continue;
-        if (!config->diloco.every && strcmp(row->section, "diloco") == 0)
-            continue; // nor did it count before there was one
+        if (!key_in_use(config, row)) continue;
         text_buffer_format(&text, "%s.%s=", row->section, row->key);
         config_write_value(&text, config, row);
         text_buffer_format(&text, "\n");

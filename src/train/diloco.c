@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Where a piece is while it is worked on: weights as the model has them (float, or bf16 and behind all of those what
-// the master weights have more), and the change.
+// Where a piece is while it is worked on: weights as the model has them (float, or 16 bits and behind all of those what
+// it has of the master weights), and the change.
 typedef struct Slot {
     char *weights, *change;
 } Slot;
@@ -17,8 +17,9 @@ typedef struct Slot {
 static Slot slot_of(const Diloco *diloco, const Layout *layout, int unit) {
     int64_t piece = layout->piece_elements;
     char *slots = (char *)diloco->memory + (size_t)layout->shard_count * 8;
-    char *own = slots + (size_t)(unit % 2) * (size_t)piece * 8;
-    return (Slot){own, own + (size_t)piece * 4};
+    size_t weight = layout->request.precision == PRECISION_FP16 ? 6 : 4;
+    char *own = slots + (size_t)(unit % 2) * (size_t)piece * (weight + 4);
+    return (Slot){own, own + (size_t)piece * weight};
 }
 
 // ---- weights between the device and a slot --------------------------------------------------------------------------
@@ -65,16 +66,19 @@ static Elements elements_of(const Diloco *diloco, const Model *model, int unit) 
 
 static float weight_get(const Elements *e, int64_t i) {
     if (e->precision == PRECISION_FP32) return ((const float *)e->slot.weights)[i];
-    const bf16 *high = (const bf16 *)e->slot.weights;
-    return e->precision == PRECISION_BF16 ? bf16_join(high[i], ((const int16_t *)(high + e->count))[i])
-                                          : bf16_to_f32(high[i]);
+    const uint16_t *high = (const uint16_t *)e->slot.weights;
+    if (e->precision == PRECISION_FP16) return ((const float *)(high + e->count))[i];
+    return precision_master_bytes(e->precision) ? bf16_join(high[i], ((const int16_t *)(high + e->count))[i])
+                                                : bf16_to_f32(high[i]);
 }
 
 static void weight_set(const Elements *e, int64_t i, float value) {
-    bf16 *high = (bf16 *)e->slot.weights;
+    uint16_t *high = (uint16_t *)e->slot.weights;
     if (e->precision == PRECISION_FP32)
         ((float *)e->slot.weights)[i] = value;
-    else if (e->precision == PRECISION_BF16)
+    else if (e->precision == PRECISION_FP16)
+        high[i] = f16_from_f32(value), ((float *)(high + e->count))[i] = value;
+    else if (precision_master_bytes(e->precision))
         high[i] = bf16_split(value, (int16_t *)(high + e->count) + i);
     else
         high[i] = bf16_from_f32(value);

@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/text.h"
+#include "model/seam.h"
 #include "train/expert_room.h"
 
 #include <stdlib.h>
@@ -89,4 +90,28 @@ Status evaluate_samples(Model *model, const Samples *samples, uint64_t windows, 
     evaluation->full = full;
     evaluation->seconds = clock_seconds() - start;
     return model->ops->sync(model->ops);
+}
+
+Status evaluate_batch(Model *model, const EvaluateBatch *batch, double *loss) {
+    const LayoutRequest *request = &model->layout.request;
+    size_t seq = (size_t)request->seq, tokens = (size_t)request->micro_batch * seq;
+    int32_t *ids = xcalloc(3 * tokens, sizeof *ids), *targets = ids + tokens, *doc_start = targets + tokens;
+    StepResult result;
+    Status status = NULL;
+    model_step_begin(model, batch->valid, batch->micro_batches);
+    for (int i = 0; i < batch->micro_batches; i++) {
+        for (int row = 0; row < request->micro_batch; row++) {
+            uint64_t sample = batch->first + (uint64_t)i * batch->round + (uint64_t)row;
+            size_t at = (size_t)row * seq;
+            int counted;
+            TRY_GOTO(samples_read(batch->samples, sample, ids + at, targets + at, doc_start + at, &counted), damaged);
+        }
+        model_eval_step(model, ids, targets, doc_start);
+    }
+    seam_step_sums(model);
+    model_step_result(model, &result);
+    *loss = result.rows_needed ? 0 : result.loss;
+damaged:
+    free(ids);
+    return status;
 }

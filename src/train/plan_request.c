@@ -37,7 +37,7 @@ const PlanOption plan_options[] = {
     KEY(2, "--micro-batch", "train.micro_batch", "N", "sequences of a micro-step on one rank"),
     KEY(3, "--accum", "train.grad_accum", "N", "micro-steps of an optimizer step"),
     KEY(4, "--batch-tokens", "train.batch_tokens", "N", "tokens of an optimizer step, instead of --accum"),
-    KEY(5, "--precision", "train.precision", "P", "fp32, bf16, bf16-pure or fp8"),
+    KEY(5, "--precision", "train.precision", "P", "fp32, bf16, bf16-pure, fp8 or fp16"),
     KEY(6, "--recompute", "recompute.mode", "MODE", "none, selective or full"),
     KEY(7, "--dp", "parallelism.data", "N", "data-parallel ranks (default: what the others leave)"),
     KEY(8, "--tp", "parallelism.tensor", "N", "tensor-parallel ranks"),
@@ -207,8 +207,9 @@ static Status make_run(PlanRun *run, const PlanMachine *machine, const PlanReque
     int64_t others = (int64_t)mesh->tp * mesh->pp * mesh->cp * islands;
     if (config->parallelism.data <= 0) {
         if (machine->gpus % others)
-            return status_usage("%d GPUs do not divide by tp %d x pp %d x cp %d%s", machine->gpus, mesh->tp, mesh->pp,
-                                mesh->cp, islands > 1 ? " x the islands" : "");
+            return status_hint(status_usage("%d GPUs do not divide by tp %d x pp %d x cp %d%s", machine->gpus, mesh->tp,
+                                            mesh->pp, mesh->cp, islands > 1 ? " x the islands" : ""),
+                               "%lld or a multiple of it, or a smaller degree", (long long)others);
         mesh->dp = (int)(machine->gpus / others);
     }
     *run = (PlanRun){.layout = layout,

@@ -71,13 +71,17 @@ static bool same_length(const json_t *line, double step_seconds) {
     return ratio > 1 / most && ratio < most;
 }
 
+static const char *run_precision(const PlanRun *run) {
+    return run->layout.tf32 ? "tf32" : precision_name(run->layout.precision);
+}
+
 static bool same_kind(const json_t *line, const PlanMachine *machine, const PlanRun *run) {
     const char *device = json_string_value(json_object_get(line, "device"));
     const char *kind = json_string_value(json_object_get(line, "kind"));
     const char *precision = json_string_value(json_object_get(line, "precision"));
     bool many = json_integer_value(json_object_get(line, "devices")) > 1;
     return device && kind && precision && strcmp(device, machine->gpu.name) == 0 && strcmp(kind, run_kind(run)) == 0 &&
-           strcmp(precision, precision_name(run->layout.precision)) == 0 && many == (machine->gpus > 1);
+           strcmp(precision, run_precision(run)) == 0 && many == (machine->gpus > 1);
 }
 
 // A line that a crash tore, or that something else wrote, is passed over: the history is a help, not a record.
@@ -132,8 +136,8 @@ Status prediction_remember(const Prediction *prediction, const PlanMeasured *mea
     const PlanRun *run = &prediction->run;
     json_t *line = json_pack("{s:I,s:s,s:i,s:s,s:s,s:i,s:i,s:f,s:f,s:f,s:f}", "time", (json_int_t)time(NULL), "device",
                              prediction->machine.gpu.name, "devices", prediction->machine.gpus, "kind", run_kind(run),
-                             "precision", precision_name(run->layout.precision), "micro_batch", run->layout.micro_batch,
-                             "seq", run->layout.seq, "predicted_step_seconds", prediction->raw_step_seconds,
+                             "precision", run_precision(run), "micro_batch", run->layout.micro_batch, "seq",
+                             run->layout.seq, "predicted_step_seconds", prediction->raw_step_seconds,
                              "measured_step_seconds", measured->step_seconds, "predicted_memory",
                              prediction->plan.memory.total, "measured_memory", measured->memory);
     char *text = json_dumps(line, JSON_COMPACT), *whole = text_format("%s\n", text), *directory = path_directory(path);

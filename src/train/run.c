@@ -121,7 +121,9 @@ static Status open_recorder(Run *run, Recorder **recorder) {
         .tensorboard = run->config->watch.tensorboard,
         .config_text = config.data,
         .machine.gpu = gpu_ordinal(run),
-        .alarms = {.young_seconds = best_interval(trainer->prediction, bytes), .checkpoint_bytes = bytes},
+        .alarms = {.young_seconds = best_interval(trainer->prediction, bytes),
+                   .checkpoint_bytes = bytes,
+                   .loss_gap_bound = run->config->train.loss_check_bound},
     };
     Status status = recorder_open(recorder, &options);
     text_buffer_free(&config);
@@ -483,7 +485,7 @@ static void show_banner(const Run *run) {
         .run = run->directory,
         .model = setup_model_name(config),
         .device = device_kind_name(trainer->ops->kind),
-        .precision = config->train.precision,
+        .precision = config->train.tf32 ? "fp32, products in TF32," : config->train.precision,
         .parameters = trainer->parameters.total,
         .active_parameters = trainer->parameters.active,
         .micro_batch = config->train.micro_batch,

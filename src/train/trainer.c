@@ -11,6 +11,7 @@
 #include "model/hf.h"
 #include "plan/flops.h"
 #include "train/checkpoint.h"
+#include "train/evaluate.h"
 #include "train/expert_room.h"
 #include "train/fit.h"
 #include "train/fp8_state.h"
@@ -127,6 +128,8 @@ static Status open_all(Trainer *trainer) {
     trainer->guard = (Guard){.factor = config->train.spike_factor,
                              .window = (int)config->train.spike_window,
                              .max_skips = config->train.max_skips};
+    if (strcmp(config->train.precision, "fp16") == 0)
+        trainer->loss_scale = (LossScale){.scale = config->train.loss_scale, .every = config->train.loss_scale_steps};
     trainer->flops_per_token =
         plan_flops_per_token((double)trainer->parameters.matmul_active, model->layers, model->heads, model->head_dim,
                              (double)config->train.seq, PLAN_ATTENTION_FULL);
@@ -292,6 +295,7 @@ static Status run_micro_batches(Trainer *trainer, StepTry *try, const volatile s
         TRY(loader_start(&trainer->loader, &trainer->train, (int)config->train.micro_batch,
                          ranks_island(&trainer->ranks) * dp + trainer->ranks.place.dp, ranks,
                          (int)config->data.prefetch, trainer->sample));
+    trainer->model->loss_scale = (float)trainer->loss_scale.scale;
     // The scale of every micro-batch's loss is known before the first one runs, so the sum is the token-weighted mean.
     model_step_begin(trainer->model, island_targets(trainer, try->accum, try->samples / (uint64_t)try->accum),
                      (int)try->accum);
@@ -325,6 +329,20 @@ static Status apply_gradients(Trainer *trainer, StepTry *try) {
     return status;
 }
 
+// The loss of the step's batch in bf16, with the weights that the step begins with. Its time is not the step's.
+static Status check_loss(Trainer *trainer, const StepTry *try, MetricsStep *metrics) {
+    int64_t every = trainer->config->train.loss_check_every;
+    if (!every || (trainer->step + 1) % every) return NULL;
+    uint64_t micro = (uint64_t)trainer->config->train.micro_batch, round = try->samples / (uint64_t)try->accum;
+    uint64_t rank = (uint64_t)(ranks_island(&trainer->ranks) * trainer->ranks.mesh.dp + trainer->ranks.place.dp);
+    EvaluateBatch batch = {.samples = &trainer->train,
+                           .first = trainer->sample + rank * micro,
+                           .round = round,
+                           .micro_batches = (int)try->accum,
+                           .valid = island_targets(trainer, try->accum, round)};
+    return evaluate_batch(trainer->model, &batch, &metrics->loss_bf16);
+}
+
 static Status grow_and_start_over(Trainer *trainer, int64_t rows_needed, MetricsStep *metrics) {
     char what[32];
     snprintf(what, sizeof what, "step %lld", (long long)trainer->step + 1);
@@ -351,6 +369,7 @@ Status trainer_step(Trainer *trainer, MetricsStep *metrics, const volatile sig_a
                                  .seed = (uint64_t)config->train.seed}};
     try.samples = (uint64_t)try.accum * (uint64_t)config->train.micro_batch *
                   (uint64_t)(trainer->ranks.islands * trainer->ranks.mesh.dp);
+    TRY(check_loss(trainer, &try, metrics));
     double start = clock_seconds(), comm_before = comm_waited_so_far(trainer);
     bool profiled;
     split_start(trainer, trainer->step + 1, &profiled);
@@ -372,11 +391,17 @@ Status trainer_step(Trainer *trainer, MetricsStep *metrics, const volatile sig_a
     trainer->tokens += step_tokens;
     trainer->sample += try.samples;
     trainer->applied += !try.result.skipped;
-    guard_note(&trainer->guard, try.result.loss, try.result.skipped);
+    metrics->loss_scale = trainer->loss_scale.scale;
+    metrics->overflow = loss_scale_note(&trainer->loss_scale, try.result.skipped, try.result.overflow);
+    if (metrics->overflow)
+        trainer->guard.skipped++; // and no sign that the weights are wrong
+    else
+        guard_note(&trainer->guard, try.result.loss, try.result.skipped);
     metrics->lr = try.optimizer.lr;
     metrics->grad_accum = try.accum;
     double comm_waited = comm_waited_so_far(trainer) - comm_before;
     fill_metrics(trainer, metrics, &try.result, clock_seconds() - start, try.waited, comm_waited, step_tokens);
+    if (metrics->loss_bf16 > 0) metrics->loss_gap = fabs(metrics->loss - metrics->loss_bf16) / metrics->loss_bf16;
     take_expert_load(trainer, metrics);
     return NULL;
 }
@@ -413,6 +438,7 @@ static void settings_hash(char hash[24], const Trainer *trainer) {
 static json_t *island_state(const Trainer *trainer) {
     json_t *root =
         json_pack("{s:I,s:o}", "applied", (json_int_t)trainer->applied, "guard", guard_json(&trainer->guard));
+    if (trainer->loss_scale.scale > 0) json_object_set_new(root, "loss_scale", loss_scale_json(&trainer->loss_scale));
     if (trainer->model->router_bias) json_object_set_new(root, "router_bias", router_bias_json(trainer->model));
     return root;
 }
@@ -445,6 +471,7 @@ json_t *trainer_state(const Trainer *trainer) {
     bool fresh = trainer->val_step == trainer->step && isfinite(trainer->val_loss);
     if (trainer->model->router_bias) json_object_set_new(root, "router_bias", router_bias_json(trainer->model));
     if (trainer->model->fp8_scaled) json_object_set_new(root, "fp8_scales", fp8_scales_json(trainer->model));
+    if (trainer->loss_scale.scale > 0) json_object_set_new(root, "loss_scale", loss_scale_json(&trainer->loss_scale));
     json_object_set_new(root, "val_loss", fresh ? json_real(trainer->val_loss) : json_null());
     if (trainer->ranks.islands > 1) json_object_set_new(root, "islands", island_states(trainer));
     return root;
@@ -456,6 +483,7 @@ static Status restore_island(Trainer *trainer, const json_t *state, const char *
     if (own) state = own;
     TRY(json_get_int(state, "applied", &trainer->applied, where));
     TRY(guard_restore(&trainer->guard, json_object_get(state, "guard"), where));
+    TRY(loss_scale_restore(&trainer->loss_scale, state, where));
     return router_bias_restore(trainer->model, state, where);
 }
 

@@ -6,6 +6,7 @@
 #include "train/config.h"
 #include "train/diloco.h"
 #include "train/guard.h"
+#include "train/loss_scale.h"
 #include "train/ranks.h"
 #include "train/schedule.h"
 #include "watch/metrics.h"
@@ -30,6 +31,7 @@ typedef struct Trainer {
     Schedule schedule;
     Schedule schedule_before; // of the checkpoint that the run was restored from
     Guard guard;
+    LossScale loss_scale;
     int64_t total_steps;                // 0: only hours stop it
     double flops_per_token, peak_flops; // peak 0: not known
     Prediction *prediction;             // NULL: the catalogue does not know the device

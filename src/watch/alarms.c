@@ -47,6 +47,8 @@ static const AlarmRow alarm_rows[ALARM_COUNT] = {
                           "before it with a lower optimizer.lr, or with train.spike_factor set"},
     [ALARM_NORM_SPIKE] = {"norm_spike", "optimizer.clip bounds what one such step does; where they come often lower "
                                         "optimizer.lr or lengthen schedule.warmup_steps"},
+    [ALARM_LOSS_GAP] = {"loss_gap", "the products in FP8 lose too much here: go on from a checkpoint with "
+                                    "train.precision = \"bf16\", or raise train.loss_check_bound if the curve is fine"},
     [ALARM_DEAD_EXPERTS] = {"dead_experts", "raise model.aux_coef, or balance by model.router_bias_rate"},
     [ALARM_THROTTLED] = {"throttled", "look at the cooling and the power limit of this GPU (nvidia-smi -q -d "
                                       "PERFORMANCE,TEMPERATURE,POWER), and at what else runs on it"},
@@ -151,6 +153,7 @@ static double robust_sigma(const double *values, double median) {
 static void check_spikes(Raise *raise) {
     Alarms *alarms = raise->alarms;
     const MetricsStep *step = raise->step;
+    if (step->overflow) return; // the loss scale comes down, and that is all
     if (!isfinite(step->loss) || !isfinite(step->grad_norm)) {
         raise_alarm(raise, ALARM_LOSS_SPIKE, "the %s of step %lld is not finite; the step was skipped",
                     isfinite(step->loss) ? "gradient norm" : "loss", (long long)step->step);
@@ -172,6 +175,15 @@ static void check_spikes(Raise *raise) {
     int64_t at = alarms->accepted++ % ALARM_WINDOW;
     alarms->losses[at] = step->loss;
     alarms->norms[at] = step->grad_norm;
+}
+
+static void check_loss_gap(Raise *raise) {
+    const MetricsStep *step = raise->step;
+    double bound = raise->alarms->options.loss_gap_bound;
+    if (step->loss_bf16 > 0 && step->loss_gap > bound)
+        raise_alarm(raise, ALARM_LOSS_GAP,
+                    "loss %.4f in FP8 and %.4f in bf16 of the same batch at step %lld: %.2f %% apart, above %.2f %%",
+                    step->loss, step->loss_bf16, (long long)step->step, 100 * step->loss_gap, 100 * bound);
 }
 
 static void check_experts(Raise *raise) {
@@ -233,6 +245,7 @@ int alarms_step(Alarms *alarms, const MetricsStep *step, Alarm out[ALARM_COUNT])
             "no MFU from here on: %.4g TFLOP/s were reached, %.0f %% of a peak that can then not be the device's",
             step->tflops, 100 * step->mfu_refused);
     check_spikes(&raise);
+    check_loss_gap(&raise);
     check_experts(&raise);
     check_checkpoint_age(&raise);
     if (++alarms->steps <= WARM_STEPS) return raise.count;

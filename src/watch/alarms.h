@@ -10,6 +10,7 @@ typedef enum AlarmKind {
     ALARM_MEMORY,
     ALARM_LOSS_SPIKE,
     ALARM_NORM_SPIKE,
+    ALARM_LOSS_GAP,
     ALARM_DEAD_EXPERTS,
     ALARM_THROTTLED,
     ALARM_SLOWING,
@@ -22,6 +23,7 @@ typedef enum AlarmKind {
 typedef struct AlarmOptions {
     double young_seconds;    // Young's interval between checkpoints; 0: not known
     double checkpoint_bytes; // of one of this run's; 0: not known
+    double loss_gap_bound;   // of MetricsStep.loss_gap
 } AlarmOptions;
 
 enum { ALARM_WINDOW = 64 };

@@ -26,8 +26,11 @@ typedef struct MetricsStep {
     double elapsed;                        // of this process
     int64_t grad_accum;
     bool skipped;
+    bool overflow; // skipped for gradients that were too large for the loss scale alone
     int64_t skipped_total;
-    int split_count; // milliseconds by kind of operation, on profiled steps
+    double loss_scale;          // of the step; 0: the run has none
+    double loss_bf16, loss_gap; // FP8: the loss of the same batch in bf16, and the difference over it; 0: not taken
+    int split_count;            // milliseconds by kind of operation, on profiled steps
     const char *split_name[METRICS_SPLIT_MAX];
     double split_ms[METRICS_SPLIT_MAX];
     int64_t expert_rows_grown; // the step ran again with room for so many rows of experts on a rank; 0: it did not

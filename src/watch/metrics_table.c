@@ -49,6 +49,14 @@ static const MetricsField metrics_fields[] = {
      "the guard refused the step: the weights are as before it"},
     {METRICS_STEP, "skipped_total", METRICS_INT64, OF_STEP(skipped_total), METRICS_ALWAYS, NULL, "steps",
      "train/skipped", METRICS_PLAIN, "%.0f skipped", "refused so far"},
+    {METRICS_STEP, "loss_scale", METRICS_DOUBLE, OF_STEP(loss_scale), METRICS_POSITIVE, NULL, "x", "train/loss_scale",
+     METRICS_PLAIN, "scale %.0f",
+     "fp16: factor that the gradients of the step carried; halved after a step whose "
+     "gradients overflowed"},
+    {METRICS_STEP, "loss_bf16", METRICS_DOUBLE, OF_STEP(loss_bf16), METRICS_CHECKED, NULL, "nats", "train/loss_bf16",
+     METRICS_PLAIN, "in bf16 %.4f", "fp8: loss of the same batch in bf16, before the update"},
+    {METRICS_STEP, "loss_gap", METRICS_DOUBLE, OF_STEP(loss_gap), METRICS_CHECKED, NULL, "share", "train/loss_gap",
+     METRICS_PERCENT, "gap %.3f%%", "fp8: by how much loss is off loss_bf16, as a share of it"},
     {METRICS_STEP, "split_ms", METRICS_SPLIT, 0, METRICS_PROFILED, NULL, "ms", "step_ms", METRICS_UNPRINTED, NULL,
      "the step by kind of operation (profile.every)"},
     {METRICS_STEP, "expert_rows_grown", METRICS_INT64, OF_STEP(expert_rows_grown), METRICS_POSITIVE, NULL, "rows", NULL,
@@ -145,6 +153,7 @@ bool metrics_field_present(const MetricsField *field, const void *values) {
     case METRICS_PROFILED: return step && step->split_count > 0;
     case METRICS_LOADED: return step && step->moe_count > 0;
     case METRICS_GPU: return step && step->machine.gpu_clock > 0;
+    case METRICS_CHECKED: return step && step->loss_bf16 > 0;
     }
     return false;
 }
@@ -242,8 +251,12 @@ void metrics_line_write(MetricsLine line, const void *values, TextBuffer *out) {
 
 void metrics_table_markdown(TextBuffer *out) {
     static const char *const titles[] = {"A line of a step", "A line of a validation"};
-    static const char *const presence[] = {"", "", "on profiled steps", "with experts, on printed steps",
-                                           "on an NVIDIA GPU"};
+    static const char *const presence[] = {"",
+                                           "",
+                                           "on profiled steps",
+                                           "with experts, on printed steps",
+                                           "on an NVIDIA GPU",
+                                           "every train.loss_check_every steps"};
     for (MetricsLine line = METRICS_STEP; line < METRICS_NO_LINE; line++) {
         text_buffer_format(out, "%s## %s\n\n| key | unit | TensorBoard | what it means |\n|---|---|---|---|\n",
                            line ? "\n" : "", titles[line]);

@@ -33,6 +33,7 @@ typedef enum MetricsPresence {
     METRICS_PROFILED, // on profiled steps
     METRICS_LOADED,   // on steps whose experts' load was taken
     METRICS_GPU,      // where a GPU's sensors can be read
+    METRICS_CHECKED,  // on steps whose loss was taken in bf16 too
 } MetricsPresence;
 
 typedef enum MetricsScale { // what `print` gets

@@ -57,7 +57,8 @@ static void run_section(Document *d, const PlanReport *r) {
                      r->run.outer_every);
     document_row(d, "links\ttensor, context, %s: fastest to slowest",
                  m->ep > 1 ? "expert and data, pipeline" : "pipeline, data");
-    document_row(d, "precision\t%s, recompute %s%s", precision_name(l->precision), recompute_name(l->recompute),
+    document_row(d, "precision\t%s%s, recompute %s%s", precision_name(l->precision),
+                 l->tf32 ? " with products in TF32" : "", recompute_name(l->recompute),
                  r->run.eager ? ", not compiled" : "");
     document_row(d, "batch\t%s tokens a step = micro_batch %d x seq %d x dp %d x grad_accum %d",
                  text_count(batch, r->prediction.step.tokens), l->micro_batch, l->seq, m->dp * plan_islands(&r->run),

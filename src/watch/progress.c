@@ -53,9 +53,10 @@ static double seconds_left(const Progress *progress, const MetricsStep *step) {
 }
 
 // Metrics of the line behind the step, in their order, as the table prints them.
-static const char *const progress_keys[] = {
-    "tokens", "loss",   "loss_aux", "moe_load_max", "moe_entropy",     "moe_dead",  "lr",       "grad_norm",
-    "tok_s",  "tflops", "mfu",      "memory_bytes", "memory_fraction", "data_wait", "comm_wait"};
+static const char *const progress_keys[] = {"tokens",      "loss",     "loss_gap", "loss_aux",     "moe_load_max",
+                                            "moe_entropy", "moe_dead", "lr",       "grad_norm",    "loss_scale",
+                                            "tok_s",       "tflops",   "mfu",      "memory_bytes", "memory_fraction",
+                                            "data_wait",   "comm_wait"};
 
 static void format_step(TextBuffer *out, const Progress *progress, const MetricsStep *step) {
     char text[64];
@@ -70,7 +71,7 @@ static void format_step(TextBuffer *out, const Progress *progress, const Metrics
         double value = metrics_field_value(field, &shown);
         if ((field->silent_zero && value == 0) || !metrics_field_present(field, &shown)) continue;
         bool joined = strcmp(key, "memory_fraction") == 0 || strcmp(key, "moe_entropy") == 0 ||
-                      strcmp(key, "moe_dead") == 0; // belongs to the figure before it
+                      strcmp(key, "moe_dead") == 0 || strcmp(key, "loss_gap") == 0; // belongs to the figure before it
         text_buffer_format(out, "%s%s", joined ? " " : "  ", metrics_field_print(field, value, text));
     }
     double left = seconds_left(progress, step);

@@ -29,6 +29,17 @@ static void bf16_is_rounded_once(void **state) {
         assert_true(bf16_to_f32(a[i]) == 1 + 0x1p-7f);
 }
 
+static void f16_is_rounded_once(void **state) {
+    (void)state;
+    // 1 + 2^-11 rounds back to 1 in f16 each time; 1 + 2 * 2^-11 is an f16
+    uint16_t one = f16_from_f32(1), small = f16_from_f32(0x1p-11f), a[COUNT], b[COUNT], c[COUNT];
+    for (int i = 0; i < COUNT; i++)
+        a[i] = one, b[i] = c[i] = small;
+    sum_ranks(a, (const void *[]){a, b, c}, RANKS, COUNT, DTYPE_F16);
+    for (int i = 0; i < COUNT; i++)
+        assert_true(f16_to_f32(a[i]) == 1 + 0x1p-10f);
+}
+
 static void int32_sums_are_exact(void **state) {
     (void)state;
     int32_t a[COUNT], b[COUNT], c[COUNT], out[COUNT];
@@ -53,6 +64,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(floats_are_added_in_the_order_of_the_ranks),
         cmocka_unit_test(bf16_is_rounded_once),
+        cmocka_unit_test(f16_is_rounded_once),
         cmocka_unit_test(int32_sums_are_exact),
         cmocka_unit_test(the_largest_wins_and_nan_over_it),
     };

@@ -21,7 +21,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    static const char *const queries[] = {"/plan?model=llama-3.2-1b&", "/plan?model=qwen3-30b-a3b&gpus=64&", "/plan?",
+    static const char *const queries[] = {"/plan?model=demo-llama&", "/plan?model=demo-moe&gpus=8&", "/plan?",
                                           "/calc?quantity=train_hours&", "/calc?"};
     if (size < 1) return 0;
     const char *query = queries[data[0] % (sizeof queries / sizeof queries[0])];

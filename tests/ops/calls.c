@@ -375,10 +375,10 @@ void call_guard(Ops *ops, void **p, const CallSizes *s) { // skip loss norm refu
                ints(p[3], 1, 1, "refuse"), s->value, 3.0f);
 }
 
-void call_adamw(Ops *ops, void **p, const CallSizes *s) { // weight master_low m v grad norm skip
+void call_adamw(Ops *ops, void **p, const CallSizes *s) { // weight master m v grad norm skip
     AdamwArgs args = s->adamw;
     args.weight = stored(p[0], s, 1, s->count, "weight");
-    args.master_low = typed(p[1], DTYPE_U16, 1, s->count, "master_low");
+    args.master = typed(p[1], s->dtype == DTYPE_F16 ? DTYPE_F32 : DTYPE_U16, 1, s->count, "master");
     args.m = floats(p[2], 1, s->count, "m");
     args.v = floats(p[3], 1, s->count, "v");
     args.grad = floats(p[4], 1, s->count, "grad");

@@ -1,6 +1,6 @@
-// ops_compare: every op of the CUDA table against the CPU table on the same random inputs, float and bf16, at swept
-// shapes (odd ones included). Outputs are poisoned with NaN bits first; each CUDA op runs twice and must give the same
-// bits.
+// ops_compare: every op of the CUDA table against the CPU table on the same random inputs, float, bf16 and f16, at
+// swept shapes (odd ones included). Outputs are poisoned with NaN bits first; each CUDA op runs twice and must give the
+// same bits.
 //
 //   ops_compare [--small] [--portable] [--every N] [NAME]
 //
@@ -9,8 +9,9 @@
 // little shared memory, whatever is here.
 //
 // Tolerance of an element: u |ref| + (8 * 2^-24 * sqrt(n) + inner) * rms, where u is one step of the storage type (2^-7
-// for bf16, 2^-21 for float), n the length of the reduction behind the element, rms that of the whole output, and inner
-// what the op rounds on the way (bf16 probabilities in attention, split float gradients in the router).
+// for bf16, 2^-10 and 2^-24 beside it for f16, 2^-21 for float), n the length of the reduction behind the element, rms
+// that of the whole output, and inner what the op rounds on the way (bf16 probabilities in attention, split float
+// gradients in the router).
 #include "ops_compare.h"
 #include "base/text.h"
 #include "ops/cuda/cuda.h"
@@ -41,18 +42,20 @@ static bool is_fp8(DType dtype) {
     return dtype == DTYPE_E4M3 || dtype == DTYPE_E5M2;
 }
 
+static bool is_float(DType dtype) {
+    return dtype == DTYPE_F32 || dtype == DTYPE_BF16 || dtype == DTYPE_F16 || is_fp8(dtype);
+}
+
 float value_at(const void *data, DType dtype, int64_t i) {
     if (is_fp8(dtype)) return fp8_to_f32(((const uint8_t *)data)[i], dtype);
-    return dtype == DTYPE_F32 ? ((const float *)data)[i] : bf16_to_f32(((const bf16 *)data)[i]);
+    return storage_get(data, i, dtype);
 }
 
 void value_set(void *data, DType dtype, int64_t i, float value) {
-    if (dtype == DTYPE_F32)
-        ((float *)data)[i] = value;
-    else if (is_fp8(dtype))
+    if (is_fp8(dtype))
         ((uint8_t *)data)[i] = fp8_from_f32(value, dtype);
     else
-        ((bf16 *)data)[i] = bf16_from_f32(value);
+        storage_put(data, i, dtype, value);
 }
 
 // Of an op's random values: its own, whatever stands before it in the list.
@@ -79,7 +82,7 @@ void *add(Compare *run, Case *c, Role role, DType dtype, int64_t count, double r
     buffer->start = xmalloc(bytes);
     if (role == ROLE_OUT)
         memset(buffer->start, 0xff, bytes);
-    else if (dtype == DTYPE_F32 || dtype == DTYPE_BF16 || is_fp8(dtype))
+    else if (is_float(dtype))
         random_fill(buffer->start, dtype, count, 1.0f, run->seed++);
     else
         memset(buffer->start, 0, bytes);
@@ -162,7 +165,8 @@ static void compare_floats(Compare *run, const Case *c, const char *label, int b
         if (isfinite(wanted)) squares[part_of(buffer, i)] += (double)wanted * (double)wanted;
     }
     double unit = buffer->dtype == DTYPE_F32 || master ? 0x1p-21 : 0x1p-7, least = 0;
-    if (buffer->dtype == DTYPE_E4M3) unit = 0x1p-3, least = 0x1p-9; // of the subnormal ones
+    if (buffer->dtype == DTYPE_F16) unit = 0x1p-10, least = 0x1p-24; // of the subnormal ones
+    if (buffer->dtype == DTYPE_E4M3) unit = 0x1p-3, least = 0x1p-9;  // of the subnormal ones
     if (buffer->dtype == DTYPE_E5M2) unit = 0x1p-2, least = 0x1p-16;
     for (int part = 0; part < 2; part++) {
         double count = (double)(buffer->half ? buffer->count / 2 : buffer->count);
@@ -210,7 +214,7 @@ void check(Compare *run, Case *c, OpCall *call, const char *format, ...) {
             run->failures++;
             printf("  MISS %s [%s] buffer %d: two runs differ\n", run->name, label, i);
         }
-        bool floats = buffer->dtype == DTYPE_F32 || buffer->dtype == DTYPE_BF16 || is_fp8(buffer->dtype);
+        bool floats = is_float(buffer->dtype);
         if (buffer->role == ROLE_IN && memcmp(first[i], buffer->start, buffer_bytes(buffer)) != 0) {
             run->failures++;
             printf("  MISS %s [%s] buffer %d is an input and was changed\n", run->name, label, i);

@@ -63,10 +63,16 @@ void check(Compare *run, Case *c, OpCall *call, const char *format, ...) __attri
 // one.
 #define EACH_SIZE(variable, ...) EACH(variable, __VA_ARGS__) if (!run->small || variable##_at == 1)
 
-#define EACH_DTYPE(dtype)                                                                             \
-    for (int dtype##_at = 0; dtype##_at < 2; dtype##_at++)                                            \
-        for (DType dtype = dtype##_at ? DTYPE_BF16 : DTYPE_F32, *dtype##_once = &dtype; dtype##_once; \
-             dtype##_once = NULL)
+#define EACH_DTYPE(dtype)                                                                                     \
+    for (int dtype##_at = 0; dtype##_at < 3; dtype##_at++)                                                    \
+        for (DType dtype = ((DType[]){DTYPE_F32, DTYPE_BF16, DTYPE_F16})[dtype##_at], *dtype##_once = &dtype; \
+             dtype##_once; dtype##_once = NULL)
+
+// What a value that is stored on the way may be off by, with some room: two steps of the storage type, of a float more
+// for what fast exponentials and quotients lose.
+static inline double rounding_inside(DType dtype) {
+    return dtype == DTYPE_BF16 ? 0x1p-6 : dtype == DTYPE_F16 ? 0x1p-9 : 0x1p-18;
+}
 
 typedef void Sweep(Compare *run);
 #define OPS_LIST_SWEEP(id, function, category) Sweep sweep_##function;

@@ -304,7 +304,7 @@ void sweep_linear_rope_forward(Compare *run) {
                             .kv_heads = heads == 6 ? 3 : 1,
                             .head_dim = hd}};
         int64_t width = (int64_t)(heads + 2 * c.sizes.kv_heads) * hd;
-        add(run, &c, ROLE_OUT, dtype, rows * width, in_dim, dtype == DTYPE_BF16 ? 0x1p-6 : 0x1p-18);
+        add(run, &c, ROLE_OUT, dtype, rows * width, in_dim, rounding_inside(dtype));
         add_in(run, &c, dtype, (int64_t)rows * in_dim);
         add_in(run, &c, dtype, width * in_dim);
         add_rope_tables(run, &c);
@@ -354,7 +354,7 @@ static void sweep_chunks(Compare *run, bool backward) {
                             .full = full,
                             .first_key = 2 * CHUNK_BEFORE * 3}};
         int64_t tokens = 2 * seq, n = tokens * heads * hd, all = tokens * (heads + 2 * c.sizes.kv_heads) * hd;
-        double rounding = dtype == DTYPE_BF16 ? 0x1p-6 : 0x1p-18;
+        double rounding = rounding_inside(dtype);
         int queries = heads / c.sizes.kv_heads;
         if (backward) {
             double early = sqrt(seq > 32 ? seq / 32.0 : 1);
@@ -409,8 +409,8 @@ static void sweep_attention(Compare *run, bool backward) {
                             .kv_heads = heads == 9 ? 1 : 2,
                             .head_dim = hd}};
         int64_t tokens = 2 * seq, n = tokens * heads * hd, all = tokens * (heads + 2 * c.sizes.kv_heads) * hd;
-        double rounding = dtype == DTYPE_BF16 ? 0x1p-6 : 0x1p-18; // of probabilities and their gradients
-        int queries = heads / c.sizes.kv_heads;                   // that add up in one key's gradient
+        double rounding = rounding_inside(dtype); // of probabilities and their gradients
+        int queries = heads / c.sizes.kv_heads;   // that add up in one key's gradient
         if (backward) {
             // The first queries have few keys: their gradients stay as large while the rms falls with the length.
             double early = sqrt(seq > 32 ? seq / 32.0 : 1);
@@ -549,9 +549,9 @@ void sweep_linear_swiglu_forward(Compare *run) {
         Case c = {.sizes = {.dtype = dtype, .rows = rows, .in_dim = in_dim, .dim = dim}};
         int64_t n = (int64_t)rows * dim;
         add_out(run, &c, dtype, 2 * n, in_dim);
-        halves(&c, dim, dtype == DTYPE_BF16 ? 0x1p-6 : 0x1p-18);
+        halves(&c, dim, rounding_inside(dtype));
         // One rounds gate and up before it multiplies, half a step each, where the other may not.
-        c.buffers[c.count - 1].steps_second = dtype == DTYPE_BF16 ? 1 : 0;
+        c.buffers[c.count - 1].steps_second = dtype != DTYPE_F32;
         add_in(run, &c, dtype, (int64_t)rows * in_dim);
         add_in(run, &c, dtype, (int64_t)2 * dim * in_dim);
         check(run, &c, call_linear_swiglu_forward, "%s rows %d in %d dim %d", dtype_name(dtype), rows, in_dim, dim);
@@ -563,7 +563,7 @@ void sweep_linear_swiglu_backward(Compare *run) {
     EACH_SIZE(rows, 1, 1100, 65) EACH(next, 8, 57, 136) EACH_SIZE(dim, 57, 104, 8, 200) EACH(in_place, 0, 1) {
         Case c = {.sizes = {.dtype = dtype, .rows = rows, .out_dim = next, .dim = dim, .flag = in_place}};
         int64_t n = (int64_t)rows * dim;
-        double inner = dtype == DTYPE_BF16 ? 0x1p-6 : 0x1p-18;
+        double inner = rounding_inside(dtype);
         void *packed = add(run, &c, in_place ? ROLE_INOUT : ROLE_OUT, dtype, 2 * n, next, inner);
         halves(&c, dim, inner);
         add(run, &c, ROLE_SCRATCH, dtype, n, 0, 0);
@@ -686,9 +686,9 @@ void sweep_guard(Compare *run) {
 }
 
 void sweep_adamw(Compare *run) {
-    EACH(kind, 0, 1, 2)
-    EACH(n, 1, 8, 1003, 40000) EACH_SIZE(skip, 1, 0) EACH(clip, 0, 1) { // float, bf16 + master, bf16 alone
-        DType dtype = kind ? DTYPE_BF16 : DTYPE_F32;
+    EACH(kind, 0, 1, 2, 3) // float, bf16 + master, bf16 alone, f16 + master with a loss scale
+    EACH(n, 1, 8, 1003, 40000) EACH_SIZE(skip, 1, 0) EACH(clip, 0, 1) {
+        DType dtype = kind == 3 ? DTYPE_F16 : kind ? DTYPE_BF16 : DTYPE_F32;
         Case c = {.sizes = {.dtype = dtype, .count = n}, .master = kind == 1};
         c.sizes.adamw = (AdamwArgs){.lr = 1e-2f,
                                     .beta1 = 0.9f,
@@ -698,6 +698,7 @@ void sweep_adamw(Compare *run) {
                                     .bias1 = 0.19f,
                                     .bias2 = 0.0975f,
                                     .max_norm = clip ? 1.0f : 0.0f,
+                                    .unscale = kind == 3 ? 0x1p-2f : 0,
                                     .seed = 42,
                                     .first = 1000};
         void *weight = add(run, &c, ROLE_INOUT, dtype, n, 4, 0);
@@ -708,6 +709,8 @@ void sweep_adamw(Compare *run) {
             uint64_t state = run->seed++;
             for (int i = 0; i < n; i++)
                 low[i] = (int16_t)random_next(&state);
+        } else if (kind == 3) {
+            add(run, &c, ROLE_INOUT, DTYPE_F32, n, 4, 0);
         } else {
             add_null(run, &c);
         }

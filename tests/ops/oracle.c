@@ -21,16 +21,12 @@ static Values values_new(DType dtype, int64_t count) {
 }
 
 static void values_set(Values *values, int64_t i, float value) {
-    if (values->dtype == DTYPE_F32)
-        ((float *)values->data)[i] = value;
-    else
-        ((bf16 *)values->data)[i] = bf16_from_f32(value);
+    storage_put(values->data, i, values->dtype, value);
 }
 
 void values_read(Values *values) {
     for (int64_t i = 0; i < values->count; i++)
-        values->value[i] =
-            values->dtype == DTYPE_F32 ? ((float *)values->data)[i] : bf16_to_f32(((bf16 *)values->data)[i]);
+        values->value[i] = (double)storage_get(values->data, i, values->dtype);
 }
 
 Values values_normal(DType dtype, int64_t count, double deviation, double mean) {
@@ -102,13 +98,14 @@ void values_check(const char *what, Values *values, const double *want, int64_t 
 void values_check_rounded(const char *what, Values *values, const double *want, const double *magnitude,
                           int64_t length) {
     values_read(values);
-    double rms = 0, unit = values->dtype == DTYPE_F32 ? 0x1p-24 : 0x1p-8;
+    double rms = 0, unit = values->dtype == DTYPE_F32 ? 0x1p-24 : values->dtype == DTYPE_F16 ? 0x1p-11 : 0x1p-8;
+    double least = values->dtype == DTYPE_F16 ? 0x1p-25 : 0;
     for (int64_t i = 0; i < values->count; i++)
         rms += want[i] * want[i];
     rms = sqrt(rms / (double)(values->count ? values->count : 1));
     for (int64_t i = 0; i < values->count; i++) {
         double error = fabs(values->value[i] - want[i]);
-        double bound = unit * fabs(want[i]) + 8 * 0x1p-24 * sqrt((double)length + 8) * fmax(fabs(want[i]), rms);
+        double bound = least + unit * fabs(want[i]) + 8 * 0x1p-24 * sqrt((double)length + 8) * fmax(fabs(want[i]), rms);
         if (magnitude && values->dtype == DTYPE_BF16) bound += 0x1p-8 * magnitude[i];
         if (!(error <= bound))
             fail_msg("%s [%lld of %lld] is %.9g, expected %.9g: off by %.3g, allowed %.3g (rms %.3g)", what,

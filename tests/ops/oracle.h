@@ -7,6 +7,8 @@
 
 // ---- values --------------------------------------------------------------------------------------------------------
 
+static const DType storage_types[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16}; // of activations and weights
+
 typedef struct Values {
     DType dtype;
     int64_t count;
@@ -36,10 +38,10 @@ Tensor view_ints(const int32_t *data, int64_t rows, int64_t cols);
 
 // Fails unless every element of the values (read first) is within
 //     u * |want| + 8 * 2^-24 * sqrt(length + 8) * max(|want|, rms of want)
-// of `want`, with u = 2^-8 for bf16 storage (half a unit in the last of 8 bits), 2^-24 for float: one rounding on the
-// way out, plus a float sum of `length` terms whose roundings add up like a random walk. A dropped term of a dot
-// product of `length` is off by about rms / sqrt(length): thousands of times the float bound, and above the bf16 one to
-// length 4096.
+// of `want`, with u = 2^-8 for bf16 storage (half a unit in the last of 8 bits), 2^-11 for f16 (and 2^-25 beside it,
+// half a subnormal), 2^-24 for float: one rounding on the way out, plus a float sum of `length` terms whose roundings
+// add up like a random walk. A dropped term of a dot product of `length` is off by about rms / sqrt(length): thousands
+// of times the float bound, and above the bf16 one to length 4096.
 void values_check(const char *what, Values *values, const double *want, int64_t length);
 // The same, and 2^-8 * magnitude more for bf16 values: what rounding each addend of a sum to bf16 may add up to, where
 // `magnitude` is the sum of the addends' magnitudes.

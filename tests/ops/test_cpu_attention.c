@@ -81,9 +81,9 @@ static void setup_free(Setup *s) {
 
 static void attention_forward_matches_float64(void **state) {
     (void)state;
-    for (int i = 0; i < 2 * CASES; i++) {
-        DType dtype = i % 2 ? DTYPE_BF16 : DTYPE_F32;
-        const Case *c = &cases[i / 2];
+    for (int i = 0; i < 3 * CASES; i++) {
+        DType dtype = storage_types[i % 3];
+        const Case *c = &cases[i / 3];
         Setup s = setup_make(c, dtype);
         Ops *ops = oracle_ops(c->seq, 8, c->heads, c->kv_heads, c->head_dim, 0);
         int64_t tokens = (int64_t)c->batch * c->seq;
@@ -109,9 +109,9 @@ static void attention_forward_matches_float64(void **state) {
 
 static void attention_backward_matches_float64(void **state) {
     (void)state;
-    for (int i = 0; i < 2 * CASES; i++) {
-        DType dtype = i % 2 ? DTYPE_BF16 : DTYPE_F32;
-        const Case *c = &cases[i / 2];
+    for (int i = 0; i < 3 * CASES; i++) {
+        DType dtype = storage_types[i % 3];
+        const Case *c = &cases[i / 3];
         Setup s = setup_make(c, dtype);
         Ops *ops = oracle_ops(c->seq, 8, c->heads, c->kv_heads, c->head_dim, 0);
         int64_t tokens = (int64_t)c->batch * c->seq, q_width = (int64_t)c->heads * c->head_dim;
@@ -141,9 +141,9 @@ static void attention_backward_matches_float64(void **state) {
 
 static void attention_backward_with_rope_equals_rope_afterwards(void **state) {
     (void)state;
-    for (int i = 0; i < 2 * CASES; i++) {
-        DType dtype = i % 2 ? DTYPE_BF16 : DTYPE_F32;
-        const Case *c = &cases[i / 2];
+    for (int i = 0; i < 3 * CASES; i++) {
+        DType dtype = storage_types[i % 3];
+        const Case *c = &cases[i / 3];
         Setup s = setup_make(c, dtype);
         Ops *ops = oracle_ops(c->seq, 8, c->heads, c->kv_heads, c->head_dim, 0);
         int64_t tokens = (int64_t)c->batch * c->seq, q_width = (int64_t)c->heads * c->head_dim;
@@ -181,10 +181,10 @@ static void cached_attention_equals_the_whole_sequence(void **state) {
     const struct {
         int n, first, heads, kv_heads, head_dim;
     } cached[] = {{1, 0, 2, 1, 8}, {1, 130, 4, 2, 64}, {3, 64, 9, 1, 16}, {70, 61, 2, 2, 56}};
-    for (int i = 0; i < 8; i++) {
-        DType dtype = i % 2 ? DTYPE_BF16 : DTYPE_F32;
-        int n = cached[i / 2].n, first = cached[i / 2].first, heads = cached[i / 2].heads;
-        int kv_heads = cached[i / 2].kv_heads, head_dim = cached[i / 2].head_dim;
+    for (int i = 0; i < 12; i++) {
+        DType dtype = storage_types[i % 3];
+        int n = cached[i / 3].n, first = cached[i / 3].first, heads = cached[i / 3].heads;
+        int kv_heads = cached[i / 3].kv_heads, head_dim = cached[i / 3].head_dim;
         int64_t width = (int64_t)heads * head_dim, kv_width = (int64_t)kv_heads * head_dim;
         AttentionShape shape = {1, n, heads, kv_heads, head_dim, width, kv_width, kv_width, width, 0.25f, NULL};
         Ops *ops = oracle_ops(1, 8, heads, kv_heads, head_dim, 0);

@@ -130,9 +130,9 @@ static double largest(const double *values, int64_t count) {
 // The chunks of keys come in the order of a ring that starts anywhere.
 static void merged_parts_are_attention_of_the_whole(void **state) {
     (void)state;
-    for (int i = 0; i < 2 * CASES; i++) {
-        DType dtype = i % 2 ? DTYPE_BF16 : DTYPE_F32;
-        const Case *c = &cases[i / 2];
+    for (int i = 0; i < 3 * CASES; i++) {
+        DType dtype = storage_types[i % 3];
+        const Case *c = &cases[i / 3];
         Setup s = setup_make(c, dtype);
         int64_t tokens = tokens_of(c), rows = tokens / c->chunks;
         Values sums = values_poison(DTYPE_F32, tokens * s.q_width), lses = values_poison(DTYPE_F32, tokens * c->heads);
@@ -168,9 +168,9 @@ static void merged_parts_are_attention_of_the_whole(void **state) {
 
 static void parts_of_gradients_add_up_to_those_of_the_whole(void **state) {
     (void)state;
-    for (int i = 0; i < 2 * CASES; i++) {
-        DType dtype = i % 2 ? DTYPE_BF16 : DTYPE_F32;
-        const Case *c = &cases[i / 2];
+    for (int i = 0; i < 3 * CASES; i++) {
+        DType dtype = storage_types[i % 3];
+        const Case *c = &cases[i / 3];
         Setup s = setup_make(c, dtype);
         int64_t tokens = tokens_of(c), rows = tokens / c->chunks;
         Values out = values_of(dtype, tokens * s.q_width, s.out), lse = values_of(DTYPE_F32, tokens * c->heads, s.lse);

@@ -62,6 +62,60 @@ static void conversions_round_to_nearest_even_and_keep_nan(void **state) {
     }
 }
 
+// Every f16 there is, both ways, by the CPU's conversions (of the table, which is compiled for this CPU) and by the
+// bits; and floats between two of them, where the upper half of the way and the exact middle decide.
+static void f16_conversions_are_those_of_the_bits(void **state) {
+    (void)state;
+    enum { CODES = 1 << 16 };
+    Ops *ops = oracle_ops(1, 8, 0, 1, 8, 0);
+    Values half = values_zero(DTYPE_F16, CODES), wide = values_poison(DTYPE_F32, CODES);
+    for (int shift = 0; shift < 4; shift++) { // the number itself, and from it up to the next one
+        for (int code = 0; code < CODES; code++)
+            ((uint16_t *)half.data)[code] = (uint16_t)code;
+        ops->convert(ops, view(&wide, 1, CODES), view(&half, 1, CODES), false);
+        for (int code = 0; code < CODES; code++) {
+            float want = f16_to_f32((uint16_t)code), up = f16_to_f32((uint16_t)(code + 1)),
+                  *x = (float *)wide.data + code;
+            float middle = want + (up - want) / 2;
+            assert_true(isnan(want) ? isnan(*x) : *x == want);
+            if (shift && !isnan(middle)) *x = shift == 1 ? middle : nextafterf(middle, shift == 2 ? want : up);
+        }
+        ops->convert(ops, view(&half, 1, CODES), view(&wide, 1, CODES), false);
+        for (int code = 0; code < CODES; code++) {
+            uint16_t got = ((uint16_t *)half.data)[code];
+            float x = ((float *)wide.data)[code];
+            assert_true(isnan(x) ? isnan(f16_to_f32(got)) : got == f16_from_f32(x));
+        }
+    }
+    values_free(&half, &wide);
+    oracle_ops_free(ops);
+    for (uint32_t code = 0; code < 1 << 16; code += VEC_LANES) {
+        uint16_t in[VEC_LANES];
+        for (uint32_t lane = 0; lane < VEC_LANES; lane++)
+            in[lane] = (uint16_t)(code + lane);
+        VecHalf half;
+        memcpy(&half, in, sizeof half);
+        Vec fast = vec_from_f16(half), bits = vec_from_f16_bits(half);
+        for (uint32_t lane = 0; lane < VEC_LANES; lane++) {
+            float want = f16_to_f32(in[lane]), up = f16_to_f32((uint16_t)(in[lane] + 1)),
+                  middle = want + (up - want) / 2;
+            if (isnan(want)) {
+                assert_true(isnan(fast[lane]) && isnan(bits[lane]));
+                assert_true(isnan(f16_to_f32(vec_to_f16(vec_all(want))[0])));
+                assert_true(isnan(f16_to_f32(vec_to_f16_bits(vec_all(want))[0])));
+                continue;
+            }
+            assert_true(fast[lane] == want && bits[lane] == want && signbit(bits[lane]) == signbit(want));
+            float tries[] = {want, middle, nextafterf(middle, want), nextafterf(middle, up), want * 1e8f};
+            for (int i = 0; i < 5; i++) {
+                if (isnan(tries[i])) continue; // between infinity and a NaN
+                assert_int_equal(vec_to_f16(vec_all(tries[i]))[0], f16_from_f32(tries[i]));
+                assert_int_equal(vec_to_f16_bits(vec_all(tries[i]))[0], f16_from_f32(tries[i]));
+            }
+        }
+    }
+}
+
 static void long_rows_convert_in_every_element(void **state) {
     (void)state;
     const int64_t counts[] = {0, 1, 17, 200003}; // the last: several threads
@@ -108,9 +162,9 @@ static void sums_and_norms_match_float64(void **state) {
 
 static void embedding_matches_float64(void **state) {
     (void)state;
-    for (int i = 0; i < 2 * DIMS; i++) {
-        DType dtype = i % 2 ? DTYPE_BF16 : DTYPE_F32;
-        int64_t dim = dims[i / 2], rows = 131, vocab = 37;
+    for (int i = 0; i < 3 * DIMS; i++) {
+        DType dtype = storage_types[i % 3];
+        int64_t dim = dims[i / 3], rows = 131, vocab = 37;
         Ops *ops = oracle_ops(1, (int)dim, 0, 1, 8, 0);
         int32_t *tokens = ids(rows, (int)vocab);
         Values weight = values_normal(dtype, vocab * dim, 1, 0), out = values_poison(dtype, rows * dim);
@@ -135,10 +189,10 @@ static void embedding_matches_float64(void **state) {
 
 static void add_rmsnorm_forward_matches_float64(void **state) {
     (void)state;
-    for (int i = 0; i < 6 * DIMS; i++) {
-        DType dtype = i % 2 ? DTYPE_BF16 : DTYPE_F32;
-        int mode = i / 2 % 3; // 0: no branch, 1: sum on its own, 2: sum is residual
-        int64_t dim = dims[i / 6], rows = 67;
+    for (int i = 0; i < 9 * DIMS; i++) {
+        DType dtype = storage_types[i % 3];
+        int mode = i / 3 % 3; // 0: no branch, 1: sum on its own, 2: sum is residual
+        int64_t dim = dims[i / 9], rows = 67;
         Ops *ops = oracle_ops(1, (int)dim, 0, 1, 8, 0);
         Values residual = values_normal(dtype, rows * dim, 1, 0.1), branch = values_normal(dtype, rows * dim, 1, 0);
         Values weight = values_normal(dtype, dim, 0.3, 1), rstd = values_poison(DTYPE_F32, rows);
@@ -178,10 +232,10 @@ static void norm_backward_wanted(double *dsum, double *dweight, const double *do
 
 static void add_rmsnorm_backward_matches_float64(void **state) {
     (void)state;
-    for (int i = 0; i < 4 * DIMS; i++) {
-        DType dtype = i % 2 ? DTYPE_BF16 : DTYPE_F32;
-        bool zero = i / 2 % 2;
-        int64_t dim = dims[i / 4], rows = 131;
+    for (int i = 0; i < 6 * DIMS; i++) {
+        DType dtype = storage_types[i % 3];
+        bool zero = i / 3 % 2;
+        int64_t dim = dims[i / 6], rows = 131;
         Ops *ops = oracle_ops(1, (int)dim, 0, 1, 8, 0);
         Values sum = values_normal(dtype, rows * dim, 1, 0.1), weight = values_normal(dtype, dim, 0.3, 1);
         Values dout = values_normal(dtype, rows * dim, 1, 0), dweight = values_normal(DTYPE_F32, dim, 1, 0);
@@ -269,10 +323,10 @@ static void norm_heads(double *out, double *rstd, const double *in, int64_t stri
 
 static void qk_rope_forward_and_backward_match_float64(void **state) {
     (void)state;
-    for (int i = 0; i < 16; i++) {
-        DType dtype = i % 2 ? DTYPE_BF16 : DTYPE_F32;
-        bool norm = i / 2 % 2;
-        const RopeCase *c = &ropes[i / 4];
+    for (int i = 0; i < 24; i++) {
+        DType dtype = storage_types[i % 3];
+        bool norm = i / 3 % 2;
+        const RopeCase *c = &ropes[i / 6];
         int64_t tokens = (int64_t)c->batch * c->seq, all = c->heads + c->kv_heads, width = all * c->head_dim;
         int64_t stride = width + 24, count = tokens * stride;
         Ops *ops = oracle_ops(c->seq, 1, 0, 1, c->head_dim, 0);
@@ -365,10 +419,10 @@ static void linear_rope_rotates_queries_and_keys_only(void **state) {
 
 static void swiglu_matches_float64_and_leaves_rows_beyond_the_count(void **state) {
     (void)state;
-    for (int i = 0; i < 8 * DIMS; i++) {
-        DType dtype = i % 2 ? DTYPE_BF16 : DTYPE_F32;
-        bool counted = i / 2 % 2, in_place = i / 4 % 2;
-        int64_t dim = dims[i / 8], rows = 37, used = counted ? 30 : rows;
+    for (int i = 0; i < 12 * DIMS; i++) {
+        DType dtype = storage_types[i % 3];
+        bool counted = i / 3 % 2, in_place = i / 6 % 2;
+        int64_t dim = dims[i / 12], rows = 37, used = counted ? 30 : rows;
         int32_t row_count = (int32_t)used;
         Ops *ops = oracle_ops(1, 8, 0, 1, 8, 0);
         Values gate_up = values_normal(dtype, rows * 2 * dim, 3, 0), weight = values_normal(DTYPE_F32, rows, 1, 0);
@@ -421,11 +475,14 @@ static void swiglu_matches_float64_and_leaves_rows_beyond_the_count(void **state
 // Through the forward pass and back, gates at, near and far from zero: up must come back however small silu(gate) is.
 static void swiglu_packed_matches_float64(void **state) {
     (void)state;
-    for (int i = 0; i < 4 * DIMS; i++) {
-        DType dtype = i % 2 ? DTYPE_BF16 : DTYPE_F32;
-        bool in_place = i / 2 % 2;
-        int64_t dim = dims[i / 4], rows = 37, n = rows * dim;
-        double unit = dtype == DTYPE_F32 ? 0x1p-21 : 0x1p-7, *gate_up_values = doubles(2 * n);
+    for (int i = 0; i < 6 * DIMS; i++) {
+        DType dtype = storage_types[i % 3];
+        bool in_place = i / 3 % 2;
+        int64_t dim = dims[i / 6], rows = 37, n = rows * dim;
+        double unit = dtype == DTYPE_F32 ? 0x1p-21 : dtype == DTYPE_F16 ? 0x1p-10 : 0x1p-7;
+        // f16 stores what is small to half of 2^-24, and gates that are too near to zero for that count as 2^-14.
+        double coarse = dtype == DTYPE_F16 ? 0x1p-25 : 1e-17, nearest = dtype == DTYPE_F16 ? 0x1p-14 : 0;
+        double *gate_up_values = doubles(2 * n);
         Ops *ops = oracle_ops(1, 8, 0, 1, 8, 0);
         Values draws = values_normal(dtype, 2 * n, 3, 0), dhidden = values_normal(dtype, n, 1, 0);
         static const double special[] = {0, -1e-25, -60};
@@ -436,13 +493,16 @@ static void swiglu_packed_matches_float64(void **state) {
         values_read(&packed);
         for (int64_t j = 0; j < n; j++) {
             int64_t at = j / dim * 2 * dim + j % dim;
-            double g = packed.value[at], want = oracle_silu(g) * gate_up_values[at + dim];
-            assert_true(fabs(packed.value[at + dim] - want) <= unit * fabs(want) + 1e-17);
+            double g = fabs(packed.value[at]) < nearest ? nearest : packed.value[at];
+            double want = oracle_silu(g) * gate_up_values[at + dim];
+            assert_true(fabs(packed.value[at + dim] - want) <= unit * fabs(want) + coarse);
         }
         Values *d = in_place ? &packed : &dgate_up;
         double *gate = doubles(n);
         for (int64_t j = 0; j < n; j++)
             gate[j] = packed.value[j / dim * 2 * dim + j % dim];
+        for (int64_t j = 0; j < n; j++)
+            if (fabs(gate[j]) < nearest) gate[j] = nearest;
         ops->swiglu_packed_backward(ops, view(d, rows, 2 * dim), view(&packed, rows, 2 * dim),
                                     view(&dhidden, rows, dim));
         values_read(d);
@@ -452,8 +512,10 @@ static void swiglu_packed_matches_float64(void **state) {
             double dgate = dh * u * oracle_silu_slope(gate[j]), dup = dh * oracle_silu(gate[j]);
             // The slope's terms cancel at its zero: compare with them.
             double terms = fabs(dh * u) * (fabs(oracle_silu_slope(gate[j])) + fabs(oracle_silu(gate[j])));
-            assert_true(fabs(d->value[at] - dgate) <= 2 * unit * terms + 1e-17);
-            assert_true(fabs(d->value[at + dim] - dup) <= unit * fabs(dup) + 1e-17);
+            // What hidden was rounded by is divided by the gate on the way back.
+            double of_hidden = dtype == DTYPE_F16 ? coarse * fabs(dh) * (fabs(1 / gate[j]) + 1) : 0;
+            assert_true(fabs(d->value[at] - dgate) <= 2 * unit * terms + of_hidden + coarse);
+            assert_true(fabs(d->value[at + dim] - dup) <= unit * fabs(dup) + coarse);
         }
         values_free(&draws, &dhidden, &packed, &dgate_up);
         free(gate_up_values), free(gate);
@@ -464,9 +526,9 @@ static void swiglu_packed_matches_float64(void **state) {
 static void cross_entropy_matches_float64(void **state) {
     (void)state;
     const int vocabs[] = {1, 2, 17, 64, 1001, 32003};
-    for (int i = 0; i < 12; i++) {
-        DType dtype = i % 2 ? DTYPE_BF16 : DTYPE_F32;
-        int64_t vocab = vocabs[i / 2], rows = 9;
+    for (int i = 0; i < 18; i++) {
+        DType dtype = storage_types[i % 3];
+        int64_t vocab = vocabs[i / 3], rows = 9;
         float scale = 0.125f;
         Ops *ops = oracle_ops(1, 8, 0, 1, 8, 0);
         Values logits = values_normal(dtype, rows * vocab, 4, 3), kept = values_copy(&logits);
@@ -495,8 +557,9 @@ static void cross_entropy_matches_float64(void **state) {
         // Each probability on its own, relative: rms would hide the small ones. e^x is good to 2 ulp, its sum to a few.
         values_read(&logits);
         for (int64_t j = 0; j < logits.count; j++) {
-            double unit = dtype == DTYPE_F32 ? 0 : 0x1p-8;
-            assert_true(fabs(logits.value[j] - want[j]) <= (unit + 8 * 0x1p-23) * fabs(want[j]) + 0x1p-24 * 1e-6);
+            double unit = dtype == DTYPE_F32 ? 0 : dtype == DTYPE_F16 ? 0x1p-11 : 0x1p-8;
+            double least = dtype == DTYPE_F16 ? 0x1p-25 : 0x1p-24 * 1e-6; // half a subnormal
+            assert_true(fabs(logits.value[j] - want[j]) <= (unit + 8 * 0x1p-23) * fabs(want[j]) + least);
         }
         values_free(&logits, &kept, &losses);
         free(want), free(loss_want), free(targets);
@@ -542,6 +605,7 @@ int main(void) {
         cmocka_unit_test(exponential_is_within_2_ulp_of_libm),
         cmocka_unit_test(exponential_handles_the_ends),
         cmocka_unit_test(conversions_round_to_nearest_even_and_keep_nan),
+        cmocka_unit_test(f16_conversions_are_those_of_the_bits),
         cmocka_unit_test(long_rows_convert_in_every_element),
         cmocka_unit_test(sums_and_norms_match_float64),
         cmocka_unit_test(embedding_matches_float64),

@@ -26,9 +26,9 @@ static int64_t input_stride(Shape s, int i) { // rows of the input stand apart i
 static void linear_forward_matches_float64(void **state) {
     (void)state;
     Ops *ops = oracle_ops(1, 1, 0, 1, 8, 0);
-    for (int i = 0; i < 2 * SHAPES; i++) {
-        DType dtype = i % 2 ? DTYPE_BF16 : DTYPE_F32;
-        Shape s = shapes[i / 2];
+    for (int i = 0; i < 3 * SHAPES; i++) {
+        DType dtype = storage_types[i % 3];
+        Shape s = shapes[i / 3];
         int64_t stride = input_stride(s, i);
         Values in = input_values(dtype, s, stride);
         Values weight = values_normal(dtype, (int64_t)s.out_dim * s.in_dim, 1, 0);
@@ -52,9 +52,9 @@ static void linear_forward_matches_float64(void **state) {
 static void linear_backward_input_matches_float64(void **state) {
     (void)state;
     Ops *ops = oracle_ops(1, 1, 0, 1, 8, 0);
-    for (int i = 0; i < 2 * SHAPES; i++) {
-        DType dtype = i % 2 ? DTYPE_BF16 : DTYPE_F32;
-        Shape s = shapes[i / 2];
+    for (int i = 0; i < 3 * SHAPES; i++) {
+        DType dtype = storage_types[i % 3];
+        Shape s = shapes[i / 3];
         Values dout = values_normal(dtype, (int64_t)s.rows * s.out_dim, 1, 0);
         Values weight = values_normal(dtype, (int64_t)s.out_dim * s.in_dim, 1, 0);
         Values din = values_poison(dtype, (int64_t)s.rows * s.in_dim);
@@ -84,10 +84,10 @@ static double *gradient_wanted(const Values *before, bool accumulate) {
 static void linear_backward_weight_adds_or_overwrites_as_float64(void **state) {
     (void)state;
     Ops *ops = oracle_ops(1, 1, 0, 1, 8, 0);
-    for (int i = 0; i < 4 * SHAPES; i++) {
-        DType dtype = i % 2 ? DTYPE_BF16 : DTYPE_F32;
-        bool accumulate = i / 2 % 2;
-        Shape s = shapes[i / 4];
+    for (int i = 0; i < 6 * SHAPES; i++) {
+        DType dtype = storage_types[i % 3];
+        bool accumulate = i / 3 % 2;
+        Shape s = shapes[i / 6];
         Values dout = values_normal(dtype, (int64_t)s.rows * s.out_dim, 1, 0);
         int64_t stride = input_stride(s, i);
         Values in = input_values(dtype, s, stride);
@@ -130,9 +130,9 @@ static void check_used_rows(const char *what, Values *tensor, const double *want
 static void grouped_forward_and_input_match_float64_and_leave_unused_rows(void **state) {
     (void)state;
     Ops *ops = oracle_ops(1, 1, 0, 1, 8, 0);
-    for (int i = 0; i < 2 * GROUPS; i++) {
-        DType dtype = i % 2 ? DTYPE_BF16 : DTYPE_F32;
-        const Groups *g = &groups[i / 2];
+    for (int i = 0; i < 3 * GROUPS; i++) {
+        DType dtype = storage_types[i % 3];
+        const Groups *g = &groups[i / 3];
         int64_t n = g->in_dim, m = g->out_dim, used = g->offsets[g->experts];
         Values in = values_normal(dtype, g->rows * n, 1, 0), weight = values_normal(dtype, g->experts * n * m, 1, 0);
         Values dout = values_normal(dtype, g->rows * m, 1, 0);
@@ -158,10 +158,10 @@ static void grouped_forward_and_input_match_float64_and_leave_unused_rows(void *
 static void grouped_backward_weight_adds_or_overwrites_as_float64(void **state) {
     (void)state;
     Ops *ops = oracle_ops(1, 1, 0, 1, 8, 0);
-    for (int i = 0; i < 4 * GROUPS; i++) {
-        DType dtype = i % 2 ? DTYPE_BF16 : DTYPE_F32;
-        bool accumulate = i / 2 % 2;
-        const Groups *g = &groups[i / 4];
+    for (int i = 0; i < 6 * GROUPS; i++) {
+        DType dtype = storage_types[i % 3];
+        bool accumulate = i / 3 % 2;
+        const Groups *g = &groups[i / 6];
         int64_t n = g->in_dim, m = g->out_dim;
         Values in = values_normal(dtype, g->rows * n, 1, 0), dout = values_normal(dtype, g->rows * m, 1, 0);
         Values dweight = gradient_before(g->experts * n * m, accumulate);
@@ -183,10 +183,10 @@ static void router_products_match_float64(void **state) {
     (void)state;
     Ops *ops = oracle_ops(1, 1, 0, 1, 8, 0);
     const Shape router[] = {{1, 8, 2}, {65, 56, 7}, {300, 130, 128}};
-    for (int i = 0; i < 12; i++) {
-        DType dtype = i % 2 ? DTYPE_BF16 : DTYPE_F32;
-        bool accumulate = i / 2 % 2;
-        Shape s = router[i / 4];
+    for (int i = 0; i < 18; i++) {
+        DType dtype = storage_types[i % 3];
+        bool accumulate = i / 3 % 2;
+        Shape s = router[i / 6];
         Values in = values_normal(dtype, (int64_t)s.rows * s.in_dim, 1, 0);
         Values weight = values_normal(dtype, (int64_t)s.out_dim * s.in_dim, 1, 0);
         Values logits = values_poison(DTYPE_F32, (int64_t)s.rows * s.out_dim);

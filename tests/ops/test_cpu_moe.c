@@ -416,11 +416,11 @@ static void the_bias_moves_towards_idle_experts_unless_the_step_is_skipped(void 
 
 static void gather_and_sum_move_rows_between_orders(void **state) {
     (void)state;
-    for (int i = 0; i < 4 * CASES; i++) {
-        DType dtype = i % 2 ? DTYPE_BF16 : DTYPE_F32;
-        bool accumulate = i / 2 % 2;
-        int64_t tokens = cases[i / 4].tokens, dim = 8 + 13 * (i / 4), top_k = cases[i / 4].top_k;
-        int experts = cases[i / 4].experts;
+    for (int i = 0; i < 6 * CASES; i++) {
+        DType dtype = storage_types[i % 3];
+        bool accumulate = i / 3 % 2;
+        int64_t tokens = cases[i / 6].tokens, dim = 8 + 13 * (i / 6), top_k = cases[i / 6].top_k;
+        int experts = cases[i / 6].experts;
         Ops *ops = oracle_ops(1, 8, 0, 1, 8, experts);
         Routing x = routing_make(tokens, experts, (int)top_k, true, false, MOE_NATURAL);
         ops->moe_route_forward(ops, &x.routing);

@@ -1,4 +1,4 @@
-// AdamW and the guard of the CPU table, in its three kinds of weights, against float64.
+// AdamW and the guard of the CPU table, in its four kinds of weights, against float64.
 #include "oracle.h"
 
 #include "base/rng.h"
@@ -25,7 +25,7 @@ static Adam adam_make(int64_t count, DType dtype, bool split) {
             a.low[i] = (int16_t)rng_bits(99, RNG_STREAM_TEST, (uint64_t)i);
     }
     a.args = (AdamwArgs){.weight = view(&a.weight, 1, count),
-                         .master_low = split ? tensor_make(a.low, DTYPE_U16, 1, count, "low") : TENSOR_NONE,
+                         .master = split ? tensor_make(a.low, DTYPE_U16, 1, count, "low") : TENSOR_NONE,
                          .m = view(&a.m, 1, count),
                          .v = view(&a.v, 1, count),
                          .grad = view(&a.grad, 1, count),
@@ -206,8 +206,59 @@ static void guard_refuses_what_is_not_finite_or_too_large_or_told_to(void **stat
     oracle_ops_free(ops);
 }
 
+// The master is a float, and the f16 weight is the master rounded.
+static void f16_weights_follow_their_float_master(void **state) {
+    (void)state;
+    Ops *ops = oracle_ops(1, 8, 0, 1, 8, 0);
+    enum { COUNT = 1003 };
+    Adam f16 = adam_make(COUNT, DTYPE_F16, false), f32 = adam_make(COUNT, DTYPE_F32, false);
+    float *master = xmalloc(COUNT * sizeof *master);
+    memcpy(master, f32.weight.data, COUNT * sizeof *master);
+    memcpy(f16.m.data, f32.m.data, COUNT * sizeof(float));
+    memcpy(f16.v.data, f32.v.data, COUNT * sizeof(float));
+    memcpy(f16.grad.data, f32.grad.data, COUNT * sizeof(float));
+    f16.args.master = view_floats(master, 1, COUNT);
+    ops->adamw(ops, &f32.args);
+    ops->adamw(ops, &f16.args);
+    assert_memory_equal(master, f32.weight.data, COUNT * sizeof *master);
+    assert_memory_equal(f16.m.data, f32.m.data, COUNT * sizeof *master);
+    for (int i = 0; i < COUNT; i++)
+        assert_int_equal(((uint16_t *)f16.weight.data)[i], f16_from_f32(master[i]));
+    free(master);
+    adam_free(&f16);
+    adam_free(&f32);
+    oracle_ops_free(ops);
+}
+
+// Gradients and norm that carry a power of two give the bits of those without: clipped (norm 3.5 of at most 1) or not.
+static void a_loss_scale_leaves_no_trace(void **state) {
+    (void)state;
+    Ops *ops = oracle_ops(1, 8, 0, 1, 8, 0);
+    enum { COUNT = 1003 };
+    for (int clipped = 0; clipped < 2; clipped++) {
+        values_restart();
+        Adam plain = adam_make(COUNT, DTYPE_F32, false);
+        values_restart();
+        Adam scaled = adam_make(COUNT, DTYPE_F32, false);
+        plain.args.max_norm = scaled.args.max_norm = clipped ? 1 : 4;
+        scaled.args.unscale = 0x1p-16f;
+        *scaled.norm *= 0x1p16f;
+        for (int i = 0; i < COUNT; i++)
+            ((float *)scaled.grad.data)[i] *= 0x1p16f;
+        ops->adamw(ops, &plain.args);
+        ops->adamw(ops, &scaled.args);
+        assert_memory_equal(plain.weight.data, scaled.weight.data, COUNT * sizeof(float));
+        assert_memory_equal(plain.v.data, scaled.v.data, COUNT * sizeof(float));
+        adam_free(&plain);
+        adam_free(&scaled);
+    }
+    oracle_ops_free(ops);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(f16_weights_follow_their_float_master),
+        cmocka_unit_test(a_loss_scale_leaves_no_trace),
         cmocka_unit_test(adamw_matches_float64),
         cmocka_unit_test(every_float_survives_the_split),
         cmocka_unit_test(stochastic_rounding_is_unbiased_and_keyed_by_element),

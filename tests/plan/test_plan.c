@@ -8,7 +8,7 @@ static void predicted_memory_is_the_layouts_total(void **state) {
     (void)state;
     for (int i = 0; i < model_preset_count(); i++)
         for (int recompute = RECOMPUTE_NONE; recompute <= RECOMPUTE_FULL; recompute++)
-            for (int precision = PRECISION_FP32; precision <= PRECISION_BF16_PURE; precision++)
+            for (int precision = 0; precision < PRECISION_COUNT; precision++)
                 for (int device = DEVICE_CPU; device <= DEVICE_CUDA; device++) {
                     PlanMachine machine = catalogue_machine(device == DEVICE_CPU ? "cpu" : "h100-sxm", "hearth", 1);
                     PlanRun run = preset_run(model_preset_name(i), 2, 512, 1);
@@ -23,6 +23,45 @@ static void predicted_memory_is_the_layouts_total(void **state) {
                     assert_true(prediction.memory.total == (double)layout.total_bytes);
                     layout_free(&layout);
                 }
+}
+
+static double gemm_seconds(const PlanMachine *machine, const PlanRun *run) {
+    PlanPrediction prediction;
+    assert_ok(plan_predict(&prediction, machine, run));
+    return prediction.step.part[CATEGORY_GEMM];
+}
+
+// bf16's rates, which are measured; without any of these the GPU's own for fp16. SwiGLU and the rotary are fused in
+// bf16 alone, so products take a little longer, never less.
+static void fp16_has_the_rates_of_bf16(void **state) {
+    (void)state;
+    PlanMachine machine = catalogue_machine("h200-sxm", "hearth", 1);
+    PlanRun bf16 = preset_run("llama-3.2-1b", 4, 2048, 1), fp16 = bf16;
+    fp16.layout.precision = PRECISION_FP16;
+    assert_int_equal(step_dtype(&machine, &fp16.layout), HARDWARE_BF16);
+    double share = gemm_seconds(&machine, &fp16) / gemm_seconds(&machine, &bf16);
+    assert_true(share >= 1 && share < 1.15);
+    machine.gpu.peak[HARDWARE_BF16] = 0;
+    assert_int_equal(step_dtype(&machine, &fp16.layout), HARDWARE_FP16);
+    assert_int_equal(step_dtype(&machine, &bf16.layout), HARDWARE_FP32);
+}
+
+static void tf32_speeds_up_linear_layers_alone(void **state) {
+    (void)state;
+    PlanMachine machine = catalogue_machine("h200-sxm", "hearth", 1);
+    PlanRun run = preset_run("qwen3-moe-500m", 4, 2048, 1);
+    PlanPrediction plain, tf32;
+    run.layout.precision = PRECISION_FP32;
+    assert_ok(plan_predict(&plain, &machine, &run));
+    run.layout.tf32 = true;
+    assert_ok(plan_predict(&tf32, &machine, &run));
+    assert_near(tf32.step.peak, machine.gpu.peak[HARDWARE_TF32], 0);
+    assert_true(tf32.step.part[CATEGORY_GEMM] < 0.5 * plain.step.part[CATEGORY_GEMM]);
+    assert_near(tf32.step.part[CATEGORY_ATTENTION], plain.step.part[CATEGORY_ATTENTION], 0);
+    assert_near(tf32.step.part[CATEGORY_GROUPED], plain.step.part[CATEGORY_GROUPED], 0);
+    assert_true(tf32.memory.total == plain.memory.total);
+    machine.gpu.peak[HARDWARE_TF32] = 0; // nobody knows: fp32's
+    assert_int_equal(step_dtype(&machine, &run.layout), HARDWARE_FP32);
 }
 
 static void the_parts_of_a_step_add_up(void **state) {
@@ -486,6 +525,8 @@ static void calibration_is_the_bounded_mean_of_the_last_runs(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(predicted_memory_is_the_layouts_total),
+        cmocka_unit_test(fp16_has_the_rates_of_bf16),
+        cmocka_unit_test(tf32_speeds_up_linear_layers_alone),
         cmocka_unit_test(the_parts_of_a_step_add_up),
         cmocka_unit_test(gradients_in_bf16_halve_what_data_parallel_ranks_send),
         cmocka_unit_test(full_recompute_repeats_one_of_four_all_reduces),

@@ -176,6 +176,8 @@ def tests(bench, quick):
     found = [
         ("one island with a plain outer step is plain training", dense.one_is_plain, ONE),
         ("one island of bf16, dp 2, likewise", bf16.one_is_plain, Mesh(2)),
+        ("one island of fp16, likewise", Diloco(bench, "dense", '"fp16"').one_is_plain, ONE),
+        ("one island of FP8, likewise", Diloco(bench, "dense", '"fp8"').one_is_plain, ONE),
         ("dp 2 x tp 2 x ZeRO 3 inside of two islands is as one rank", dense.mesh_inside, Mesh(2, 2, 3)) if not quick else
         ("dp 2 inside of two islands is as one rank", dense.mesh_inside, Mesh(2)),
         ("bf16: dp 2 and ZeRO inside of two islands have the same bits", bf16.whole_and_sharded),

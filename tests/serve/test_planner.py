@@ -76,6 +76,16 @@ class Answers(ServeCase):
         self.assertGreater(refused, 0)  # the draw is wide enough to meet both
         self.assertGreater(tight, 0)
 
+    def test_a_plan_of_bare_numbers_is_that_of_hearth_plan(self):
+        self.serve()
+        for plan in ({"params": "8B", "tokens": "15T", "gpus": 64, "gpu": "h100-sxm"},
+                     {"params": "30B", "active-params": "3B", "gpus": 8, "gpu": "h200-sxm", "hours": 100, "mfu": 0.3},
+                     {"params": "1e9", "peak-tflops": 438.9, "gpus": 4, "precision": "fp8", "price": 1.5}):
+            words = [word for option, value in plan.items() for word in (f"--{option}", str(value))]
+            answer = self.json("/api/plan?model=&" + urllib.parse.urlencode(plan))
+            self.assertEqual(answer["plan"], hearth_json("plan", *words, "--json")[1])
+            self.assertEqual(shlex.split(answer["command"]), ["hearth", "plan", *words])
+
     def test_what_cannot_be_planned_is_said_in_words(self):
         self.serve()
         for query, said in (("", "no model is given"), ("model=", "no model is given"), ("model=gpt-5", "no model preset is called"),
@@ -84,6 +94,8 @@ class Answers(ServeCase):
                             ("model=llama-3-8b&hardware=/etc/passwd", "no parameter \"hardware\""),
                             ("model=llama-3-8b&target-hours=1e6", "no parameter \"target-hours\""),
                             ("model=llama-3-8b&data.train=/etc/passwd", "no parameter"), ("model=llama-3-8b&model.init=/etc", "no parameter"),
+                            ("model=llama-3-8b&params=8B", "--params 8B, and llama-3-8b"), ("params=8B&tp=2", "--tp needs a model"),
+                            ("params=many", "--params takes a number"), ("active-params=3B", "no model is given"),
                             ("model=llama-3-8b&gpus=8&gpus=9", "gpus is given twice"), ("model=llama-3-8b&gpus=many", "takes a whole number"),
                             ("model=llama-3-8b&gpus=0", "--gpus must be between 1 and"), ("model=llama-3-8b&gpus=9&tp=2", "do not divide"),
                             ("model=llama-3-8b&zero=4", "must be at most 3"), ("model=llama-3-8b&gpu=abacus", "abacus"),

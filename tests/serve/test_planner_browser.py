@@ -91,6 +91,25 @@ class Pages(ServeCase):
             self.assertIn("whole number", page.value("byId('problem').innerText"))
             self.assertTrue(page.value("byId('answer').classList.contains('stale')"))
 
+    def test_a_number_of_parameters_is_enough(self):
+        self.serve()
+        with Browser() as browser:
+            page = browser.page(390)
+            self.open(page, "/planner?model=llama-3-8b&gpus=64&gpu=h100-sxm&tokens=15T&tp=2")
+            self.set_field(page, "model", "")
+            line = page.value("byId('command').textContent")
+            self.assertEqual(line, "hearth plan --params 8B --tokens 15T --gpu h100-sxm --gpus 64 --precision bf16")
+            plan = hearth_json(*shlex.split(line)[1:], "--json")[1]
+            self.assertIn("%.1f months" % plan["budget"]["months"], page.value("byId('time').textContent"))
+            self.assertIsNone(page.value("byId('changes').offsetParent"))  # nothing is known of its steps
+            self.assert_fits_window(page)
+            address, text = page.value("location.href"), page.value("byId('answer').innerText")
+            self.assertEqual(page.complaints(), [])
+            again = browser.page(390)
+            again.open(address)
+            again.wait(ANSWERED)
+            self.assertEqual(again.value("byId('answer').innerText"), text)
+
     def test_the_workbook_solves_and_judges(self):
         self.serve()
         with Browser() as browser:

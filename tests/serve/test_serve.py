@@ -260,6 +260,16 @@ class Answers(ServeCase):
         self.assertEqual(len(self.json("/api/series?run=alone")["series"][0]["y"]), 5)
         self.json("/api/series?run=.", status=404)
 
+    def test_names_are_decoded(self):
+        self.write_run("a b+ü&%41", 3)
+        self.serve()
+        for sent in ("a%20b%2B%C3%BC%26%2541", "a+b%2b%c3%bc%26%2541"):
+            self.assertEqual(len(self.json(f"/api/series?x=1&&run={sent}&run=other")["series"][0]["y"]), 3)
+        for sent in ("a+b+%C3%BC%26%2541", "a%20b%2B%C3%BC%26%41"):
+            self.json(f"/api/series?run={sent}", status=404)
+        for sent in ("%", "%4", "%4g", "%00", "%ff", "%c3"):
+            self.json(f"/api/series?run={sent}", status=400)
+
     def test_two_hundred_clients_at_once_see_every_line(self):
         run = self.write_run("live")
         self.serve()

@@ -51,6 +51,8 @@ class Guard(ServeCase):
             run = self.write_run("has-" + name)
             (run / name).unlink(missing_ok=True)
             (run / name).symlink_to(secret / "metrics.jsonl")
+        (secret / "summary.json").write_text('{"sentence":"4242"}')
+        (self.write_run("has-profile") / "profile").symlink_to(secret)
         waits = self.write_run("waits")
         (waits / "alarms.jsonl").unlink(missing_ok=True)
         os.mkfifo(waits / "alarms.jsonl")  # a reader would wait for a writer
@@ -58,7 +60,7 @@ class Guard(ServeCase):
         (self.runs / "again").symlink_to(good)  # inside: fine
         self.serve()
         self.assertEqual({run["name"] for run in self.json("/api/runs", timeout=20)["runs"]}, {"good", "again"})
-        for name in ("linked", "up", "has-metrics.jsonl", "has-log.txt", "has-environment.json", "waits"):
+        for name in ("linked", "up", "has-metrics.jsonl", "has-log.txt", "has-environment.json", "has-profile", "waits"):
             for target in ("/api/run", "/api/series", "/api/events", "/report"):
                 self.assertNotIn(b"4242", self.ask(f"{target}?run={name}", timeout=20).body)
                 self.assertEqual(self.ask(f"{target}?run={name}", timeout=20).status, 404)

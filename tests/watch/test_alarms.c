@@ -19,7 +19,7 @@ static double noise(Stream *stream) { // uniform in [-1, 1)
 
 static void stream_begin(Stream *stream) {
     *stream = (Stream){.random = 7};
-    AlarmOptions options = {.young_seconds = 3600, .checkpoint_bytes = 1e9};
+    AlarmOptions options = {.young_seconds = 3600, .checkpoint_bytes = 1e9, .loss_gap_bound = 0.01};
     alarms_begin(&stream->alarms, &options);
 }
 
@@ -118,6 +118,11 @@ static void norm_jumps(Stream *stream, MetricsStep *step) {
     (void)stream;
     if (step->step % 500 == 0) step->grad_norm = 30;
 }
+static void losses_part(Stream *stream, MetricsStep *step) {
+    if (step->step % 100) return;
+    step->loss_bf16 = step->loss * (1 + 0.001 * noise(stream));
+    step->loss_gap = step->step == 15000 ? 0.011 : 0.009;
+}
 static void experts_die(Stream *stream, MetricsStep *step) {
     static const ExpertLoad loads[] = {{1.5, 0.9, 0}, {4, 0.5, 3}};
     (void)stream;
@@ -162,6 +167,21 @@ static void a_loss_that_jumps_or_is_not_finite(void **state) {
 static void a_norm_that_jumps(void **state) {
     (void)state;
     assert_raised(ALARM_NORM_SPIKE, norm_jumps);
+}
+static void losses_of_fp8_and_bf16_that_part(void **state) {
+    (void)state;
+    assert_raised(ALARM_LOSS_GAP, losses_part);
+}
+static void gradients_too_large_for_the_loss_scale_raise_none(void **state) {
+    (void)state;
+    Stream stream;
+    stream_begin(&stream);
+    for (int i = 0; i < 2000; i++) {
+        MetricsStep *step = healthy(&stream);
+        if (i % 50 == 0) step->grad_norm = INFINITY, step->skipped = step->overflow = true;
+        feed(&stream);
+    }
+    assert_only(&stream, ALARM_COUNT);
 }
 static void experts_without_tokens(void **state) {
     (void)state;
@@ -246,6 +266,8 @@ int main(void) {
         cmocka_unit_test(memory_that_grows),
         cmocka_unit_test(a_loss_that_jumps_or_is_not_finite),
         cmocka_unit_test(a_norm_that_jumps),
+        cmocka_unit_test(losses_of_fp8_and_bf16_that_part),
+        cmocka_unit_test(gradients_too_large_for_the_loss_scale_raise_none),
         cmocka_unit_test(experts_without_tokens),
         cmocka_unit_test(a_gpu_that_slows_down),
         cmocka_unit_test(speed_that_falls_over_hours),

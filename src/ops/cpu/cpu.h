@@ -133,7 +133,7 @@ void cpu_to_floats(float *out, const void *in, DType dtype, int64_t count);
 void cpu_from_floats(void *out, DType dtype, const float *in, int64_t count);
 
 static inline int64_t cpu_width(DType dtype) {
-    return dtype == DTYPE_F32 ? 4 : dtype == DTYPE_BF16 ? 2 : 1;
+    return dtype == DTYPE_F32 ? 4 : dtype == DTYPE_BF16 || dtype == DTYPE_F16 ? 2 : 1;
 }
 static inline const void *cpu_at(const void *data, int64_t index, DType dtype) {
     return (const char *)data + index * cpu_width(dtype);

@@ -41,25 +41,18 @@ VEC_INLINE RowSoftmax row_softmax(const void *logits, int64_t columns, DType dty
     return (RowSoftmax){highest, vec_sum_total(&sum)};
 }
 
-VEC_INLINE float logit_at(const void *logits, int64_t column, DType dtype) {
-    return dtype == DTYPE_F32 ? ((const float *)logits)[column] : bf16_to_f32(((const bf16 *)logits)[column]);
-}
-
 // softmax: of the whole row, of which these may be some columns. target: outside of them where it is another's.
 VEC_INLINE void row_gradient(void *logits, int64_t target, RowSoftmax softmax, float scale, int64_t columns,
                              DType dtype) {
     float factor = (float)((double)scale / softmax.sum);
     bool here = target >= 0 && target < columns;
-    float at_target = here ? logit_at(logits, target, dtype) : 0;
+    float at_target = here ? storage_get(logits, target, dtype) : 0;
     VEC_FOR(i, n, columns)
     vec_put(logits, i, n, dtype, vec_exp(vec_get(logits, i, n, dtype) - softmax.highest) * factor);
     if (!here) return;
     // p - 1 where the target stands, without the rounding of p to the storage type in between
     float value = (float)((double)scale * (exp((double)at_target - (double)softmax.highest) / softmax.sum - 1.0));
-    if (dtype == DTYPE_F32)
-        ((float *)logits)[target] = value;
-    else
-        ((bf16 *)logits)[target] = bf16_from_f32(value);
+    storage_put(logits, target, dtype, value);
 }
 
 VEC_INLINE void rows_of(const CrossEntropy *ce, int64_t begin, int64_t end, DType dtype) {
@@ -73,7 +66,7 @@ VEC_INLINE void rows_of(const CrossEntropy *ce, int64_t begin, int64_t end, DTyp
             continue;
         }
         RowSoftmax softmax = row_softmax(logits, ce->vocab, dtype);
-        float at_target = logit_at(logits, target, dtype);
+        float at_target = storage_get(logits, target, dtype);
         ce->losses[row] = (float)(log(softmax.sum) + (double)softmax.highest - (double)at_target);
         if (ce->scale) row_gradient(logits, target, softmax, *ce->scale, ce->vocab, dtype);
     }
@@ -82,10 +75,7 @@ VEC_INLINE void rows_of(const CrossEntropy *ce, int64_t begin, int64_t end, DTyp
 static void cross_entropy_task(void *context, int64_t begin, int64_t end, int worker) {
     (void)worker;
     const CrossEntropy *ce = context;
-    if (ce->dtype == DTYPE_F32)
-        rows_of(ce, begin, end, DTYPE_F32);
-    else
-        rows_of(ce, begin, end, DTYPE_BF16);
+    VEC_BY_STORAGE(ce->dtype, rows_of, ce, begin, end);
 }
 
 static void cpu_cross_entropy(Ops *ops, Tensor losses, Tensor logits, Tensor targets, Tensor scale) {
@@ -123,7 +113,7 @@ VEC_INLINE void stats_of_rows(const SplitEntropy *split, int64_t begin, int64_t 
         RowSoftmax softmax = row_softmax(logits, split->real, dtype);
         stats[SPLIT_MAX] = softmax.highest;
         stats[SPLIT_SUM] = (float)softmax.sum;
-        stats[SPLIT_TARGET] = here ? logit_at(logits, target, dtype) : 0;
+        stats[SPLIT_TARGET] = here ? storage_get(logits, target, dtype) : 0;
         stats[SPLIT_HERE] = here;
     }
 }
@@ -131,10 +121,7 @@ VEC_INLINE void stats_of_rows(const SplitEntropy *split, int64_t begin, int64_t 
 static void stats_task(void *context, int64_t begin, int64_t end, int worker) {
     (void)worker;
     const SplitEntropy *split = context;
-    if (split->dtype == DTYPE_F32)
-        stats_of_rows(split, begin, end, DTYPE_F32);
-    else
-        stats_of_rows(split, begin, end, DTYPE_BF16);
+    VEC_BY_STORAGE(split->dtype, stats_of_rows, split, begin, end);
 }
 
 static void cpu_cross_entropy_stats(Ops *ops, Tensor stats, Tensor logits, Tensor targets, int64_t first,
@@ -190,10 +177,7 @@ VEC_INLINE void apply_to_rows(const SplitEntropy *split, int64_t begin, int64_t 
 static void apply_task(void *context, int64_t begin, int64_t end, int worker) {
     (void)worker;
     const SplitEntropy *split = context;
-    if (split->dtype == DTYPE_F32)
-        apply_to_rows(split, begin, end, DTYPE_F32);
-    else
-        apply_to_rows(split, begin, end, DTYPE_BF16);
+    VEC_BY_STORAGE(split->dtype, apply_to_rows, split, begin, end);
 }
 
 static void cpu_cross_entropy_apply(Ops *ops, Tensor losses, Tensor logits, Tensor targets, Tensor stats, Tensor scale,

@@ -6,22 +6,26 @@
 
 // ---- conversions ---------------------------------------------------------------------------------------------------
 
-VEC_INLINE void convert_range(void *out, DType out_dtype, const void *in, DType in_dtype, int64_t count) {
-    VEC_FOR(i, n, count) vec_put(out, i, n, out_dtype, vec_get(in, i, n, in_dtype));
+VEC_INLINE void widen_range(float *out, const void *in, int64_t count, DType dtype) {
+    VEC_FOR(i, n, count) vec_put(out, i, n, DTYPE_F32, vec_get(in, i, n, dtype));
+}
+
+VEC_INLINE void narrow_range(void *out, const float *in, int64_t count, DType dtype) {
+    VEC_FOR(i, n, count) vec_put(out, i, n, dtype, vec_get(in, i, n, DTYPE_F32));
 }
 
 void cpu_to_floats(float *out, const void *in, DType dtype, int64_t count) {
     if (dtype == DTYPE_F32)
         memcpy(out, in, (size_t)count * sizeof(float));
     else
-        convert_range(out, DTYPE_F32, in, DTYPE_BF16, count);
+        VEC_BY_STORAGE(dtype, widen_range, out, in, count);
 }
 
 void cpu_from_floats(void *out, DType dtype, const float *in, int64_t count) {
     if (dtype == DTYPE_F32)
         memcpy(out, in, (size_t)count * sizeof(float));
     else
-        convert_range(out, DTYPE_BF16, in, DTYPE_F32, count);
+        VEC_BY_STORAGE(dtype, narrow_range, out, in, count);
 }
 
 // ---- sums: at most SUM_PARTS parts, whose number depends on the count only ---------------------------------------
@@ -100,7 +104,7 @@ typedef struct Add {
     DType dtype;
 } Add;
 
-VEC_INLINE void add_range(void *out, const void *in, DType dtype, int64_t count) {
+VEC_INLINE void add_range(void *out, const void *in, int64_t count, DType dtype) {
     VEC_FOR(i, n, count) vec_put(out, i, n, dtype, vec_get(out, i, n, dtype) + vec_get(in, i, n, dtype));
 }
 
@@ -109,10 +113,7 @@ static void add_task(void *context, int64_t begin, int64_t end, int worker) {
     const Add *add = context;
     void *out = cpu_at_mut(add->out, begin, add->dtype);
     const void *in = cpu_at(add->in, begin, add->dtype);
-    if (add->dtype == DTYPE_F32)
-        add_range(out, in, DTYPE_F32, end - begin);
-    else
-        add_range(out, in, DTYPE_BF16, end - begin);
+    VEC_BY_STORAGE(add->dtype, add_range, out, in, end - begin);
 }
 
 static void cpu_add(Ops *ops, Tensor out, Tensor in) {
@@ -127,7 +128,7 @@ typedef struct Convert {
     bool accumulate;
 } Convert;
 
-VEC_INLINE void convert_row(const Convert *convert, int64_t row, DType to, DType from) {
+VEC_INLINE void convert_row(const Convert *convert, int64_t row, DType from, DType to) {
     void *out = tensor_at(convert->out, row, 0);
     const void *in = tensor_at(convert->in, row, 0);
     VEC_FOR(i, n, convert->out.cols) {
@@ -139,12 +140,13 @@ VEC_INLINE void convert_row(const Convert *convert, int64_t row, DType to, DType
 static void convert_task(void *context, int64_t begin, int64_t end, int worker) {
     (void)worker;
     const Convert *convert = context;
-    bool to_float = convert->out.dtype == DTYPE_F32, from_float = convert->in.dtype == DTYPE_F32;
     for (int64_t row = begin; row < end; row++)
-        if (to_float)
-            convert_row(convert, row, DTYPE_F32, from_float ? DTYPE_F32 : DTYPE_BF16);
+        if (convert->in.dtype == DTYPE_F32)
+            VEC_BY_STORAGE(convert->out.dtype, convert_row, convert, row, DTYPE_F32);
+        else if (convert->in.dtype == DTYPE_BF16)
+            VEC_BY_STORAGE(convert->out.dtype, convert_row, convert, row, DTYPE_BF16);
         else
-            convert_row(convert, row, DTYPE_BF16, from_float ? DTYPE_F32 : DTYPE_BF16);
+            VEC_BY_STORAGE(convert->out.dtype, convert_row, convert, row, DTYPE_F16);
 }
 
 static void cpu_convert(Ops *ops, Tensor out, Tensor in, bool accumulate) {

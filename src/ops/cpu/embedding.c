@@ -61,10 +61,7 @@ VEC_INLINE void backward_columns(const Embedding *e, int64_t begin, int64_t end,
 static void backward_task(void *context, int64_t begin, int64_t end, int worker) {
     (void)worker;
     const Embedding *e = context;
-    if (e->dtype == DTYPE_F32)
-        backward_columns(e, begin, end, DTYPE_F32);
-    else
-        backward_columns(e, begin, end, DTYPE_BF16);
+    VEC_BY_STORAGE(e->dtype, backward_columns, e, begin, end);
 }
 
 static void cpu_embedding_backward(Ops *ops, Tensor dweight, Tensor dout, Tensor ids, int64_t first) {

@@ -1,5 +1,5 @@
-// Products of blocks by one thread: OpenBLAS where it is there, else packed panels and a register tile of our own. bf16
-// operands become floats on the way in, so both work on floats only.
+// Products of blocks by one thread: OpenBLAS where it is there, else packed panels and a register tile of our own.
+// 16-bit operands become floats on the way in, so both work on floats only.
 #include "ops/cpu/cpu.h"
 #include "ops/cpu/vec.h"
 
@@ -75,8 +75,7 @@ Status cpu_gemm_start(void) {
 static inline float operand_get(const GemmOperand *operand, int64_t stored_row, int64_t stored_column) {
     int64_t i = stored_row * operand->stride + stored_column;
     if (operand->table) return operand->table[((const uint8_t *)operand->data)[i]];
-    return operand->dtype == DTYPE_F32 ? ((const float *)operand->data)[i]
-                                       : bf16_to_f32(((const bf16 *)operand->data)[i]);
+    return storage_get(operand->data, i, operand->dtype);
 }
 
 // Packs `count` lines of `depth` elements from line `line`, element `first` on, into panels of `width` lines:
@@ -138,12 +137,13 @@ static void multiply(float *c, int64_t c_stride, bool accumulate, const GemmOper
 
 #endif
 
-static void store_bf16(bf16 *out, int64_t stride, const bf16 *add, const float *sums, int64_t rows, int64_t columns) {
+VEC_INLINE void store_sums(uint16_t *out, int64_t stride, const uint16_t *add, const float *sums, int64_t rows,
+                           int64_t columns, DType dtype) {
     for (int64_t i = 0; i < rows; i++, out += stride, sums += columns) {
         VEC_FOR(j, n, columns) {
             Vec value = vec_get(sums, j, n, DTYPE_F32);
-            if (add) value += vec_get(add + i * stride, j, n, DTYPE_BF16);
-            vec_put(out, j, n, DTYPE_BF16, value);
+            if (add) value += vec_get(add + i * stride, j, n, dtype);
+            vec_put(out, j, n, dtype, value);
         }
     }
 }
@@ -168,7 +168,7 @@ void cpu_gemm_part(const Gemm *gemm, int64_t row, int64_t rows, int64_t column, 
             memset(to, 0, (size_t)columns * sizeof(float));
     }
     multiply(c, c_stride, direct && add, &gemm->a, row, rows, &gemm->b, column, columns, gemm->k, scratch);
-    if (!direct) store_bf16(out, gemm->c_stride, add, c, rows, columns);
+    if (!direct) VEC_BY_STORAGE(gemm->c_dtype, store_sums, out, gemm->c_stride, add, c, rows, columns);
 }
 
 void cpu_gemm_block(const Gemm *gemm, float *scratch) {

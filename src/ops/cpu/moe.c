@@ -354,10 +354,7 @@ VEC_INLINE void sum_tokens(const Rows *rows, int64_t begin, int64_t end, DType d
 static void sum_task(void *context, int64_t begin, int64_t end, int worker) {
     (void)worker;
     const Rows *rows = context;
-    if (rows->dtype == DTYPE_F32)
-        sum_tokens(rows, begin, end, DTYPE_F32);
-    else
-        sum_tokens(rows, begin, end, DTYPE_BF16);
+    VEC_BY_STORAGE(rows->dtype, sum_tokens, rows, begin, end);
 }
 
 static void cpu_moe_sum(Ops *ops, Tensor out, Tensor in, Tensor add, const MoeRouting *routing) {

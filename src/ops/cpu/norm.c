@@ -20,7 +20,7 @@ typedef struct Norm {
 } Norm;
 
 VEC_INLINE Vec weight_get(const Norm *norm, int64_t i, int64_t n, DType dtype) {
-    return vec_nonzero(vec_get(norm->weight, i, n, dtype), OPS_NONZERO);
+    return vec_nonzero(vec_get(norm->weight, i, n, dtype), dtype);
 }
 
 // ---- forward -------------------------------------------------------------------------------------------------------
@@ -56,10 +56,7 @@ VEC_INLINE void forward_rows(const Norm *norm, int64_t begin, int64_t end, DType
 static void forward_task(void *context, int64_t begin, int64_t end, int worker) {
     (void)worker;
     const Norm *norm = context;
-    if (norm->dtype == DTYPE_F32)
-        forward_rows(norm, begin, end, DTYPE_F32);
-    else
-        forward_rows(norm, begin, end, DTYPE_BF16);
+    VEC_BY_STORAGE(norm->dtype, forward_rows, norm, begin, end);
 }
 
 static void cpu_add_rmsnorm_forward(Ops *ops, Tensor out, Tensor sum, Tensor rstd, Tensor residual, Tensor branch,
@@ -106,10 +103,7 @@ VEC_INLINE void backward_rows(const Norm *norm, int64_t begin, int64_t end, DTyp
 static void backward_task(void *context, int64_t begin, int64_t end, int worker) {
     (void)worker;
     const Norm *norm = context;
-    if (norm->dtype == DTYPE_F32)
-        backward_rows(norm, begin, end, DTYPE_F32);
-    else
-        backward_rows(norm, begin, end, DTYPE_BF16);
+    VEC_BY_STORAGE(norm->dtype, backward_rows, norm, begin, end);
 }
 
 static void cpu_add_rmsnorm_backward(Ops *ops, Tensor dsum, Tensor dweight, Tensor dout, Tensor out, Tensor rstd,

@@ -1,5 +1,6 @@
 // AdamW as PyTorch computes it, for float weights, for bf16 weights with the rest of a float master weight beside them,
-// and for bf16 weights alone (rounded stochastically). The gradient norm is in elements.c.
+// for f16 weights with a float master weight, and for bf16 weights alone (rounded stochastically). The gradient norm is
+// in elements.c.
 #include "base/rng.h"
 #include "ops/cpu/cpu.h"
 #include "ops/cpu/vec.h"
@@ -8,7 +9,7 @@
 
 typedef struct Adamw {
     void *weight;
-    int16_t *master_low; // NULL: none
+    void *master; // int16 with bf16, float with f16; NULL: none
     float *m, *v;
     const float *grad;
     DType dtype;
@@ -21,7 +22,7 @@ typedef struct Adamw {
 VEC_INLINE Vec split_get(const Adamw *adamw, int64_t i, int64_t n) {
     VecHalf high = {0}, low = {0};
     memcpy(&high, (const bf16 *)adamw->weight + i, (size_t)n * sizeof(bf16));
-    memcpy(&low, adamw->master_low + i, (size_t)n * sizeof(int16_t));
+    memcpy(&low, (const int16_t *)adamw->master + i, (size_t)n * sizeof(int16_t));
     VecBits rest = (VecBits)((VecInt)(__builtin_convertvector(low, VecBits) << 16) >> 16); // with its sign
     return (Vec)((__builtin_convertvector(high, VecBits) << 16) + rest);
 }
@@ -33,7 +34,7 @@ VEC_INLINE void split_put(const Adamw *adamw, int64_t i, int64_t n, Vec value) {
     VecHalf high = __builtin_convertvector((bits + 0x8000u) >> 16, VecHalf);
     VecHalf low = __builtin_convertvector(bits & 0xffffu, VecHalf); // what is left modulo 2^16
     memcpy((bf16 *)adamw->weight + i, &high, (size_t)n * sizeof(bf16));
-    memcpy(adamw->master_low + i, &low, (size_t)n * sizeof(int16_t));
+    memcpy((int16_t *)adamw->master + i, &low, (size_t)n * sizeof(int16_t));
 }
 
 static inline bf16 round_stochastically(float value, uint32_t random) {
@@ -61,7 +62,13 @@ VEC_INLINE void adamw_elements(const Adamw *adamw, int64_t i, int64_t n) {
         vec_put(adamw->weight, i, n, DTYPE_F32, adamw_update(adamw, i, n, vec_get(adamw->weight, i, n, DTYPE_F32)));
         return;
     }
-    if (adamw->master_low) {
+    if (adamw->dtype == DTYPE_F16) {
+        Vec master = adamw_update(adamw, i, n, vec_get(adamw->master, i, n, DTYPE_F32));
+        vec_put(adamw->master, i, n, DTYPE_F32, master);
+        vec_put(adamw->weight, i, n, DTYPE_F16, master);
+        return;
+    }
+    if (adamw->master) {
         split_put(adamw, i, n, adamw_update(adamw, i, n, split_get(adamw, i, n)));
         return;
     }
@@ -84,11 +91,12 @@ static void cpu_adamw(Ops *ops, const AdamwArgs *args) {
     CPU_TIMED(ops, OP_ADAMW);
     enum { CHUNK = 1 << 14 };
     if (*(const int32_t *)args->skip.data) return;
-    double clip = 1;
-    if (args->max_norm > 0) clip = fmin(1.0, (double)args->max_norm / ((double)*(const float *)args->norm.data + 1e-6));
+    double unscale = args->unscale > 0 ? (double)args->unscale : 1, clip = 1;
+    if (args->max_norm > 0)
+        clip = fmin(1.0, (double)args->max_norm / ((double)*(const float *)args->norm.data * unscale + 1e-6));
     Adamw adamw = {
         .weight = args->weight.data,
-        .master_low = args->master_low.data,
+        .master = args->master.data,
         .m = args->m.data,
         .v = args->v.data,
         .grad = args->grad.data,
@@ -97,7 +105,7 @@ static void cpu_adamw(Ops *ops, const AdamwArgs *args) {
         .eps = args->eps,
         .seed = args->seed,
         .first = args->first,
-        .clip = (float)clip,
+        .clip = (float)(clip * unscale),
         .keep = (float)(1.0 - (double)args->lr * (double)args->weight_decay),
         .step_size = (float)((double)args->lr / (double)args->bias1),
         .root_bias2 = (float)sqrt((double)args->bias2),

@@ -66,10 +66,7 @@ VEC_INLINE void forward_tokens(const RopeWork *rope, int64_t begin, int64_t end,
 static void forward_task(void *context, int64_t begin, int64_t end, int worker) {
     (void)worker;
     const RopeWork *rope = context;
-    if (rope->dtype == DTYPE_F32)
-        forward_tokens(rope, begin, end, DTYPE_F32);
-    else
-        forward_tokens(rope, begin, end, DTYPE_BF16);
+    VEC_BY_STORAGE(rope->dtype, forward_tokens, rope, begin, end);
 }
 
 static void cpu_qk_rope_forward(Ops *ops, Tensor out, Tensor rstd, Tensor in, const Rope *rope) {
@@ -145,10 +142,7 @@ VEC_INLINE void backward_tokens(const RopeWork *rope, int64_t begin, int64_t end
 static void backward_task(void *context, int64_t begin, int64_t end, int worker) {
     (void)worker;
     const RopeWork *rope = context;
-    if (rope->dtype == DTYPE_F32)
-        backward_tokens(rope, begin, end, DTYPE_F32);
-    else
-        backward_tokens(rope, begin, end, DTYPE_BF16);
+    VEC_BY_STORAGE(rope->dtype, backward_tokens, rope, begin, end);
 }
 
 static void cpu_qk_rope_backward(Ops *ops, Tensor grad, Tensor dq_weight, Tensor dk_weight, Tensor in, Tensor rstd,

@@ -32,10 +32,7 @@ VEC_INLINE void forward_rows(const Swiglu *s, int64_t begin, int64_t end, DType 
 static void forward_task(void *context, int64_t begin, int64_t end, int worker) {
     (void)worker;
     const Swiglu *s = context;
-    if (s->dtype == DTYPE_F32)
-        forward_rows(s, begin, end, DTYPE_F32);
-    else
-        forward_rows(s, begin, end, DTYPE_BF16);
+    VEC_BY_STORAGE(s->dtype, forward_rows, s, begin, end);
 }
 
 static void cpu_swiglu_forward(Ops *ops, Tensor out, Tensor gate_up, Tensor row_weight, Tensor row_count) {
@@ -75,10 +72,7 @@ VEC_INLINE void backward_rows(const Swiglu *s, int64_t begin, int64_t end, DType
 static void backward_task(void *context, int64_t begin, int64_t end, int worker) {
     (void)worker;
     const Swiglu *s = context;
-    if (s->dtype == DTYPE_F32)
-        backward_rows(s, begin, end, DTYPE_F32);
-    else
-        backward_rows(s, begin, end, DTYPE_BF16);
+    VEC_BY_STORAGE(s->dtype, backward_rows, s, begin, end);
 }
 
 static void cpu_swiglu_backward(Ops *ops, Tensor dgate_up, Tensor out, Tensor drow_weight, Tensor gate_up, Tensor dout,
@@ -103,7 +97,7 @@ VEC_INLINE void packed_forward_rows(const Swiglu *s, int64_t begin, int64_t end,
         const void *gate = cpu_at(s->gate_up, row * 2 * dim, dtype);
         void *up = cpu_at_mut(s->out, row * 2 * dim + dim, dtype);
         VEC_FOR(i, n, dim) {
-            Vec g = vec_nonzero(vec_get(gate, i, n, dtype), OPS_NONZERO);
+            Vec g = vec_nonzero(vec_get(gate, i, n, dtype), dtype);
             vec_put(up, i, n, dtype, g / (1.0f + vec_exp(-g)) * vec_get(up, i, n, dtype));
         }
     }
@@ -112,10 +106,7 @@ VEC_INLINE void packed_forward_rows(const Swiglu *s, int64_t begin, int64_t end,
 static void packed_forward_task(void *context, int64_t begin, int64_t end, int worker) {
     (void)worker;
     const Swiglu *s = context;
-    if (s->dtype == DTYPE_F32)
-        packed_forward_rows(s, begin, end, DTYPE_F32);
-    else
-        packed_forward_rows(s, begin, end, DTYPE_BF16);
+    VEC_BY_STORAGE(s->dtype, packed_forward_rows, s, begin, end);
 }
 
 static void cpu_swiglu_packed_forward(Ops *ops, Tensor gate_up) {
@@ -132,7 +123,7 @@ VEC_INLINE void packed_backward_rows(const Swiglu *s, int64_t begin, int64_t end
         void *dgate = cpu_at_mut(s->dgate_up, row * 2 * dim, dtype), *dup = cpu_at_mut(dgate, dim, dtype);
         const void *dhidden = cpu_at(s->dout, row * dim, dtype);
         VEC_FOR(i, n, dim) {
-            Vec g = vec_nonzero(vec_get(gate, i, n, dtype), OPS_NONZERO);
+            Vec g = vec_nonzero(vec_get(gate, i, n, dtype), dtype);
             Vec d = vec_get(dhidden, i, n, dtype), h = vec_get(hidden, i, n, dtype);
             Vec sigmoid = 1.0f / (1.0f + vec_exp(-g));
             vec_put(dgate, i, n, dtype, d * (h * (1.0f / g + (1.0f - sigmoid))));
@@ -144,10 +135,7 @@ VEC_INLINE void packed_backward_rows(const Swiglu *s, int64_t begin, int64_t end
 static void packed_backward_task(void *context, int64_t begin, int64_t end, int worker) {
     (void)worker;
     const Swiglu *s = context;
-    if (s->dtype == DTYPE_F32)
-        packed_backward_rows(s, begin, end, DTYPE_F32);
-    else
-        packed_backward_rows(s, begin, end, DTYPE_BF16);
+    VEC_BY_STORAGE(s->dtype, packed_backward_rows, s, begin, end);
 }
 
 static void cpu_swiglu_packed_backward(Ops *ops, Tensor dgate_up, Tensor gate_hidden, Tensor dhidden) {

@@ -1,12 +1,17 @@
 // Short vectors in portable C (gcc and clang vector types) and an exponential on them. Loops over a row are written
-// once for both storage types: the dtype is a constant after inlining. Sums keep one partial sum per lane and add the
+// once for all storage types: the dtype is a constant after inlining. Sums keep one partial sum per lane and add the
 // lanes in a fixed order, so results do not depend on what the compiler makes of a loop.
 #pragma once
 
 #include "base/dtype.h"
 
+#include "ops/ops.h"
+
 #include <stdint.h>
 #include <string.h>
+#if defined(__F16C__) || defined(__AVX512F__)
+#include <immintrin.h>
+#endif
 
 #pragma GCC diagnostic ignored "-Wpsabi" // everything here is inlined: no vector crosses a call
 
@@ -45,19 +50,67 @@ VEC_INLINE Vec vec_max(Vec a, Vec b) { // a where b is NaN
     return vec_select(b > a, b, a);
 }
 
-VEC_INLINE Vec vec_nonzero(Vec x, float least) { // least for what is nearer to zero
+VEC_INLINE Vec vec_nonzero(Vec x, DType dtype) { // see OPS_NONZERO
+    const float least = dtype == DTYPE_F16 ? OPS_NONZERO_F16 : OPS_NONZERO;
     return vec_select((x < least) & (x > -least), vec_all(least), x);
 }
 
-VEC_INLINE Vec vec_from_half(VecHalf half) {
+VEC_INLINE Vec vec_from_bf16(VecHalf half) {
     return (Vec)(__builtin_convertvector(half, VecBits) << 16);
 }
 
-VEC_INLINE VecHalf vec_to_half(Vec value) { // round to nearest even; NaN stays NaN
+VEC_INLINE VecHalf vec_to_bf16(Vec value) { // round to nearest even; NaN stays NaN
     VecBits bits = (VecBits)value;
     VecBits rounded = bits + 0x7fffu + ((bits >> 16) & 1u);
     VecBits nan = (VecBits)((bits & 0x7fffffffu) > 0x7f800000u);
     return __builtin_convertvector(((nan & (bits | 0x400000u)) | (~nan & rounded)) >> 16, VecHalf);
+}
+
+// f16 as base/dtype.h has it, by the CPU's own conversions or by the bits; the same numbers either way.
+VEC_INLINE Vec vec_from_f16_bits(VecHalf half) {
+    VecBits wide = __builtin_convertvector(half, VecBits), magnitude = wide & 0x7fffu;
+    Vec normal = (Vec)((magnitude << 13) + (112u << 23));
+    Vec subnormal = __builtin_convertvector((VecInt)magnitude, Vec) * 0x1p-24f; // exact, and so is zero
+    Vec special = (Vec)((magnitude << 13) | 0x7f800000u);                       // infinity and NaN
+    Vec value = vec_select((VecInt)(magnitude < 0x400u), subnormal,
+                           vec_select((VecInt)(magnitude >= 0x7c00u), special, normal));
+    return (Vec)((VecBits)value | (wide & 0x8000u) << 16);
+}
+
+VEC_INLINE VecHalf vec_to_f16_bits(Vec value) { // round to nearest even, overflow to infinity; NaN stays NaN
+    VecBits sign = (VecBits)value & 0x80000000u, bits = (VecBits)value ^ sign;
+    VecBits normal = (bits + 0xfffu + (bits >> 13 & 1u) - 0x38000000u) >> 13;
+    VecBits subnormal = (VecBits)((Vec)bits + 0.5f) - 0x3f000000u; // float addition rounds at 2^-24
+    VecBits small = (VecBits)(bits < 0x38800000u), large = (VecBits)(bits >= 0x477ff000u);
+    VecBits nan = (VecBits)(bits > 0x7f800000u);
+    VecBits half = (small & subnormal) | (~small & normal);
+    half = (large & 0x7c00u) | (~large & half);
+    return __builtin_convertvector(half | (nan & 0x7e00u) | sign >> 16, VecHalf);
+}
+
+#if defined(__AVX512F__) || (defined(__F16C__) && defined(__AVX__))
+VEC_INLINE Vec vec_from_f16(VecHalf half) {
+#if defined(__AVX512F__)
+    return (Vec)_mm512_cvtph_ps((__m256i)half);
+#else
+    return (Vec)_mm256_cvtph_ps((__m128i)half);
+#endif
+}
+
+VEC_INLINE VecHalf vec_to_f16(Vec value) {
+#if defined(__AVX512F__)
+    return (VecHalf)_mm512_cvtps_ph((__m512)value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+#else
+    return (VecHalf)_mm256_cvtps_ph((__m256)value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+#endif
+}
+#else
+#define vec_from_f16 vec_from_f16_bits
+#define vec_to_f16   vec_to_f16_bits
+#endif
+
+VEC_INLINE Vec vec_widen(VecHalf half, DType dtype) {
+    return dtype == DTYPE_BF16 ? vec_from_bf16(half) : vec_from_f16(half);
 }
 
 // Lanes beyond n read as 0 and are not written.
@@ -68,10 +121,10 @@ VEC_INLINE Vec vec_get(const void *data, int64_t i, int64_t n, DType dtype) {
         memcpy(&value, (const float *)data + i, (size_t)n * 4);
         return value;
     }
-    if (n == VEC_LANES) return vec_from_half(*(const VecHalfLoose *)((const bf16 *)data + i));
+    if (n == VEC_LANES) return vec_widen(*(const VecHalfLoose *)((const uint16_t *)data + i), dtype);
     VecHalf half = {0};
-    memcpy(&half, (const bf16 *)data + i, (size_t)n * 2);
-    return vec_from_half(half);
+    memcpy(&half, (const uint16_t *)data + i, (size_t)n * 2);
+    return vec_widen(half, dtype);
 }
 
 VEC_INLINE void vec_put(void *data, int64_t i, int64_t n, DType dtype, Vec value) {
@@ -84,14 +137,25 @@ VEC_INLINE void vec_put(void *data, int64_t i, int64_t n, DType dtype, Vec value
         }
         return;
     }
-    VecHalf half = vec_to_half(value);
+    VecHalf half = dtype == DTYPE_BF16 ? vec_to_bf16(value) : vec_to_f16(value);
     if (n == VEC_LANES) {
-        *(VecHalfLoose *)((bf16 *)data + i) = half;
+        *(VecHalfLoose *)((uint16_t *)data + i) = half;
     } else {
         VecHalf some = half;
-        memcpy((bf16 *)data + i, &some, (size_t)n * 2);
+        memcpy((uint16_t *)data + i, &some, (size_t)n * 2);
     }
 }
+
+// Calls a function whose last argument is the storage type, compiled once for each.
+#define VEC_BY_STORAGE(dtype, function, ...)   \
+    do {                                       \
+        if ((dtype) == DTYPE_F32)              \
+            function(__VA_ARGS__, DTYPE_F32);  \
+        else if ((dtype) == DTYPE_BF16)        \
+            function(__VA_ARGS__, DTYPE_BF16); \
+        else                                   \
+            function(__VA_ARGS__, DTYPE_F16);  \
+    } while (0)
 
 // sums[i..i+n) += value
 VEC_INLINE void vec_add_to_doubles(double *sums, int64_t i, int64_t n, Vec value) {

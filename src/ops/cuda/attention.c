@@ -1,7 +1,8 @@
 // Which engine computes attention. cuDNN and hearth's own kernels are candidates; where several can do a shape they are
 // timed at its first use outside a graph (into the outputs, which the call overwrites anyway), and the
-// choice is kept in the tuning cache. Documents and fp32 are the own kernels' alone; the fastest of these leave queries
-// that see all keys (Attention.full) to the portable ones where there are documents or a length of no whole tiles.
+// choice is kept in the tuning cache. Documents, fp32 and f16 are the own kernels' alone, the last two the portable
+// ones'; the fastest of these leave queries that see all keys (Attention.full) to the portable ones where there are
+// documents or a length of no whole tiles.
 #include "ops/cuda/attention_sm90.h"
 #include "ops/cuda/cuda.h"
 #include "ops/cuda/sample.h"
@@ -204,7 +205,7 @@ static bool case_can(CudaState *state, const AttentionCase *item, int engine) {
 }
 
 static void case_choose(CudaState *state, AttentionCase *item, const AttentionArgs *a) {
-    if (item->dtype != DTYPE_BF16) return; // the float kernels have one variant
+    if (item->dtype != DTYPE_BF16) return; // the kernels for float and f16 have one variant
     case_plan(state, item);
     char *key = case_key(state, item);
     const char *known = tune_get(state->tune, key);

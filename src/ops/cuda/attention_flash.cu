@@ -1,5 +1,5 @@
-// Attention kernels of our own, bf16 on the tensor cores (mma.sync) with float sums. Scores are never stored: the
-// forward pass keeps a running maximum and sum (flash attention), the backward pass computes them again from the
+// Attention kernels of our own, bf16 or f16 on the tensor cores (mma.sync) with float sums. Scores are never stored:
+// the forward pass keeps a running maximum and sum (flash attention), the backward pass computes them again from the
 // log-sum-exp.
 //
 // The backward pass is two kernels, so that every gradient has one writer and no order of atomics: one owns queries
@@ -54,8 +54,8 @@ static __device__ __forceinline__ void right_columns(uint32_t (&b)[4], uint32_t 
     matrices_load_transposed(b, tile + tile_offset<D>(step * 16 + (lane & 15), pair * 2 + (lane >> 4)));
 }
 
-// acc += s, rounded to bf16, times the rows of a tile: 16 rows of a warp for every t.
-template <int D, int MT, int BLOCKS_OF_8>
+// acc += s, rounded to the storage type, times the rows of a tile: 16 rows of a warp for every t.
+template <typename T, int D, int MT, int BLOCKS_OF_8>
 static __device__ __forceinline__ void rows_multiply(float (&acc)[MT][D / 8][4], const float (&s)[MT][BLOCKS_OF_8][4],
                                                      uint32_t tile) {
 #pragma unroll
@@ -65,22 +65,22 @@ static __device__ __forceinline__ void rows_multiply(float (&acc)[MT][D / 8][4],
         for (int t = 0; t < MT; t++)
 #pragma unroll
             for (int e = 0; e < 4; e++)
-                left[t][e] = pack_bf16(s[t][2 * j + e / 2][e % 2 * 2], s[t][2 * j + e / 2][e % 2 * 2 + 1]);
+                left[t][e] = pair_pack<T>(s[t][2 * j + e / 2][e % 2 * 2], s[t][2 * j + e / 2][e % 2 * 2 + 1]);
 #pragma unroll
         for (int i = 0; i < D / 16; i++) {
             uint32_t r[4];
             right_columns<D>(r, tile, j, i);
 #pragma unroll
             for (int t = 0; t < MT; t++) {
-                mma(acc[t][2 * i], left[t], r[0], r[1]);
-                mma(acc[t][2 * i + 1], left[t], r[2], r[3]);
+                mma<IS_FP16<T>>(acc[t][2 * i], left[t], r[0], r[1]);
+                mma<IS_FP16<T>>(acc[t][2 * i + 1], left[t], r[2], r[3]);
             }
         }
     }
 }
 
-// A warp's 16 x D accumulators times factor (per row half), as bf16 through its own rows of a tile to memory.
-template <int D>
+// A warp's 16 x D accumulators times factor (per row half), as T through its own rows of a tile to memory.
+template <typename T, int D>
 static __device__ __forceinline__ void rows_store(uint8_t *tile, int row0, const float (*acc)[4], float factor_low,
                                                   float factor_high, Bf16 *to, int64_t stride, int rows, int columns) {
     int lane = threadIdx.x & 31;
@@ -88,9 +88,10 @@ static __device__ __forceinline__ void rows_store(uint8_t *tile, int row0, const
 #pragma unroll
     for (int i = 0; i < D / 8; i++) {
         int row = row0 + lane / 4, at = (lane & 3) * 4;
-        *(uint32_t *)(tile + tile_offset<D>(row, i) + at) = pack_bf16(acc[i][0] * factor_low, acc[i][1] * factor_low);
+        *(uint32_t *)(tile + tile_offset<D>(row, i) + at) =
+            pair_pack<T>(acc[i][0] * factor_low, acc[i][1] * factor_low);
         *(uint32_t *)(tile + tile_offset<D>(row + 8, i) + at) =
-            pack_bf16(acc[i][2] * factor_high, acc[i][3] * factor_high);
+            pair_pack<T>(acc[i][2] * factor_high, acc[i][3] * factor_high);
     }
     __syncwarp();
 #pragma unroll
@@ -158,7 +159,7 @@ static __device__ __forceinline__ void softmax_step(float (&acc)[MT][COLUMNS][4]
 }
 
 // WARPS warps of 16 * MT queries each against tiles of BN keys; BLOCKS: blocks that should fit a multiprocessor.
-template <int D, int WARPS, int MT, int BN, int BLOCKS, bool FULL>
+template <typename T, int D, int WARPS, int MT, int BN, int BLOCKS, bool FULL>
 static __global__ void __launch_bounds__(WARPS * 32, BLOCKS) forward_kernel(const __grid_constant__ FlashArgs args) {
     constexpr int BM = WARPS * 16 * MT, THREADS = WARPS * 32, STEPS = D / 16;
     constexpr bool KEEP_Q = D <= 64; // in registers
@@ -238,15 +239,15 @@ static __global__ void __launch_bounds__(WARPS * 32, BLOCKS) forward_kernel(cons
                 right_rows<D>(r, k_now, j * 16, i);
 #pragma unroll
                 for (int t = 0; t < MT; t++) {
-                    mma(s[t][2 * j], a[t], r[0], r[1]);
-                    mma(s[t][2 * j + 1], a[t], r[2], r[3]);
+                    mma<IS_FP16<T>>(s[t][2 * j], a[t], r[0], r[1]);
+                    mma<IS_FP16<T>>(s[t][2 * j + 1], a[t], r[2], r[3]);
                 }
             }
         }
         if (n0 + BN - 1 > last_key<FULL>(args, m0 + row0) || doc_start)
             scores_mask<FULL>(args, s, m0 + row0, n0, first);
         softmax_step(acc, s, maximum, sum, scale2);
-        rows_multiply<D>(acc, s, v_now);
+        rows_multiply<T, D>(acc, s, v_now);
     }
 
 #pragma unroll
@@ -262,15 +263,15 @@ static __global__ void __launch_bounds__(WARPS * 32, BLOCKS) forward_kernel(cons
             if ((lane & 3) == 0 && row < args.seq)
                 args.lse[(int64_t)blockIdx.x * args.seq + row] = maximum[t][half] * args.scale + logf(total);
         }
-        rows_store<D>(shared, row0 + t * 16, acc[t], inverse[0], inverse[1],
-                      args.out + (token0 + m0) * args.o_stride + h * args.head_dim, args.o_stride, args.seq - m0,
-                      args.head_dim);
+        rows_store<T, D>(shared, row0 + t * 16, acc[t], inverse[0], inverse[1],
+                         args.out + (token0 + m0) * args.o_stride + h * args.head_dim, args.o_stride, args.seq - m0,
+                         args.head_dim);
     }
 }
 
 // ---- backward: dQ and the row sums --------------------------------------------------------------------------------
 
-template <int D, int WARPS, int MT, int BN, int BLOCKS, bool FULL>
+template <typename T, int D, int WARPS, int MT, int BN, int BLOCKS, bool FULL>
 static __global__ void __launch_bounds__(WARPS * 32, BLOCKS) backward_q_kernel(const __grid_constant__ FlashArgs args) {
     constexpr int BM = WARPS * 16 * MT, THREADS = WARPS * 32, STEPS = D / 16;
     constexpr bool KEEP = D <= 64 && MT == 1; // Q and dO in registers
@@ -306,7 +307,7 @@ static __global__ void __launch_bounds__(WARPS * 32, BLOCKS) backward_q_kernel(c
         const int row = row0 + i * 2 + lane / 16, column = (lane & 15) * 8;
         float total = 0;
         if (m0 + row < args.seq && column < args.head_dim)
-            total = dot8(load16(d_o + row * args.o_stride + column), load16(o + row * args.o_stride + column));
+            total = dot8<T>(load16(d_o + row * args.o_stride + column), load16(o + row * args.o_stride + column));
 #pragma unroll
         for (int e = 8; e > 0; e /= 2)
             total += __shfl_xor_sync(0xffffffffu, total, e);
@@ -376,10 +377,10 @@ static __global__ void __launch_bounds__(WARPS * 32, BLOCKS) backward_q_kernel(c
                 right_rows<D>(w, v_now, j * 16, i);
 #pragma unroll
                 for (int t = 0; t < MT; t++) {
-                    mma(s[t][2 * j], a[t], r[0], r[1]);
-                    mma(s[t][2 * j + 1], a[t], r[2], r[3]);
-                    mma(dp[t][2 * j], c[t], w[0], w[1]);
-                    mma(dp[t][2 * j + 1], c[t], w[2], w[3]);
+                    mma<IS_FP16<T>>(s[t][2 * j], a[t], r[0], r[1]);
+                    mma<IS_FP16<T>>(s[t][2 * j + 1], a[t], r[2], r[3]);
+                    mma<IS_FP16<T>>(dp[t][2 * j], c[t], w[0], w[1]);
+                    mma<IS_FP16<T>>(dp[t][2 * j + 1], c[t], w[2], w[3]);
                 }
             }
         }
@@ -393,13 +394,13 @@ static __global__ void __launch_bounds__(WARPS * 32, BLOCKS) backward_q_kernel(c
                 for (int e = 0; e < 4; e++)
                     s[t][j][e] =
                         exp2_fast(fmaf(s[t][j][e], scale2, -lse2[t][e / 2])) * (dp[t][j][e] - row_sum[t][e / 2]);
-        rows_multiply<D>(acc, s, k_now);
+        rows_multiply<T, D>(acc, s, k_now);
     }
 #pragma unroll
     for (int t = 0; t < MT; t++)
-        rows_store<D>(shared, row0 + t * 16, acc[t], args.scale, args.scale,
-                      args.dq + (token0 + m0) * args.grad_stride + h * args.head_dim, args.grad_stride, args.seq - m0,
-                      args.head_dim);
+        rows_store<T, D>(shared, row0 + t * 16, acc[t], args.scale, args.scale,
+                         args.dq + (token0 + m0) * args.grad_stride + h * args.head_dim, args.grad_stride,
+                         args.seq - m0, args.head_dim);
 }
 
 // ---- backward: dK and dV ------------------------------------------------------------------------------------------
@@ -423,33 +424,34 @@ static __device__ __forceinline__ void keys_differences(float (&s)[COUNT][4], fl
 }
 
 // dv += P dO, dk += dS Q.
-template <int D, int COUNT>
+template <typename T, int D, int COUNT>
 static __device__ __forceinline__ void keys_accumulate(float (&dk)[D / 8][4], float (&dv)[D / 8][4],
                                                        const float (&s)[COUNT][4], const float (&dp)[COUNT][4],
                                                        uint32_t q_now, uint32_t do_now) {
 #pragma unroll
     for (int j = 0; j < COUNT / 2; j++) {
         uint32_t p[4], ds[4];
-        p[0] = pack_bf16(s[2 * j][0], s[2 * j][1]), p[1] = pack_bf16(s[2 * j][2], s[2 * j][3]);
-        p[2] = pack_bf16(s[2 * j + 1][0], s[2 * j + 1][1]), p[3] = pack_bf16(s[2 * j + 1][2], s[2 * j + 1][3]);
-        ds[0] = pack_bf16(dp[2 * j][0], dp[2 * j][1]), ds[1] = pack_bf16(dp[2 * j][2], dp[2 * j][3]);
-        ds[2] = pack_bf16(dp[2 * j + 1][0], dp[2 * j + 1][1]), ds[3] = pack_bf16(dp[2 * j + 1][2], dp[2 * j + 1][3]);
+        p[0] = pair_pack<T>(s[2 * j][0], s[2 * j][1]), p[1] = pair_pack<T>(s[2 * j][2], s[2 * j][3]);
+        p[2] = pair_pack<T>(s[2 * j + 1][0], s[2 * j + 1][1]), p[3] = pair_pack<T>(s[2 * j + 1][2], s[2 * j + 1][3]);
+        ds[0] = pair_pack<T>(dp[2 * j][0], dp[2 * j][1]), ds[1] = pair_pack<T>(dp[2 * j][2], dp[2 * j][3]);
+        ds[2] = pair_pack<T>(dp[2 * j + 1][0], dp[2 * j + 1][1]),
+        ds[3] = pair_pack<T>(dp[2 * j + 1][2], dp[2 * j + 1][3]);
 #pragma unroll
         for (int step = 0; step < D / 16; step++) {
             uint32_t r[4], w[4];
             right_columns<D>(r, do_now, j, step);
             right_columns<D>(w, q_now, j, step);
-            mma(dv[2 * step], p, r[0], r[1]);
-            mma(dv[2 * step + 1], p, r[2], r[3]);
-            mma(dk[2 * step], ds, w[0], w[1]);
-            mma(dk[2 * step + 1], ds, w[2], w[3]);
+            mma<IS_FP16<T>>(dv[2 * step], p, r[0], r[1]);
+            mma<IS_FP16<T>>(dv[2 * step + 1], p, r[2], r[3]);
+            mma<IS_FP16<T>>(dk[2 * step], ds, w[0], w[1]);
+            mma<IS_FP16<T>>(dk[2 * step + 1], ds, w[2], w[3]);
         }
     }
 }
 
 // WARPS warps of 16 keys each; scores are kept transposed (keys are rows), so that P and dS come out of the
 // accumulators in the shape of a left operand. All query heads of the group are walked in turn, BM queries at a time.
-template <int D, int WARPS, int BM, int BLOCKS, bool FULL>
+template <typename T, int D, int WARPS, int BM, int BLOCKS, bool FULL>
 static __global__ void __launch_bounds__(WARPS * 32, BLOCKS)
     backward_kv_kernel(const __grid_constant__ FlashArgs args) {
     constexpr int BN = WARPS * 16, THREADS = WARPS * 32, STEPS = D / 16;
@@ -530,10 +532,10 @@ static __global__ void __launch_bounds__(WARPS * 32, BLOCKS)
                     uint32_t r[4], w[4];
                     right_rows<D>(r, q_now, j * 16, step);
                     right_rows<D>(w, do_now, j * 16, step);
-                    mma(s[2 * j], a, r[0], r[1]);
-                    mma(s[2 * j + 1], a, r[2], r[3]);
-                    mma(dp[2 * j], c, w[0], w[1]);
-                    mma(dp[2 * j + 1], c, w[2], w[3]);
+                    mma<IS_FP16<T>>(s[2 * j], a, r[0], r[1]);
+                    mma<IS_FP16<T>>(s[2 * j + 1], a, r[2], r[3]);
+                    mma<IS_FP16<T>>(dp[2 * j], c, w[0], w[1]);
+                    mma<IS_FP16<T>>(dp[2 * j + 1], c, w[2], w[3]);
                 }
             }
             if (m0 + keys_ahead<FULL>(args) < n0 + row0 + 15 || doc_start) {
@@ -549,48 +551,93 @@ static __global__ void __launch_bounds__(WARPS * 32, BLOCKS)
                     }
             }
             keys_differences(s, dp, lse2[stage], row_sum[stage], scale2);
-            keys_accumulate<D>(dk, dv, s, dp, q_now, do_now);
+            keys_accumulate<T, D>(dk, dv, s, dp, q_now, do_now);
         }
         if (i + 1 < iterations) keep(stage ^ 1);
     }
-    rows_store<D>(shared, row0, dk, args.scale, args.scale,
-                  args.dk + (token0 + n0) * args.grad_stride + group * args.head_dim, args.grad_stride, args.seq - n0,
-                  args.head_dim);
-    rows_store<D>(shared + BN * D * 2, row0, dv, 1, 1,
-                  args.dv + (token0 + n0) * args.grad_stride + group * args.head_dim, args.grad_stride, args.seq - n0,
-                  args.head_dim);
+    rows_store<T, D>(shared, row0, dk, args.scale, args.scale,
+                     args.dk + (token0 + n0) * args.grad_stride + group * args.head_dim, args.grad_stride,
+                     args.seq - n0, args.head_dim);
+    rows_store<T, D>(shared + BN * D * 2, row0, dv, 1, 1,
+                     args.dv + (token0 + n0) * args.grad_stride + group * args.head_dim, args.grad_stride,
+                     args.seq - n0, args.head_dim);
 }
 
 // ---- launches -----------------------------------------------------------------------------------------------------
 
-template <int D, int WARPS, int MT, int BN, int BLOCKS>
+template <typename T, int D, int WARPS, int MT, int BN, int BLOCKS>
 static void forward_launch(CudaState *state, const FlashArgs &args) {
     constexpr int BM = WARPS * 16 * MT, BYTES = (BM + 4 * BN) * D * 2;
     dim3 grid((unsigned)(args.batch * args.heads), (unsigned)((args.seq + BM - 1) / BM));
     if (args.full)
-        LAUNCH_SHARED(state, (forward_kernel<D, WARPS, MT, BN, BLOCKS, true>), grid, WARPS * 32, BYTES, args);
+        LAUNCH_SHARED(state, (forward_kernel<T, D, WARPS, MT, BN, BLOCKS, true>), grid, WARPS * 32, BYTES, args);
     else
-        LAUNCH_SHARED(state, (forward_kernel<D, WARPS, MT, BN, BLOCKS, false>), grid, WARPS * 32, BYTES, args);
+        LAUNCH_SHARED(state, (forward_kernel<T, D, WARPS, MT, BN, BLOCKS, false>), grid, WARPS * 32, BYTES, args);
 }
 
-template <int D, int WARPS, int MT, int BN, int BLOCKS>
+template <typename T, int D, int WARPS, int MT, int BN, int BLOCKS>
 static void backward_q_launch(CudaState *state, const FlashArgs &args) {
     constexpr int BM = WARPS * 16 * MT, BYTES = (2 * BM + 4 * BN) * D * 2;
     dim3 grid((unsigned)(args.batch * args.heads), (unsigned)((args.seq + BM - 1) / BM));
     if (args.full)
-        LAUNCH_SHARED(state, (backward_q_kernel<D, WARPS, MT, BN, BLOCKS, true>), grid, WARPS * 32, BYTES, args);
+        LAUNCH_SHARED(state, (backward_q_kernel<T, D, WARPS, MT, BN, BLOCKS, true>), grid, WARPS * 32, BYTES, args);
     else
-        LAUNCH_SHARED(state, (backward_q_kernel<D, WARPS, MT, BN, BLOCKS, false>), grid, WARPS * 32, BYTES, args);
+        LAUNCH_SHARED(state, (backward_q_kernel<T, D, WARPS, MT, BN, BLOCKS, false>), grid, WARPS * 32, BYTES, args);
 }
 
-template <int D, int WARPS, int BM, int BLOCKS>
+template <typename T, int D, int WARPS, int BM, int BLOCKS>
 static void backward_kv_launch(CudaState *state, const FlashArgs &args) {
     constexpr int BN = WARPS * 16, BYTES = (2 * BN + 4 * BM) * D * 2;
     dim3 grid((unsigned)(args.batch * args.kv_heads), (unsigned)((args.seq + BN - 1) / BN));
     if (args.full)
-        LAUNCH_SHARED(state, (backward_kv_kernel<D, WARPS, BM, BLOCKS, true>), grid, WARPS * 32, BYTES, args);
+        LAUNCH_SHARED(state, (backward_kv_kernel<T, D, WARPS, BM, BLOCKS, true>), grid, WARPS * 32, BYTES, args);
     else
-        LAUNCH_SHARED(state, (backward_kv_kernel<D, WARPS, BM, BLOCKS, false>), grid, WARPS * 32, BYTES, args);
+        LAUNCH_SHARED(state, (backward_kv_kernel<T, D, WARPS, BM, BLOCKS, false>), grid, WARPS * 32, BYTES, args);
+}
+
+// f16 has one variant of each size.
+template <typename T> static void forward_choose(CudaState *state, const FlashArgs &args, int variant) {
+    const bool other = !IS_FP16<T> && variant != 0;
+    if (args.head_dim <= 32) {
+        forward_launch<T, 32, 4, 2, 64, 1>(state, args);
+    } else if (args.head_dim <= 64 && !other) {
+        forward_launch<T, 64, 4, 2, 64, 1>(state, args);
+    } else if (args.head_dim <= 64) {
+        if constexpr (!IS_FP16<T>) forward_launch<T, 64, 8, 1, 64, 2>(state, args);
+    } else if (args.head_dim <= 96) {
+        forward_launch<T, 96, 8, 1, 64, 1>(state, args);
+    } else if (!other) {
+        forward_launch<T, 128, 4, 2, 32, 1>(state, args);
+    } else {
+        if constexpr (!IS_FP16<T>) forward_launch<T, 128, 8, 1, 64, 1>(state, args);
+    }
+}
+
+template <typename T> static void backward_choose(CudaState *state, const FlashArgs &args, int variant) {
+    const bool other = !IS_FP16<T> && variant != 0;
+    if (args.head_dim <= 32) {
+        backward_q_launch<T, 32, 4, 1, 64, 1>(state, args);
+        backward_kv_launch<T, 32, 4, 64, 1>(state, args);
+    } else if (args.head_dim <= 64 && !other) {
+        backward_q_launch<T, 64, 4, 1, 64, 3>(state, args);
+        backward_kv_launch<T, 64, 4, 64, 3>(state, args);
+    } else if (args.head_dim <= 64) {
+        if constexpr (!IS_FP16<T>) {
+            backward_q_launch<T, 64, 4, 2, 64, 2>(state, args);
+            backward_kv_launch<T, 64, 8, 64, 1>(state, args);
+        }
+    } else if (args.head_dim <= 96) {
+        backward_q_launch<T, 96, 4, 1, 64, 1>(state, args);
+        backward_kv_launch<T, 96, 4, 32, 1>(state, args);
+    } else if (!other) {
+        backward_q_launch<T, 128, 4, 1, 64, 1>(state, args);
+        backward_kv_launch<T, 128, 4, 64, 1>(state, args);
+    } else {
+        if constexpr (!IS_FP16<T>) {
+            backward_q_launch<T, 128, 8, 1, 32, 1>(state, args);
+            backward_kv_launch<T, 128, 4, 32, 1>(state, args);
+        }
+    }
 }
 
 void flash_forward(CudaState *state, void *out, float *lse, const void *q, const void *k, const void *v,
@@ -601,18 +648,10 @@ void flash_forward(CudaState *state, void *out, float *lse, const void *q, const
     }
     FlashArgs args = flash_args(shape, q, k, v);
     args.out = (Bf16 *)out, args.lse = lse;
-    if (shape->head_dim <= 32)
-        forward_launch<32, 4, 2, 64, 1>(state, args);
-    else if (shape->head_dim <= 64 && variant == 0)
-        forward_launch<64, 4, 2, 64, 1>(state, args);
-    else if (shape->head_dim <= 64)
-        forward_launch<64, 8, 1, 64, 2>(state, args);
-    else if (shape->head_dim <= 96)
-        forward_launch<96, 8, 1, 64, 1>(state, args);
-    else if (variant == 0)
-        forward_launch<128, 4, 2, 32, 1>(state, args);
+    if (dtype == DTYPE_F16)
+        forward_choose<Fp16>(state, args, variant);
     else
-        forward_launch<128, 8, 1, 64, 1>(state, args);
+        forward_choose<Bf16>(state, args, variant);
 }
 
 void flash_backward(CudaState *state, void *dq, void *dk, void *dv, int64_t dqkv_stride, const void *dout,
@@ -628,23 +667,8 @@ void flash_backward(CudaState *state, void *dq, void *dk, void *dv, int64_t dqkv
         return;
     }
     FlashArgs args = flash_backward_args(shape, dq, dk, dv, dqkv_stride, dout, out, lse, row_sum, q, k, v);
-    if (shape->head_dim <= 32) {
-        backward_q_launch<32, 4, 1, 64, 1>(state, args);
-        backward_kv_launch<32, 4, 64, 1>(state, args);
-    } else if (shape->head_dim <= 64 && variant == 0) {
-        backward_q_launch<64, 4, 1, 64, 3>(state, args);
-        backward_kv_launch<64, 4, 64, 3>(state, args);
-    } else if (shape->head_dim <= 64) {
-        backward_q_launch<64, 4, 2, 64, 2>(state, args);
-        backward_kv_launch<64, 8, 64, 1>(state, args);
-    } else if (shape->head_dim <= 96) {
-        backward_q_launch<96, 4, 1, 64, 1>(state, args);
-        backward_kv_launch<96, 4, 32, 1>(state, args);
-    } else if (variant == 0) {
-        backward_q_launch<128, 4, 1, 64, 1>(state, args);
-        backward_kv_launch<128, 4, 64, 1>(state, args);
-    } else {
-        backward_q_launch<128, 8, 1, 32, 1>(state, args);
-        backward_kv_launch<128, 4, 32, 1>(state, args);
-    }
+    if (dtype == DTYPE_F16)
+        backward_choose<Fp16>(state, args, variant);
+    else
+        backward_choose<Bf16>(state, args, variant);
 }

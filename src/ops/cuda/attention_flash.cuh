@@ -6,7 +6,7 @@
 
 #include <math_constants.h>
 
-struct FlashArgs {
+struct FlashArgs { // of f16 where the kernel is a template for it
     const Bf16 *q, *k, *v, *o, *dout;
     Bf16 *out, *dq, *dk, *dv;
     float *lse, *row_sum; // [batch, heads, seq]

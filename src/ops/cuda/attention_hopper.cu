@@ -141,7 +141,7 @@ static __global__ void __launch_bounds__(GROUPS * 128, BLOCKS) hopper_q_kernel(c
         const int row = row0 + i * 2 + lane / 16, column = (lane & 15) * 8;
         float total = 0;
         if (m0 + row < args.seq && column < args.head_dim)
-            total = dot8(load16(d_o + row * args.o_stride + column), load16(o + row * args.o_stride + column));
+            total = dot8<Bf16>(load16(d_o + row * args.o_stride + column), load16(o + row * args.o_stride + column));
 #pragma unroll
         for (int e = 8; e > 0; e /= 2)
             total += __shfl_xor_sync(0xffffffffu, total, e);

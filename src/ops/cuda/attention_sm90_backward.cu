@@ -430,7 +430,7 @@ static __global__ void __launch_bounds__(256) prepare_kernel(const __grid_consta
 #pragma unroll
     for (int i = 0; i < QUERIES / ROWS; i++) {
         const int row = i * ROWS + row0, token = block * QUERIES + row;
-        float total = dot8(x[i], y[i]);
+        float total = dot8<Bf16>(x[i], y[i]);
 #pragma unroll
         for (int e = LANES / 2; e > 0; e /= 2)
             total += __shfl_xor_sync(0xffffffffu, total, e);

@@ -62,7 +62,7 @@ static __global__ __launch_bounds__(TILE_THREADS) void quantize_kernel(uint8_t *
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         float value[8];
-        vec_unpack(value, raw[i]);
+        vec_unpack<Bf16>(value, raw[i]);
         most = magnitude(value, most);
         if (ROWS || COLS) codes[i] = fp8_pack<E5M2>(value, inverse);
         if (ROWS && x < cols && y + i < rows) *(uint2 *)(rows_out + (y + i) * cols + x) = codes[i];
@@ -172,8 +172,8 @@ template <int PIECES> static __global__ __launch_bounds__(256) void swiglu_forwa
     for (int p = 0; p < PIECES; p++) {
         if (first + p * 256 >= total) break;
         float gate[8], up[8];
-        vec_unpack(gate, gates[p]);
-        vec_unpack(up, ups[p]);
+        vec_unpack<Bf16>(gate, gates[p]);
+        vec_unpack<Bf16>(up, ups[p]);
         gate_up_most = magnitude(up, magnitude(gate, gate_up_most));
         *(uint2 *)(s.gate_up8 + at[p]) = fp8_pack<false>(gate, gate_up_inverse);
         *(uint2 *)(s.gate_up8 + at[p] + s.dim) = fp8_pack<false>(up, gate_up_inverse);
@@ -242,7 +242,7 @@ static __global__ __launch_bounds__(TILE_THREADS) void swiglu_backward_kernel(Sw
         float g[8], u[8], d[8];
         e4m3_unpack(g, gates[i], step);
         e4m3_unpack(u, ups[i], step);
-        vec_unpack(d, grads[i]);
+        vec_unpack<Bf16>(d, grads[i]);
 #pragma unroll
         for (int j = 0; j < 8; j++) {
             const float part = sigmoid(g[j]), silu = g[j] * part, grad = d[j], up = u[j];

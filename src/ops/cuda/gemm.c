@@ -27,6 +27,7 @@ typedef struct GemmShape {
     int64_t in_stride; // from a row of the layer's input to the next; GEMM_BACKWARD_INPUT does not read it
     DType out_dtype;
     int alignment; // of the least aligned operand, at most 16 bytes
+    bool tf32;
 } GemmShape;
 
 typedef struct Gemm {
@@ -72,6 +73,7 @@ static size_t gemm_workspace(const CudaState *state) {
 static cudaDataType_t cuda_type(DType dtype) {
     switch (dtype) {
     case DTYPE_BF16: return CUDA_R_16BF;
+    case DTYPE_F16: return CUDA_R_16F;
     case DTYPE_E4M3: return CUDA_R_8F_E4M3;
     case DTYPE_E5M2: return CUDA_R_8F_E5M2;
     default: return CUDA_R_32F;
@@ -83,7 +85,9 @@ static void gemm_describe(CudaState *state, Gemm *gemm) {
     cudaDataType_t type = cuda_type(s->dtype), a_type = s->kind == GEMM_FP8 ? CUDA_R_8F_E4M3 : type;
     cublasOperation_t op_a = s->kind == GEMM_FORWARD || s->kind == GEMM_FP8 ? CUBLAS_OP_T : CUBLAS_OP_N;
     cublasOperation_t op_b = s->kind == GEMM_BACKWARD_WEIGHT ? CUBLAS_OP_T : CUBLAS_OP_N;
-    CUBLAS_CHECK(state, cublasLtMatmulDescCreate(&gemm->operation, CUBLAS_COMPUTE_32F, CUDA_R_32F)); // never TF32
+    CUBLAS_CHECK(state,
+                 cublasLtMatmulDescCreate(&gemm->operation, s->tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F,
+                                          CUDA_R_32F)); // TF32 never by itself
     CUBLAS_CHECK(state,
                  cublasLtMatmulDescSetAttribute(gemm->operation, CUBLASLT_MATMUL_DESC_TRANSA, &op_a, sizeof op_a));
     CUBLAS_CHECK(state,
@@ -207,9 +211,9 @@ static char *gemm_key(const CudaState *state, const GemmShape *s) {
     bool adds = s->add && s->kind != GEMM_BACKWARD_WEIGHT && !(s->kind == GEMM_FP8 && s->out_dtype == DTYPE_F32);
     return text_format("cublasLt %zu sustained %s%s%s %s %lld %lld %lld stride %lld align %d workspace %zu",
                        cublasLtGetVersion(), kind_name[s->kind], adds ? " add" : "",
-                       s->kind == GEMM_FP8 && s->out_dtype == DTYPE_F32 ? " to float" : "", dtype_name(s->dtype),
-                       (long long)s->m, (long long)s->n, (long long)s->k, (long long)s->in_stride, s->alignment,
-                       gemm_workspace(state));
+                       s->kind == GEMM_FP8 && s->out_dtype == DTYPE_F32 ? " to float" : "",
+                       s->tf32 ? "TF32" : dtype_name(s->dtype), (long long)s->m, (long long)s->n, (long long)s->k,
+                       (long long)s->in_stride, s->alignment, gemm_workspace(state));
 }
 
 // An algorithm is an opaque block that its library version can restore; it is checked before it is trusted.
@@ -276,7 +280,7 @@ static Gemm *gemm_find(CudaState *state, const GemmShape *shape) {
         const GemmShape *s = &cache->items[i].shape;
         if (s->kind == shape->kind && s->add == shape->add && s->dtype == shape->dtype && s->m == shape->m &&
             s->n == shape->n && s->k == shape->k && s->in_stride == shape->in_stride &&
-            s->out_dtype == shape->out_dtype && s->alignment == shape->alignment)
+            s->out_dtype == shape->out_dtype && s->alignment == shape->alignment && s->tf32 == shape->tf32)
             return &cache->items[i];
     }
     if (cache->count == cache->capacity) {
@@ -300,7 +304,8 @@ static void gemm(Ops *ops, GemmKind kind, void *d, const void *a, const void *b,
         return;
     }
     uintptr_t bits = (uintptr_t)a | (uintptr_t)b | (uintptr_t)c | (uintptr_t)d | 16;
-    GemmShape shape = {kind, c != NULL, dtype, m, n, k, in_stride, out_dtype, (int)(bits & -bits)};
+    GemmShape shape = {
+        kind, c != NULL, dtype, m, n, k, in_stride, out_dtype, (int)(bits & -bits), ops->tf32 && dtype == DTYPE_F32};
     Gemm *item = gemm_find(state, &shape);
     bool fresh = !item->operation;
     if (fresh) gemm_describe(state, item);

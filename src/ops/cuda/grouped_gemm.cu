@@ -88,7 +88,8 @@ static void grouped_plain(CudaState *state, const GroupedCall *call, DType dtype
 
 static void grouped_run(Ops *ops, OpId op, const GroupedCall *call, DType dtype) {
     CudaState *state = cuda_scope_begin(ops, op);
-    const bool done = dtype == DTYPE_BF16 && (grouped_sm90(state, call) || grouped_mma(state, call));
+    const bool done =
+        (dtype == DTYPE_BF16 && grouped_sm90(state, call)) || (dtype != DTYPE_F32 && grouped_mma(state, call, dtype));
     if (!done) grouped_plain(state, call, dtype);
     cuda_scope_end(state);
 }

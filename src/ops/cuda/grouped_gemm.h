@@ -1,5 +1,5 @@
 // The grouped linear layers of MoE as one kind of product, and the engines that compute it: wgmma (Hopper), mma.sync
-// (bf16, from Ampere on) and plain multiply-adds (everything). grouped_gemm.cu chooses.
+// (bf16 and f16, from Ampere on) and plain multiply-adds (everything). grouped_gemm.cu chooses.
 //
 // Each expert e has the rows offsets[e] .. offsets[e + 1] of the row buffers, multiples of CUDA_ROW_ALIGN; padding rows
 // are zero. offsets is known on the device only: a launch covers the worst case, and its blocks find their work
@@ -30,9 +30,9 @@ typedef struct GroupedCall {
 extern "C" {
 #endif
 
-// False when the engine cannot do it on this GPU or with this shape; then nothing was done. bf16.
-bool grouped_sm90(CudaState *state, const GroupedCall *call);
-bool grouped_mma(CudaState *state, const GroupedCall *call);
+// False when the engine cannot do it on this GPU or with this shape; then nothing was done.
+bool grouped_sm90(CudaState *state, const GroupedCall *call);             // bf16
+bool grouped_mma(CudaState *state, const GroupedCall *call, DType dtype); // bf16 or f16
 
 #ifdef __cplusplus
 }

@@ -1,5 +1,5 @@
-// Grouped linear layers of MoE in bf16 with mma.sync, for GPUs from Ampere on: 128 x 128 tiles, slices of 32 of the
-// reduction copied asynchronously through a ring in shared memory, 4 warps of 64 x 64 results each.
+// Grouped linear layers of MoE in bf16 or f16 with mma.sync, for GPUs from Ampere on: 128 x 128 tiles, slices of 32 of
+// the reduction copied asynchronously through a ring in shared memory, 4 warps of 64 x 64 results each.
 #include "ops/cuda/grouped_gemm.h"
 #include "ops/cuda/sm80.cuh"
 #include "ops/cuda/vector.cuh"
@@ -11,7 +11,7 @@ static_assert(CUDA_ROW_ALIGN % TILE == 0, "a tile of rows belongs to one expert"
 // One operand of a tile: the element at (i, l), i along M or N and l along the reduction, is
 // memory[i * stride + l], or memory[l * stride + i] when STRIDED (the reduction is not the contiguous one).
 typedef struct Operand {
-    const Bf16 *memory;
+    const uint16_t *memory; // of either type
     int64_t stride;
     int count; // of i that exist; the rest are zeros. A multiple of 8, as is the length of the reduction
 } Operand;
@@ -43,7 +43,7 @@ template <bool STRIDED> static __device__ __forceinline__ void operand_load(uint
 }
 
 // The products of one slice: a warp's 64 x 64 from row m0 and column n0 of the tile.
-template <bool A_STRIDED, bool B_STRIDED>
+template <typename T, bool A_STRIDED, bool B_STRIDED>
 static __device__ __forceinline__ void slice_multiply(float (&d)[4][8][4], uint32_t a, uint32_t b, int m0, int n0) {
     const int lane = threadIdx.x % 32, matrix = lane / 8, row = lane % 8;
 #pragma unroll
@@ -63,12 +63,12 @@ static __device__ __forceinline__ void slice_multiply(float (&d)[4][8][4], uint3
         for (int i = 0; i < 4; i++)
 #pragma unroll
             for (int j = 0; j < 8; j++)
-                mma(d[i][j], left[i], right[j / 2][j % 2 * 2], right[j / 2][j % 2 * 2 + 1]);
+                mma<IS_FP16<T>>(d[i][j], left[i], right[j / 2][j % 2 * 2], right[j / 2][j % 2 * 2 + 1]);
     }
 }
 
 // All products of a tile. Every thread copies and multiplies; slices up to RING - 1 ahead are on their way.
-template <bool A_STRIDED, bool B_STRIDED>
+template <typename T, bool A_STRIDED, bool B_STRIDED>
 static __device__ __forceinline__ void tile_multiply(float (&d)[4][8][4], const Operand &a, const Operand &b,
                                                      int64_t length) {
     __shared__ __align__(128) uint8_t ring[RING * 2 * OPERAND_BYTES];
@@ -93,21 +93,21 @@ static __device__ __forceinline__ void tile_multiply(float (&d)[4][8][4], const 
         }
         copies_commit();
         const uint32_t from = base + s % RING * 2 * OPERAND_BYTES;
-        slice_multiply<A_STRIDED, B_STRIDED>(d, from, from + OPERAND_BYTES, warp / 2 * 64, warp % 2 * 64);
+        slice_multiply<T, A_STRIDED, B_STRIDED>(d, from, from + OPERAND_BYTES, warp / 2 * 64, warp % 2 * 64);
     }
 }
 
-template <bool B_STRIDED>
+template <typename T, bool B_STRIDED>
 static __global__ void __launch_bounds__(MMA_THREADS, 2)
-    mma_rows_kernel(Bf16 *out, const Bf16 *in, const Bf16 *weight, const int32_t *offsets, int experts, int n, int k,
-                    int n_tiles) {
+    mma_rows_kernel(uint16_t *out, const uint16_t *in, const uint16_t *weight, const int32_t *offsets, int experts,
+                    int n, int k, int n_tiles) {
     const int64_t row0 = (int64_t)(blockIdx.x / n_tiles) * TILE;
     const int column0 = (int)(blockIdx.x % n_tiles) * TILE;
     if (row0 >= offsets[experts]) return;
     const int expert = expert_find(offsets, experts, row0);
     weight += (int64_t)expert * n * k + (B_STRIDED ? column0 : (int64_t)column0 * k);
     float d[4][8][4] = {};
-    tile_multiply<false, B_STRIDED>(d, {in + row0 * k, k, TILE}, {weight, B_STRIDED ? n : k, n - column0}, k);
+    tile_multiply<T, false, B_STRIDED>(d, {in + row0 * k, k, TILE}, {weight, B_STRIDED ? n : k, n - column0}, k);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int64_t row = row0 + warp / 2 * 64 + lane / 4;
     const int column = column0 + warp % 2 * 64 + lane % 4 * 2;
@@ -118,17 +118,19 @@ static __global__ void __launch_bounds__(MMA_THREADS, 2)
             if (column + j * 8 < n)
 #pragma unroll
                 for (int h = 0; h < 2; h++)
-                    *reinterpret_cast<__nv_bfloat162 *>(out + (row + i * 16 + h * 8) * n + column + j * 8) =
-                        __floats2bfloat162_rn(d[i][j][2 * h], d[i][j][2 * h + 1]);
+                    *reinterpret_cast<uint32_t *>(out + (row + i * 16 + h * 8) * n + column + j * 8) =
+                        pair_pack<T>(d[i][j][2 * h], d[i][j][2 * h + 1]);
 }
 
+template <typename T>
 static __global__ void __launch_bounds__(MMA_THREADS, 2)
-    mma_weight_kernel(float *out, const Bf16 *a, const Bf16 *b, const int32_t *offsets, int m, int n, bool accumulate) {
+    mma_weight_kernel(float *out, const uint16_t *a, const uint16_t *b, const int32_t *offsets, int m, int n,
+                      bool accumulate) {
     const int64_t expert = blockIdx.z, begin = offsets[expert], rows = offsets[expert + 1] - begin;
     const int m0 = blockIdx.y * TILE, n0 = blockIdx.x * TILE;
     if (rows == 0 && accumulate) return;
     float d[4][8][4] = {};
-    tile_multiply<true, true>(d, {a + begin * m + m0, m, m - m0}, {b + begin * n + n0, n, n - n0}, rows);
+    tile_multiply<T, true, true>(d, {a + begin * m + m0, m, m - m0}, {b + begin * n + n0, n, n - n0}, rows);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int row = m0 + warp / 2 * 64 + lane / 4, column = n0 + warp % 2 * 64 + lane % 4 * 2;
 #pragma unroll
@@ -146,22 +148,29 @@ static __global__ void __launch_bounds__(MMA_THREADS, 2)
                 }
 }
 
-bool grouped_mma(CudaState *state, const GroupedCall *call) {
-    const int contiguous = call->product == GROUPED_WEIGHT ? call->m | call->n : call->n | call->k;
-    const bool aligned = (((uintptr_t)call->out | (uintptr_t)call->a | (uintptr_t)call->b) & 15) == 0;
-    if (state->arch < 80 || contiguous % 8 || !aligned) return false;
-    const Bf16 *a = (const Bf16 *)call->a, *b = (const Bf16 *)call->b;
+template <typename T> static void mma_launch(CudaState *state, const GroupedCall *call) {
+    const uint16_t *a = (const uint16_t *)call->a, *b = (const uint16_t *)call->b;
     const unsigned n_tiles = (unsigned)ceil_div64(call->n, TILE);
     if (call->product == GROUPED_WEIGHT) {
         dim3 grid(n_tiles, (unsigned)ceil_div64(call->m, TILE), (unsigned)call->experts);
-        mma_weight_kernel<<<grid, MMA_THREADS, 0, state->stream>>>((float *)call->out, a, b, call->offsets, call->m,
-                                                                   call->n, call->accumulate);
+        mma_weight_kernel<T><<<grid, MMA_THREADS, 0, state->stream>>>((float *)call->out, a, b, call->offsets, call->m,
+                                                                      call->n, call->accumulate);
     } else {
         const unsigned grid = (unsigned)(call->rows / TILE) * n_tiles;
-        auto *kernel = call->product == GROUPED_FORWARD ? mma_rows_kernel<false> : mma_rows_kernel<true>;
-        kernel<<<grid, MMA_THREADS, 0, state->stream>>>((Bf16 *)call->out, a, b, call->offsets, call->experts, call->n,
-                                                        call->k, (int)n_tiles);
+        auto *kernel = call->product == GROUPED_FORWARD ? mma_rows_kernel<T, false> : mma_rows_kernel<T, true>;
+        kernel<<<grid, MMA_THREADS, 0, state->stream>>>((uint16_t *)call->out, a, b, call->offsets, call->experts,
+                                                        call->n, call->k, (int)n_tiles);
     }
     LAUNCH_CHECK(state);
+}
+
+bool grouped_mma(CudaState *state, const GroupedCall *call, DType dtype) {
+    const int contiguous = call->product == GROUPED_WEIGHT ? call->m | call->n : call->n | call->k;
+    const bool aligned = (((uintptr_t)call->out | (uintptr_t)call->a | (uintptr_t)call->b) & 15) == 0;
+    if (state->arch < 80 || contiguous % 8 || !aligned) return false;
+    if (dtype == DTYPE_F16)
+        mma_launch<Fp16>(state, call);
+    else
+        mma_launch<Bf16>(state, call);
     return true;
 }

@@ -39,24 +39,38 @@ static __device__ __forceinline__ Softmax softmax_block(Softmax own, Softmax *sh
 }
 
 // The larger one of each half.
-static __device__ __forceinline__ uint32_t max_bf16(uint32_t a, uint32_t b) {
-    __nv_bfloat162 larger = __hmax2(*reinterpret_cast<__nv_bfloat162 *>(&a), *reinterpret_cast<__nv_bfloat162 *>(&b));
-    return *reinterpret_cast<uint32_t *>(&larger);
+template <typename T> static __device__ __forceinline__ uint32_t pair_max(uint32_t a, uint32_t b) {
+    if constexpr (IS_FP16<T>) {
+        __half2 larger = __hmax2(*reinterpret_cast<__half2 *>(&a), *reinterpret_cast<__half2 *>(&b));
+        return *reinterpret_cast<uint32_t *>(&larger);
+    } else {
+        __nv_bfloat162 larger =
+            __hmax2(*reinterpret_cast<__nv_bfloat162 *>(&a), *reinterpret_cast<__nv_bfloat162 *>(&b));
+        return *reinterpret_cast<uint32_t *>(&larger);
+    }
 }
+
+// -infinity in every element of a word.
+template <typename T>
+constexpr uint32_t LOWEST_WORD = sizeof(T) == 4 ? 0xff800000u
+                                 : IS_FP16<T>   ? 0xfc00fc00u
+                                                : 0xff80ff80u;
 
 template <typename T, int COUNT> static __device__ __forceinline__ float vecs_max(const uint4 (&raw)[COUNT]) {
     if constexpr (sizeof(T) == 2) {
-        uint32_t largest = 0xff80ff80u;
+        uint32_t largest = LOWEST_WORD<T>;
 #pragma unroll
         for (int i = 0; i < COUNT; i++)
-            largest = max_bf16(largest, max_bf16(max_bf16(raw[i].x, raw[i].y), max_bf16(raw[i].z, raw[i].w)));
-        return fmaxf(__uint_as_float(largest << 16), __uint_as_float(largest & 0xffff0000u));
+            largest =
+                pair_max<T>(largest, pair_max<T>(pair_max<T>(raw[i].x, raw[i].y), pair_max<T>(raw[i].z, raw[i].w)));
+        const float2 pair = pair_unpack<T>(largest);
+        return fmaxf(pair.x, pair.y);
     } else {
         float largest = -INFINITY;
 #pragma unroll
         for (int i = 0; i < COUNT; i++) {
             float x[4];
-            vec_unpack(x, raw[i]);
+            vec_unpack<T>(x, raw[i]);
             largest = fmaxf(largest, fmaxf(fmaxf(x[0], x[1]), fmaxf(x[2], x[3])));
         }
         return largest;
@@ -75,7 +89,7 @@ static __device__ __forceinline__ void softmax_add(Softmax &own, const uint4 (&r
 #pragma unroll
     for (int i = 0; i < COUNT; i++) {
         float x[N];
-        vec_unpack(x, raw[i]);
+        vec_unpack<T>(x, raw[i]);
 #pragma unroll
         for (int j = 0; j < N; j++)
             own.sum += exp2_fast(fmaf(x[j], LOG2E, -own.max));
@@ -84,7 +98,7 @@ static __device__ __forceinline__ void softmax_add(Softmax &own, const uint4 (&r
 
 // A vector of -infinity: adds nothing.
 template <typename T> static __device__ __forceinline__ uint4 vec_nothing(void) {
-    uint32_t word = sizeof(T) == 2 ? 0xff80ff80u : 0xff800000u;
+    uint32_t word = LOWEST_WORD<T>;
     return make_uint4(word, word, word, word);
 }
 
@@ -139,7 +153,7 @@ template <int CLUSTER> static __device__ __forceinline__ Softmax softmax_cluster
 template <typename T, int N>
 static __device__ __forceinline__ uint4 softmax_gradient(const uint4 &raw, float lse2, float scale, int hit) {
     float x[N];
-    vec_unpack(x, raw);
+    vec_unpack<T>(x, raw);
 #pragma unroll
     for (int j = 0; j < N; j++)
         x[j] = scale * exp2_fast(fmaf(x[j], LOG2E, -lse2));
@@ -148,7 +162,7 @@ static __device__ __forceinline__ uint4 softmax_gradient(const uint4 &raw, float
         for (int j = 0; j < N; j++)
             if (j == hit) x[j] -= scale;
     }
-    return vec_pack(x);
+    return vec_pack<T>(x);
 }
 
 template <typename T, int THREADS, int REGISTER_VECS, int BLOCKS, int CLUSTER>

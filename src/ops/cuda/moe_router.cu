@@ -216,11 +216,11 @@ static __global__ __launch_bounds__(128, 3) void router_din_kernel(Bf16 *din, co
                 int column = first + g * 32 + lane % 4 * 8;
                 if (row >= rows || column >= dim) continue;
                 float sum[8];
-                vec_unpack(sum, old[g][h]);
+                vec_unpack<Bf16>(sum, old[g][h]);
 #pragma unroll
                 for (int j = 0; j < 8; j++)
                     sum[j] += c[g * 4 + j / 2][h * 2 + j % 2];
-                store16(din + row * dim + column, vec_pack(sum));
+                store16(din + row * dim + column, vec_pack<Bf16>(sum));
             }
         }
     }

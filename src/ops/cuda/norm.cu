@@ -49,16 +49,16 @@ static __global__ __launch_bounds__(GROUP > 256 ? GROUP : 256) void rmsnorm_forw
         int v = lane + i * GROUP;
         if (v >= vectors) continue;
         float value[N];
-        vec_unpack(value, x[i]);
+        vec_unpack<T>(value, x[i]);
         if (BRANCH) {
             float other[N];
-            vec_unpack(other, b[i]);
+            vec_unpack<T>(other, b[i]);
 #pragma unroll
             for (int j = 0; j < N; j++)
                 value[j] += other[j];
-            x[i] = vec_pack(value);
+            x[i] = vec_pack<T>(value);
             store16_once(sum + row * dim + v * N, x[i]);
-            vec_unpack(value, x[i]); // as stored: what the backward pass will read
+            vec_unpack<T>(value, x[i]); // as stored: what the backward pass will read
         }
 #pragma unroll
         for (int j = 0; j < N; j++)
@@ -74,15 +74,15 @@ static __global__ __launch_bounds__(GROUP > 256 ? GROUP : 256) void rmsnorm_forw
         int v = lane + i * GROUP;
         if (v >= vectors) continue;
         float value[N], weights[N];
-        vec_unpack(value, x[i]);
-        vec_unpack(weights, w[i]);
+        vec_unpack<T>(value, x[i]);
+        vec_unpack<T>(weights, w[i]);
 #pragma unroll
         for (int j = 0; j < N; j++)
-            value[j] *= scale * nonzero(weights[j]);
-        const uint4 packed = vec_pack(value);
+            value[j] *= scale * nonzero<T>(weights[j]);
+        const uint4 packed = vec_pack<T>(value);
         store16(out + row * dim + v * N, packed);
         if constexpr (FP8) { // of the numbers as stored: the backward pass rounds those again
-            vec_unpack(value, packed);
+            vec_unpack<T>(value, packed);
             most = magnitude(value, most);
             *(uint2 *)(fp8.rows + row * dim + v * N) = fp8_pack<false>(value, inverse);
         }
@@ -112,7 +112,7 @@ static __global__ __launch_bounds__(256) void rmsnorm_forward_scalar_kernel(T *o
     if (threadIdx.x == 0) rstd[blockIdx.x] = scale;
     const T *in = branch ? sum : residual; // each thread reads what it wrote itself
     for (int i = (int)threadIdx.x; i < dim; i += 256)
-        out[base + i] = from_float<T>(to_float(in[base + i]) * scale * nonzero(to_float(weight[i])));
+        out[base + i] = from_float<T>(to_float(in[base + i]) * scale * nonzero<T>(to_float(weight[i])));
 }
 
 template <typename T, int VECS, int GROUP>
@@ -122,7 +122,7 @@ static void forward_launch(CudaState *state, T *out, T *sum, float *rstd, const 
     unsigned blocks = (unsigned)ceil_div64(rows, BLOCK / GROUP);
     auto kernel = branch ? rmsnorm_forward_kernel<T, VECS, GROUP, true, false>
                          : rmsnorm_forward_kernel<T, VECS, GROUP, false, false>;
-    if constexpr (sizeof(T) == 2)
+    if constexpr (sizeof(T) == 2 && !IS_FP16<T>)
         if (fp8.rows) kernel = rmsnorm_forward_kernel<T, VECS, GROUP, false, true>;
     kernel<<<blocks, BLOCK, 0, state->stream>>>(out, sum, rstd, residual, branch, weight, rows, dim, eps, fp8);
 }
@@ -204,7 +204,7 @@ static __global__ __launch_bounds__(BLOCK,
     }
     if constexpr (TABLE) {
         for (int i = (int)threadIdx.x; i < dim; i += BLOCK)
-            table[i] = 1.0f / nonzero(to_float(weight[i]));
+            table[i] = 1.0f / nonzero<T>(to_float(weight[i]));
         __syncthreads();
     }
     auto fetch = [&](int64_t from, int stage) {
@@ -237,8 +237,8 @@ static __global__ __launch_bounds__(BLOCK,
         for (int i = 0; i < VECS; i++) {
             if (lane + i * GROUP >= mine) continue;
             float ys[N], gs[N];
-            vec_unpack(ys, slot[i * BLOCK]);
-            vec_unpack(gs, slot[(VECS + i) * BLOCK]);
+            vec_unpack<T>(ys, slot[i * BLOCK]);
+            vec_unpack<T>(gs, slot[(VECS + i) * BLOCK]);
 #pragma unroll
             for (int j = 0; j < N; j++) {
                 dw[i][j] += gs[j] * ys[j];
@@ -252,10 +252,10 @@ static __global__ __launch_bounds__(BLOCK,
         for (int i = 0; i < VECS; i++) {
             if (lane + i * GROUP >= mine) continue;
             float ys[N], gs[N], ws[N], inverse[N], ds[N] = {};
-            vec_unpack(ys, slot[i * BLOCK]);
-            vec_unpack(gs, slot[(VECS + i) * BLOCK]);
-            vec_unpack(ws, w[i]);
-            if (!dsum_is_zero) vec_unpack(ds, slot[(2 * VECS + i) * BLOCK]);
+            vec_unpack<T>(ys, slot[i * BLOCK]);
+            vec_unpack<T>(gs, slot[(VECS + i) * BLOCK]);
+            vec_unpack<T>(ws, w[i]);
+            if (!dsum_is_zero) vec_unpack<T>(ds, slot[(2 * VECS + i) * BLOCK]);
 #pragma unroll
             for (int j = 0; j < N; j += 4) {
                 if constexpr (TABLE) {
@@ -263,13 +263,13 @@ static __global__ __launch_bounds__(BLOCK,
                     inverse[j] = four.x, inverse[j + 1] = four.y, inverse[j + 2] = four.z, inverse[j + 3] = four.w;
                 } else {
                     for (int k = j; k < j + 4; k++)
-                        inverse[k] = quotient<T>(1.0f, nonzero(ws[k]));
+                        inverse[k] = quotient<T>(1.0f, nonzero<T>(ws[k]));
                 }
             }
 #pragma unroll
             for (int j = 0; j < N; j++) // a weight of zero as it is: OPS_NONZERO beside ds would be lost
                 gs[j] = ds[j] + gs[j] * (scale * ws[j]) - ys[j] * (slope * inverse[j]);
-            store16_once(dsum_at + i * GROUP * N, vec_pack(gs));
+            store16_once(dsum_at + i * GROUP * N, vec_pack<T>(gs));
         }
         scale = next_scale;
     }
@@ -290,7 +290,7 @@ static __global__ __launch_bounds__(BLOCK,
 #pragma unroll
         for (int g = 1; g < GROUPS; g++)
             total += sums[g * dim + i];
-        partials[(int64_t)blockIdx.x * dim + i] = total / nonzero(to_float(weight[i]));
+        partials[(int64_t)blockIdx.x * dim + i] = total / nonzero<T>(to_float(weight[i]));
     }
 }
 
@@ -309,12 +309,12 @@ static __global__ __launch_bounds__(256) void rmsnorm_backward_scalar_kernel(T *
         float scale = rstd[row], dot = 0;
         for (int i = (int)threadIdx.x; i < dim; i += 256) {
             float product = to_float(dout[base + i]) * to_float(out[base + i]);
-            partial[i] += product / nonzero(to_float(weight[i]));
+            partial[i] += product / nonzero<T>(to_float(weight[i]));
             dot += product;
         }
         float mean = block_sum(dot, shared) / (float)dim;
         for (int i = (int)threadIdx.x; i < dim; i += 256) {
-            float w = nonzero(to_float(weight[i])), hat = to_float(out[base + i]) / w;
+            float w = nonzero<T>(to_float(weight[i])), hat = to_float(out[base + i]) / w;
             float dx = scale * (to_float(dout[base + i]) * w - hat * mean);
             dsum[base + i] = from_float<T>(dsum_is_zero ? dx : to_float(dsum[base + i]) + dx);
         }

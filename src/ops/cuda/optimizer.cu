@@ -1,5 +1,5 @@
-// AdamW in one pass over a parameter range: clip factor, moments, float master weight and bf16 write-out; and the guard
-// that decides on the device whether a step may be applied.
+// AdamW in one pass over a parameter range: clip factor, moments, float master weight and 16-bit write-out; and the
+// guard that decides on the device whether a step may be applied.
 #include "ops/cuda/cuda.h"
 #include "ops/cuda/vector.cuh"
 
@@ -45,11 +45,14 @@ static __device__ __forceinline__ bool is_nan_bits(uint32_t bits) {
     return (bits & 0x7fffffffu) > 0x7f800000u;
 }
 
-enum AdamwMode { ADAMW_F32, ADAMW_MASTER, ADAMW_STOCHASTIC };
+enum AdamwMode { ADAMW_F32, ADAMW_MASTER, ADAMW_STOCHASTIC, ADAMW_F16 };
+
+// Whether what the element is computed from is a float as it stands: the weight itself, or the master of an f16 one.
+template <int MODE> constexpr bool WHOLE = MODE == ADAMW_F32 || MODE == ADAMW_F16;
 
 // The master weight of an element from its stored parts.
 template <int MODE> static __device__ __forceinline__ float master_join(uint32_t weight, int32_t low) {
-    if constexpr (MODE == ADAMW_F32) return __uint_as_float(weight);
+    if constexpr (WHOLE<MODE>) return __uint_as_float(weight);
     return __uint_as_float((weight << 16) + (uint32_t)low);
 }
 
@@ -58,7 +61,7 @@ template <int MODE>
 static __device__ __forceinline__ void master_split(uint32_t &weight, int32_t &low, float master, uint64_t seed,
                                                     uint64_t index) {
     uint32_t bits = __float_as_uint(master);
-    if constexpr (MODE == ADAMW_F32) {
+    if constexpr (WHOLE<MODE>) {
         weight = bits;
         return;
     }
@@ -76,10 +79,10 @@ static __device__ __forceinline__ void master_split(uint32_t &weight, int32_t &l
 struct AdamwRange {
     int64_t count;
     void *weight;
-    int16_t *master_low;
+    void *master; // int16 with bf16 weights, float with f16
     float *m, *v;
     const float *grad;
-    float max_norm;
+    float max_norm, unscale;
     const float *norm;
     const int32_t *skip;
     uint64_t seed, first;
@@ -94,7 +97,7 @@ struct AdamwStep {
 // False when the step is skipped.
 static __device__ __forceinline__ bool adamw_begin(const AdamwRange &a, AdamwStep &s) {
     if (a.skip && *a.skip) return false;
-    s.clip = a.max_norm > 0 ? fminf(1.0f, a.max_norm / (*a.norm + 1e-6f)) : 1.0f;
+    s.clip = (a.max_norm > 0 ? fminf(1.0f, a.max_norm / (*a.norm * a.unscale + 1e-6f)) : 1.0f) * a.unscale;
     return true;
 }
 
@@ -118,17 +121,21 @@ static __device__ __forceinline__ uint2 narrow16(const uint4 &in) {
 
 template <int MODE>
 static __device__ __forceinline__ void adamw_one(const AdamwRange &a, const AdamwStep &s, int64_t i) {
-    uint32_t weight = MODE == ADAMW_F32 ? ((const uint32_t *)a.weight)[i] : ((const uint16_t *)a.weight)[i];
-    int32_t low = MODE == ADAMW_MASTER ? a.master_low[i] : 0;
+    uint32_t weight = MODE == ADAMW_F32   ? ((const uint32_t *)a.weight)[i]
+                      : MODE == ADAMW_F16 ? ((const uint32_t *)a.master)[i]
+                                          : ((const uint16_t *)a.weight)[i];
+    int32_t low = MODE == ADAMW_MASTER ? ((const int16_t *)a.master)[i] : 0;
     float m = a.m[i], v = a.v[i];
     float master = adamw_element(master_join<MODE>(weight, low), m, v, a.grad[i], s);
     master_split<MODE>(weight, low, master, a.seed, a.first + (uint64_t)i);
     a.m[i] = m, a.v[i] = v;
     if constexpr (MODE == ADAMW_F32)
         ((uint32_t *)a.weight)[i] = weight;
+    else if constexpr (MODE == ADAMW_F16)
+        ((uint32_t *)a.master)[i] = weight, ((Fp16 *)a.weight)[i] = from_float<Fp16>(master);
     else
         ((uint16_t *)a.weight)[i] = (uint16_t)weight;
-    if constexpr (MODE == ADAMW_MASTER) a.master_low[i] = (int16_t)low;
+    if constexpr (MODE == ADAMW_MASTER) ((int16_t *)a.master)[i] = (int16_t)low;
 }
 
 // Four elements a thread, on their way before anything is waited for. Neighbouring threads take neighbouring pieces of
@@ -136,11 +143,11 @@ static __device__ __forceinline__ void adamw_one(const AdamwRange &a, const Adam
 template <int MODE> static __device__ __forceinline__ void adamw_four(const AdamwRange &a, AdamwStep s, int64_t i) {
     uint4 grads = load16_once(a.grad + i), ms = load16_once(a.m + i), vs = load16_once(a.v + i), weights = {},
           lows = {};
-    if (MODE == ADAMW_F32)
-        weights = load16_once((float *)a.weight + i);
+    if (WHOLE<MODE>)
+        weights = load16_once((float *)(MODE == ADAMW_F16 ? a.master : a.weight) + i);
     else
         weights = widen16(load8_once((uint16_t *)a.weight + i));
-    if (MODE == ADAMW_MASTER) lows = widen16(load8_once(a.master_low + i));
+    if (MODE == ADAMW_MASTER) lows = widen16(load8_once((int16_t *)a.master + i));
     if (!adamw_begin(a, s)) return;
     uint32_t *g = (uint32_t *)&grads, *mp = (uint32_t *)&ms, *vp = (uint32_t *)&vs, *w = (uint32_t *)&weights;
     uint32_t *l = (uint32_t *)&lows;
@@ -154,11 +161,15 @@ template <int MODE> static __device__ __forceinline__ void adamw_four(const Adam
     }
     store16_once(a.m + i, ms);
     store16_once(a.v + i, vs);
-    if (MODE == ADAMW_F32)
-        store16_once((float *)a.weight + i, weights);
+    if (WHOLE<MODE>)
+        store16_once((float *)(MODE == ADAMW_F16 ? a.master : a.weight) + i, weights);
     else
         store8_once((uint16_t *)a.weight + i, narrow16(weights));
-    if (MODE == ADAMW_MASTER) store8_once(a.master_low + i, narrow16(lows));
+    if (MODE == ADAMW_F16)
+        store8_once((Fp16 *)a.weight + i,
+                    make_uint2(pair_pack<Fp16>(__uint_as_float(weights.x), __uint_as_float(weights.y)),
+                               pair_pack<Fp16>(__uint_as_float(weights.z), __uint_as_float(weights.w))));
+    if (MODE == ADAMW_MASTER) store8_once((int16_t *)a.master + i, narrow16(lows));
 }
 
 template <int MODE, bool ALIGNED>
@@ -177,11 +188,12 @@ static __global__ __launch_bounds__(256) void adamw_kernel(AdamwRange a, AdamwSt
 template <int MODE> static void adamw_launch(CudaState *state, const AdamwArgs *args) {
     AdamwRange range = {.count = tensor_count(args->weight),
                         .weight = args->weight.data,
-                        .master_low = (int16_t *)args->master_low.data,
+                        .master = args->master.data,
                         .m = (float *)args->m.data,
                         .v = (float *)args->v.data,
                         .grad = (const float *)args->grad.data,
                         .max_norm = args->max_norm,
+                        .unscale = args->unscale > 0 ? args->unscale : 1,
                         .norm = (const float *)args->norm.data,
                         .skip = (const int32_t *)args->skip.data,
                         .seed = args->seed,
@@ -194,7 +206,7 @@ template <int MODE> static void adamw_launch(CudaState *state, const AdamwArgs *
                       .rate = args->lr / args->bias1,
                       .root_bias2 = sqrtf(args->bias2)};
     unsigned blocks = (unsigned)ceil_div64(range.count, 256 * 4);
-    if (all_aligned(16, range.weight, range.master_low, range.m, range.v, range.grad))
+    if (all_aligned(16, range.weight, range.master, range.m, range.v, range.grad))
         adamw_kernel<MODE, true><<<blocks, 256, 0, state->stream>>>(range, step);
     else
         adamw_kernel<MODE, false><<<blocks, 256, 0, state->stream>>>(range, step);
@@ -206,7 +218,7 @@ extern "C" void cuda_adamw(Ops *ops, const AdamwArgs *args) {
     CudaState *state = cuda_scope_begin(ops, OP_ADAMW);
     if (args->weight.dtype == DTYPE_F32)
         adamw_launch<ADAMW_F32>(state, args);
-    else if (tensor_present(args->master_low))
+    else if (tensor_present(args->master))
         adamw_launch<ADAMW_MASTER>(state, args);
     else
         adamw_launch<ADAMW_STOCHASTIC>(state, args);

@@ -1,4 +1,4 @@
-// What ring attention does between its parts: sums in float of parts that may be bf16, and results over some keys
+// What ring attention does between its parts: sums in float of parts that may be of 16 bits, and results over some keys
 // merged with results over others.
 #include "ops/cuda/cuda.h"
 #include "ops/cuda/vector.cuh"
@@ -48,6 +48,8 @@ extern "C" void cuda_convert(Ops *ops, Tensor out, Tensor in, bool accumulate) {
     CudaState *state = cuda_scope_begin(ops, OP_CONVERT);
     if (out.dtype == DTYPE_BF16)
         WITH_STORAGE(in.dtype, (convert_launch<Bf16, T>(state, out, in, accumulate)));
+    else if (out.dtype == DTYPE_F16)
+        WITH_STORAGE(in.dtype, (convert_launch<Fp16, T>(state, out, in, accumulate)));
     else
         WITH_STORAGE(in.dtype, (convert_launch<float, T>(state, out, in, accumulate)));
     cuda_scope_end(state);

@@ -83,16 +83,16 @@ static __global__ __launch_bounds__(256) void rotate_kernel(T *out, const T *in,
             int head = first + h * (int)blockDim.y;
             if (head >= all_heads) continue;
             float x[N], y[N];
-            vec_unpack(x, raw1[h]);
-            vec_unpack(y, raw2[h]);
+            vec_unpack<T>(x, raw1[h]);
+            vec_unpack<T>(y, raw2[h]);
 #pragma unroll
             for (int i = 0; i < N; i++) {
                 float rotated = x[i] * cosine[i] - y[i] * sine[i];
                 y[i] = y[i] * cosine[i] + x[i] * sine[i];
                 x[i] = rotated;
             }
-            store16(out + head * p.head_dim, vec_pack(x));
-            store16(out + head * p.head_dim + half, vec_pack(y));
+            store16(out + head * p.head_dim, vec_pack<T>(x));
+            store16(out + head * p.head_dim + half, vec_pack<T>(y));
         }
     }
 }

@@ -51,10 +51,16 @@ DEVICE_CODE void matrices_load_transposed(uint32_t (&r)[4], uint32_t shared) {
                  : "memory");
 }
 
-// d [16, 8] += a [16, 16] . b [16, 8]
-DEVICE_CODE void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-                 "{%0, %1, %2, %3};"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+// d [16, 8] += a [16, 16] . b [16, 8], of bf16 or of f16
+#define MMA_16_8_16(type)                                                                                           \
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." type "." type ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, " \
+                 "{%8, %9}, {%0, %1, %2, %3};"                                                                      \
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                                                   \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1))
+template <bool F16 = false> DEVICE_CODE void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+    if constexpr (F16)
+        MMA_16_8_16("f16");
+    else
+        MMA_16_8_16("bf16");
 }
+#undef MMA_16_8_16

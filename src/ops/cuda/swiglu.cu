@@ -147,7 +147,7 @@ static __global__ __launch_bounds__(256) void swiglu_packed_forward_kernel(T *ga
     load_floats<V>(up, at + dim);
 #pragma unroll
     for (int j = 0; j < V; j++) {
-        float g = nonzero(gate[j]);
+        float g = nonzero<T>(gate[j]);
         up[j] *= g * sigmoid<T>(g);
     }
     store_floats<V>(at + dim, up);
@@ -168,7 +168,7 @@ static __global__ __launch_bounds__(256) void swiglu_packed_backward_kernel(T *d
     load_floats<V>(grad, dhidden + row * dim + column);
 #pragma unroll
     for (int j = 0; j < V; j++) {
-        float g = nonzero(gate[j]), s = sigmoid<T>(g);
+        float g = nonzero<T>(gate[j]), s = sigmoid<T>(g);
         gate[j] = grad[j] * (hidden[j] * (1.0f / g + (1.0f - s)));
         hidden[j] = grad[j] * (g * s);
     }

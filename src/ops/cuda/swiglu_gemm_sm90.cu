@@ -45,14 +45,14 @@ DEVICE_CODE float sigmoid(float x) {
 
 // Two gates as they are stored, and up, to hidden.
 DEVICE_CODE uint32_t swiglu_pair(uint32_t gate, float up0, float up1) {
-    const float g0 = nonzero(low_bf16(gate)), g1 = nonzero(high_bf16(gate));
+    const float g0 = nonzero<Bf16>(low_bf16(gate)), g1 = nonzero<Bf16>(high_bf16(gate));
     return pack_bf16(g0 * sigmoid(g0) * up0, g1 * sigmoid(g1) * up1);
 }
 
 // gate and hidden become the gradients of gate and up; d is that of hidden. With s the sigmoid and h = g s up:
 // dgate = d up (s + g s (1 - s)) = d h (1 / g + 1 - s).
 DEVICE_CODE void swiglu_back(float &gate, float &hidden, float d) {
-    const float g = nonzero(gate), s = sigmoid(g);
+    const float g = nonzero<Bf16>(gate), s = sigmoid(g);
     gate = d * (hidden * (reciprocal(g) + (1.0f - s)));
     hidden = d * (g * s);
 }

@@ -1,19 +1,27 @@
-// Storage types on the device: 16-byte vectors of float or bf16, converted to and from float. Kernels are templates on
-// the storage type only; the launchers pick it with WITH_STORAGE.
+// Storage types on the device: 16-byte vectors of float, bf16 or f16, converted to and from float. Kernels are
+// templates on the storage type only; the launchers pick it with WITH_STORAGE.
 #pragma once
 
 #include "ops/cuda/cuda.h"
 
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <stdint.h>
 
 typedef __nv_bfloat16 Bf16;
+typedef __half Fp16;
+
+template <typename T> constexpr bool IS_FP16 = false;
+template <> constexpr bool IS_FP16<Fp16> = true;
 
 __device__ __forceinline__ float to_float(float value) {
     return value;
 }
 __device__ __forceinline__ float to_float(Bf16 value) {
     return __bfloat162float(value);
+}
+__device__ __forceinline__ float to_float(Fp16 value) {
+    return __half2float(value);
 }
 
 template <typename T> __device__ __forceinline__ T from_float(float value);
@@ -23,23 +31,16 @@ template <> __device__ __forceinline__ float from_float<float>(float value) {
 template <> __device__ __forceinline__ Bf16 from_float<Bf16>(float value) {
     return __float2bfloat16_rn(value);
 }
+template <> __device__ __forceinline__ Fp16 from_float<Fp16>(float value) {
+    return __float2half_rn(value);
+}
 
 template <typename T> struct Vec; // N elements in 16 bytes
 template <> struct Vec<float> { static constexpr int N = 4; };
 template <> struct Vec<Bf16> { static constexpr int N = 8; };
+template <> struct Vec<Fp16> { static constexpr int N = 8; };
 
-__device__ __forceinline__ void vec_unpack(float (&out)[4], const uint4 &raw) {
-    out[0] = __uint_as_float(raw.x), out[1] = __uint_as_float(raw.y);
-    out[2] = __uint_as_float(raw.z), out[3] = __uint_as_float(raw.w);
-}
-__device__ __forceinline__ void vec_unpack(float (&out)[8], const uint4 &raw) {
-    const uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        out[2 * i] = __uint_as_float(words[i] << 16);
-        out[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
-    }
-}
+// Two elements of 16 bits in a word.
 __device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
     __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
     return *reinterpret_cast<uint32_t *>(&pair);
@@ -51,20 +52,48 @@ __device__ __forceinline__ float high_bf16(uint32_t pair) {
     return __uint_as_float(pair & 0xffff0000u);
 }
 
-// The sum of the products of eight bf16 each.
-__device__ __forceinline__ float dot8(const uint4 &x, const uint4 &y) {
-    const __nv_bfloat162 *xs = (const __nv_bfloat162 *)&x, *ys = (const __nv_bfloat162 *)&y;
-    float total = 0;
-#pragma unroll
-    for (int e = 0; e < 4; e++) {
-        const float2 a = __bfloat1622float2(xs[e]), b = __bfloat1622float2(ys[e]);
-        total = fmaf(a.x, b.x, fmaf(a.y, b.y, total));
+template <typename T> __device__ __forceinline__ uint32_t pair_pack(float low, float high) {
+    if constexpr (IS_FP16<T>) {
+        __half2 pair = __floats2half2_rn(low, high);
+        return *reinterpret_cast<uint32_t *>(&pair);
+    } else {
+        return pack_bf16(low, high);
     }
+}
+template <typename T> __device__ __forceinline__ float2 pair_unpack(uint32_t pair) {
+    if constexpr (IS_FP16<T>)
+        return __half22float2(*reinterpret_cast<__half2 *>(&pair));
+    else
+        return make_float2(low_bf16(pair), high_bf16(pair));
+}
+
+template <typename T> __device__ __forceinline__ void vec_unpack(float (&out)[Vec<T>::N], const uint4 &raw) {
+    const uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        if constexpr (sizeof(T) == 4) {
+            out[i] = __uint_as_float(words[i]);
+        } else {
+            const float2 pair = pair_unpack<T>(words[i]);
+            out[2 * i] = pair.x, out[2 * i + 1] = pair.y;
+        }
+    }
+}
+
+// The sum of the products of eight elements each.
+template <typename T> __device__ __forceinline__ float dot8(const uint4 &x, const uint4 &y) {
+    float xs[8], ys[8], total = 0;
+    vec_unpack<T>(xs, x);
+    vec_unpack<T>(ys, y);
+#pragma unroll
+    for (int e = 0; e < 8; e += 2)
+        total = fmaf(xs[e], ys[e], fmaf(xs[e + 1], ys[e + 1], total));
     return total;
 }
 
-__device__ __forceinline__ float nonzero(float x) { // see OPS_NONZERO
-    return fabsf(x) < OPS_NONZERO ? OPS_NONZERO : x;
+template <typename T> __device__ __forceinline__ float nonzero(float x) { // see OPS_NONZERO
+    constexpr float least = IS_FP16<T> ? OPS_NONZERO_F16 : OPS_NONZERO;
+    return fabsf(x) < least ? least : x;
 }
 
 // e^x = 2^(x * LOG2E).
@@ -77,12 +106,13 @@ __device__ __forceinline__ float exp2_fast(float x) {
     return result;
 }
 
-__device__ __forceinline__ uint4 vec_pack(const float (&in)[4]) {
-    return make_uint4(__float_as_uint(in[0]), __float_as_uint(in[1]), __float_as_uint(in[2]), __float_as_uint(in[3]));
-}
-__device__ __forceinline__ uint4 vec_pack(const float (&in)[8]) {
-    return make_uint4(pack_bf16(in[0], in[1]), pack_bf16(in[2], in[3]), pack_bf16(in[4], in[5]),
-                      pack_bf16(in[6], in[7]));
+template <typename T> __device__ __forceinline__ uint4 vec_pack(const float (&in)[Vec<T>::N]) {
+    if constexpr (sizeof(T) == 4)
+        return make_uint4(__float_as_uint(in[0]), __float_as_uint(in[1]), __float_as_uint(in[2]),
+                          __float_as_uint(in[3]));
+    else
+        return make_uint4(pair_pack<T>(in[0], in[1]), pair_pack<T>(in[2], in[3]), pair_pack<T>(in[4], in[5]),
+                          pair_pack<T>(in[6], in[7]));
 }
 
 __device__ __forceinline__ uint4 load16(const void *pointer) {
@@ -118,13 +148,13 @@ template <int V> __device__ __forceinline__ void load_floats(float (&out)[V], co
             out[i] = in[i];
     }
 }
-template <int V> __device__ __forceinline__ void load_floats(float (&out)[V], const Bf16 *in) {
+template <int V, typename T> __device__ __forceinline__ void load_floats(float (&out)[V], const T *in) {
     if constexpr (V == 8) {
-        vec_unpack(out, load16(in));
+        vec_unpack<T>(out, load16(in));
     } else if constexpr (V == 4) {
-        uint2 raw = *reinterpret_cast<const uint2 *>(in);
-        out[0] = __uint_as_float(raw.x << 16), out[1] = __uint_as_float(raw.x & 0xffff0000u);
-        out[2] = __uint_as_float(raw.y << 16), out[3] = __uint_as_float(raw.y & 0xffff0000u);
+        const uint2 raw = *reinterpret_cast<const uint2 *>(in);
+        const float2 low = pair_unpack<T>(raw.x), high = pair_unpack<T>(raw.y);
+        out[0] = low.x, out[1] = low.y, out[2] = high.x, out[3] = high.y;
     } else {
 #pragma unroll
         for (int i = 0; i < V; i++)
@@ -142,15 +172,15 @@ template <int V> __device__ __forceinline__ void store_floats(float *out, const 
             out[i] = in[i];
     }
 }
-template <int V> __device__ __forceinline__ void store_floats(Bf16 *out, const float (&in)[V]) {
+template <int V, typename T> __device__ __forceinline__ void store_floats(T *out, const float (&in)[V]) {
     if constexpr (V == 8) {
-        store16(out, vec_pack(in));
+        store16(out, vec_pack<T>(in));
     } else if constexpr (V == 4) {
-        *reinterpret_cast<uint2 *>(out) = make_uint2(pack_bf16(in[0], in[1]), pack_bf16(in[2], in[3]));
+        *reinterpret_cast<uint2 *>(out) = make_uint2(pair_pack<T>(in[0], in[1]), pair_pack<T>(in[2], in[3]));
     } else {
 #pragma unroll
         for (int i = 0; i < V; i++)
-            out[i] = from_float<Bf16>(in[i]);
+            out[i] = from_float<T>(in[i]);
     }
 }
 
@@ -161,13 +191,16 @@ static inline bool all_aligned(size_t bytes, const void *a, const void *b = null
 }
 
 // Runs the statement with T as the storage type of `dtype`.
-#define WITH_STORAGE(dtype, ...)     \
-    do {                             \
-        if ((dtype) == DTYPE_BF16) { \
-            using T = Bf16;          \
-            __VA_ARGS__;             \
-        } else {                     \
-            using T = float;         \
-            __VA_ARGS__;             \
-        }                            \
+#define WITH_STORAGE(dtype, ...)           \
+    do {                                   \
+        if ((dtype) == DTYPE_BF16) {       \
+            using T = Bf16;                \
+            __VA_ARGS__;                   \
+        } else if ((dtype) == DTYPE_F16) { \
+            using T = Fp16;                \
+            __VA_ARGS__;                   \
+        } else {                           \
+            using T = float;               \
+            __VA_ARGS__;                   \
+        }                                  \
     } while (0)

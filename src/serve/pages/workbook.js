@@ -16,7 +16,10 @@ function showList() {
     if (q.subject !== subject) rows.push(make('h3', {}, subject = q.subject));
     rows.push(make('a', {href: '/workbook?quantity=' + q.quantity, 'data-quantity': q.quantity, 'aria-current': q === quantity && 'true'}, q.summary, make('small', {}, q.quantity)));
   }
-  byId('list').replaceChildren(...(rows.length ? rows : [make('p', {class: 'soft'}, 'nothing is called so')]));
+  const list = byId('list');
+  list.replaceChildren(...(rows.length ? rows : [make('p', {class: 'soft'}, 'nothing is called so')]));
+  const here = list.querySelector('[aria-current]'), at = here ? here.offsetTop - list.offsetTop : 0;
+  if (here && (at < list.scrollTop || at > list.scrollTop + list.clientHeight - 40)) list.scrollTop = at - 60;
 }
 
 // ---- one quantity ---------------------------------------------------------------------------------------------------

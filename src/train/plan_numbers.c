@@ -1,4 +1,4 @@
-#include "cli/plan_numbers.h"
+#include "train/plan_numbers.h"
 
 #include "base/range.h"
 #include "base/text.h"
