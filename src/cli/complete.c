@@ -198,17 +198,18 @@ static void complete_command(void *context, const ArgCommand *command) {
     Completing *completing = context;
     if (completing->done) return;
     const char *typed = completing->words[completing->count - 1], *equals = strchr(typed, '=');
-    const Arg *waiting = NULL; // an option whose value comes next
+    const Arg *waiting = NULL, *own = typed[0] == '-' && equals ? arg_named(command, typed) : NULL;
     for (int i = completing->at; i < completing->count - 1; i++) {
         const char *word = completing->words[i];
         const Arg *arg = waiting ? NULL : arg_named(command, word);
+        // An option whose value comes next.
         waiting = arg && arg_takes_next(arg) && !strchr(word, '=') ? arg : NULL;
     }
     if (waiting) {
         offer_value(waiting, typed, "");
-    } else if (typed[0] == '-' && equals && arg_named(command, typed)) {
+    } else if (own) {
         char *before = text_format("%.*s=", (int)(equals - typed), typed);
-        offer_value(arg_named(command, typed), equals + 1, before);
+        offer_value(own, equals + 1, before);
         free(before);
     } else if (typed[0] == '-') {
         offer_options(command, typed);
