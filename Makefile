@@ -1,5 +1,7 @@
 # For people: each target does its own set-up. CMake does the work; PRESET=debug|asan|tsan|all-gpus picks another build.
 PRESET ?= release
+FOLDER = $(if $(filter release ci,$(PRESET)),build,build-$(PRESET))
+PREFIX ?= /usr/local
 export JOBS ?= $(shell nproc)
 
 build: deps
@@ -25,9 +27,14 @@ fuzz: deps # every parser against any input: SECONDS for each target (default 20
 	@tests/fuzz/run $(if $(EXECUTIONS),--until $(EXECUTIONS)) $(SECONDS)
 torture: build # kills, full disks and other faults at random for MINUTES (default 2); SEED=S CASE=N repeats a case
 	@tests/torture/run --minutes $(or $(MINUTES),2) $(if $(SEED),--seed $(SEED)) $(if $(CASE),--case $(CASE)) $(TORTURE)
+install: build # under PREFIX: program, configurations, manual pages, completions; DESTDIR stands before it for packagers
+	@DESTDIR='$(DESTDIR)' cmake --install $(FOLDER) --prefix '$(abspath $(PREFIX))' >$(FOLDER)/install.log
+	@echo "installed $(DESTDIR)$(abspath $(PREFIX))/bin/hearth"
+uninstall:
+	@DESTDIR='$(DESTDIR)' cmake -DPREFIX='$(abspath $(PREFIX))' -P cmake/HearthUninstall.cmake
 format:
 	@scripts/format
 clean:
 	rm -rf build build-*
 
-.PHONY: build deps test test-ranks mesh-fuzz demo bench mutants fuzz torture format clean
+.PHONY: build deps test test-ranks mesh-fuzz demo bench mutants fuzz torture install uninstall format clean

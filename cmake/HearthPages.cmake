@@ -1,5 +1,5 @@
 # Run as a script: writes the files of FOLDER as C arrays to OUTPUT, for src/serve/pages.h.
-file(GLOB pages ${FOLDER}/*.html ${FOLDER}/*.css ${FOLDER}/*.js)
+file(GLOB pages ${FOLDER}/*.html ${FOLDER}/*.css ${FOLDER}/*.js ${FOLDER}/*.svg)
 list(SORT pages)
 set(text "// Made by cmake/HearthPages.cmake.\n#include \"serve/pages.h\"\n\n")
 set(rows "")

@@ -81,7 +81,7 @@ endfunction()
 function(hearth_pages room)
     set(folder ${CMAKE_SOURCE_DIR}/src/${room}/pages)
     set(output ${CMAKE_BINARY_DIR}/generated/${room}_pages.c)
-    file(GLOB pages CONFIGURE_DEPENDS ${folder}/*.html ${folder}/*.css ${folder}/*.js)
+    file(GLOB pages CONFIGURE_DEPENDS ${folder}/*.html ${folder}/*.css ${folder}/*.js ${folder}/*.svg)
     add_custom_command(OUTPUT ${output} DEPENDS ${pages} ${CMAKE_SOURCE_DIR}/cmake/HearthPages.cmake
                        COMMAND ${CMAKE_COMMAND} -DFOLDER=${folder} -DOUTPUT=${output}
                                -P ${CMAKE_SOURCE_DIR}/cmake/HearthPages.cmake)

@@ -53,7 +53,7 @@ Status status_errno(const char *what, ...) {
 }
 
 Status status_at(Status status, const char *file, int line, int column) {
-    if (!status || status->file) return status;
+    if (!status || status->file || !file) return status;
     status->file = text_copy(file);
     status->line = line;
     status->column = column;

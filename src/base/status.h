@@ -19,7 +19,7 @@ Status status_runtime(const char *what, ...) __attribute__((format(printf, 1, 2)
 Status status_errno(const char *what, ...) __attribute__((format(printf, 1, 2), returns_nonnull));
 
 // Decorate and return the same status; each is a no-op on success. The innermost place wins: a place that is already
-// set stays. line and column count from 1; 0 leaves them out.
+// set stays. line and column count from 1; 0 leaves them out. file NULL: there is no place to name.
 Status status_at(Status status, const char *file, int line, int column);
 Status status_hint(Status status, const char *hint, ...) __attribute__((format(printf, 2, 3)));
 // Puts "context: " before the message.

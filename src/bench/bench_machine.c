@@ -191,6 +191,10 @@ static Status reserve_linear(Bench *b, const Shape *shape) {
     return NULL;
 }
 
+static const char *dtype_key(const Bench *b) {
+    return b->dtype == DTYPE_F32 ? "fp32" : "bf16";
+}
+
 static Status measure_linear(Bench *b, const Shape *shape, TextBuffer *toml) {
     if (!fits(b, linear_bytes(b, shape))) return NULL;
     TRY(reserve_linear(b, shape));
@@ -204,8 +208,8 @@ static Status measure_linear(Bench *b, const Shape *shape, TextBuffer *toml) {
         text_buffer_format(toml,
                            "    {dtype = \"%s\", kind = \"%s\", groups = %d, m = %lld, n = %lld, k = %lld, "
                            "tflops = %.4g},\n",
-                           b->dtype == DTYPE_F32 ? "fp32" : "bf16", shape->experts > 1 ? "grouped" : "dense",
-                           shape->experts, (long long)m, (long long)n, (long long)k, rate / 1e12);
+                           dtype_key(b), shape->experts > 1 ? "grouped" : "dense", shape->experts, (long long)m,
+                           (long long)n, (long long)k, rate / 1e12);
     }
     return b->ops->sync(b->ops);
 }
@@ -268,8 +272,9 @@ static Status measure_attention(Bench *b, const HeadShape *heads, TextBuffer *to
     double forward = 2 * triangle / seconds_of(b, run_attention);
     b->direction = 1;
     double backward = 5 * triangle / seconds_of(b, run_attention);
-    text_buffer_format(toml, "    {head_dim = %d, seq = %d, forward_tflops = %.4g, backward_tflops = %.4g},\n",
-                       heads->head_dim, heads->seq, forward / 1e12, backward / 1e12);
+    text_buffer_format(
+        toml, "    {dtype = \"%s\", head_dim = %d, seq = %d, forward_tflops = %.4g, backward_tflops = %.4g},\n",
+        dtype_key(b), heads->head_dim, heads->seq, forward / 1e12, backward / 1e12);
     return b->ops->sync(b->ops);
 }
 
@@ -490,14 +495,23 @@ static Status measure(Bench *b, TextBuffer *toml) {
     const HeadShape *heads = b->cuda ? gpu_heads : cpu_heads;
     int shape_count = (int)(b->cuda ? sizeof gpu_shapes : sizeof cpu_shapes) / (int)sizeof *shapes;
     int head_count = (int)(b->cuda ? sizeof gpu_heads : sizeof cpu_heads) / (int)sizeof *heads;
+    // A GPU trains in bf16; of a CPU both are asked, because how they compare depends on its instructions.
+    const DType dtypes[] = {DTYPE_BF16, DTYPE_F32};
+    int dtype_count = b->cuda ? 1 : 2;
     TRY(measure_memory(b, toml));
     text_buffer_format(toml,
                        "\n# m x k by k x n: forward, input gradient and weight gradient of each layer\ngemm = [\n");
-    for (int i = 0; i < shape_count; i += b->quick ? 3 : 1)
-        TRY(measure_linear(b, &shapes[i], toml));
+    for (int d = 0; d < dtype_count; d++) {
+        b->dtype = dtypes[d];
+        for (int i = 0; i < shape_count; i += b->quick ? 3 : 1)
+            TRY(measure_linear(b, &shapes[i], toml));
+    }
     text_buffer_format(toml, "]\n\n# causal FLOPs counted\nattention = [\n");
-    for (int i = 0; i < head_count; i += b->quick ? 2 : 1)
-        TRY(measure_attention(b, &heads[i], toml));
+    for (int d = 0; d < dtype_count; d++) {
+        b->dtype = dtypes[d];
+        for (int i = 0; i < head_count; i += b->quick ? 2 : 1)
+            TRY(measure_attention(b, &heads[i], toml));
+    }
     text_buffer_format(toml, "]\n");
     return NULL;
 }

@@ -196,6 +196,7 @@ Status bench_step(Ops *ops, const BenchStep *bench, BenchResult *result) {
         if (bench->world && bench->world->size > 1) trace_comm(&run, &result->comm);
         if (bench->timeline)
             status = bench_timeline(bench->timeline, model, bench->world, bench->accum, step_again, &run);
+        if (!status && bench->look) status = bench->look(bench->look_context, model, step_again, &run);
         split_step(&run, result);
         if (!status) status = ops->sync(ops);
     }

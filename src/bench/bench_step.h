@@ -13,6 +13,9 @@ typedef struct BenchStep {
     int accum, steps;        // steps timed; warm-up steps come on top
     MoeForce force;          // routing of MoE models
     BenchTimeline *timeline; // of one more step of a pipeline; NULL: none
+    // Afterwards, to run steps (step(run), which does not wait for the device) and look at them; NULL: nobody does.
+    Status (*look)(void *context, Model *model, void (*step)(void *run), void *run);
+    void *look_context;
     double embedding_std; // > 0: deviation of the embedding's first values (the power a GPU draws depends on its data)
 } BenchStep;
 

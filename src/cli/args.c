@@ -6,7 +6,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+const HelpVisitor *args_help_visitor;
+
+bool arg_takes_next(const Arg *arg) {
+    return arg->kind != ARG_FLAG && arg->kind != ARG_INT_IF_GIVEN;
+}
+
 void args_print_help(const ArgCommand *command) {
+    if (args_help_visitor) {
+        args_help_visitor->command(args_help_visitor->context, command);
+        return;
+    }
     printf("usage: %s\n\n%s\n", command->usage, command->summary);
     if (command->arg_count) printf("\noptions:\n");
     for (int i = 0; i < command->arg_count; i++) {
@@ -98,7 +108,7 @@ static Status parse(const ArgCommand *command, int argc, char **argv, ArgList *w
         if (!arg) return unknown_option(command, word);
         if (arg->kind == ARG_FLAG && equals) return status_usage("%s takes no value", arg->name);
         const char *text = equals ? equals + 1 : NULL;
-        if (arg->kind != ARG_FLAG && arg->kind != ARG_INT_IF_GIVEN && !text) {
+        if (arg_takes_next(arg) && !text) {
             if (i + 1 >= argc) return status_usage("%s needs a value (%s)", arg->name, arg->value_name);
             text = argv[++i];
             if (option_find(command, text, strcspn(text, "=")))

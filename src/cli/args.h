@@ -6,6 +6,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct Command;
+
 typedef enum ArgKind {
     ARG_FLAG,
     ARG_TEXT,
@@ -36,9 +38,20 @@ typedef struct ArgCommand {
     int words_min, words_max; // positional words; words_max < 0: any number
 } ArgCommand;
 
+bool arg_takes_next(const Arg *arg); // its value is the next word, unless "=" is in this one
+
 // argv[0] is skipped. Positional words go to *words (borrowed from argv; free the array with free()). On --help prints
 // it and sets *helped. Words after "--" are positional. Errors are usage errors with the nearest option named.
 Status args_parse(const ArgCommand *command, int argc, char **argv, ArgList *words, bool *helped);
 void args_print_help(const ArgCommand *command);
+
+// Whoever wants to know what a command is has it asked for --help, and hears of it instead of the terminal. What a
+// visitor is told is there only while it is told.
+typedef struct HelpVisitor {
+    void (*group)(void *context, const char *program, const char *summary, const struct Command *table, int count);
+    void (*command)(void *context, const ArgCommand *command);
+    void *context;
+} HelpVisitor;
+extern const HelpVisitor *args_help_visitor; // NULL: help is printed
 
 #define ARG_COUNT(args) ((int)(sizeof(args) / sizeof((args)[0])))

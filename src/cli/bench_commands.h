@@ -23,6 +23,14 @@ Status bench_check_shape(int64_t seq, int64_t micro_batch);
 Status bench_entry_name(char *out, size_t size, const Ops *ops, const char *asked);
 Status bench_write_profile(const TextBuffer *text, const char *path);
 
+// --profile: BenchStep.look, whose context is a BenchProfile.
+typedef struct BenchProfile {
+    World *world;
+    const char *directory;
+    int accum;
+} BenchProfile;
+Status bench_profile_steps(void *context, Model *model, void (*step)(void *run), void *run);
+
 // What ranks said to each other in a step: figures for the command's line, and everything, into a file.
 json_t *bench_comm_json(const BenchExchange *comm);
 Status bench_write_events(const BenchExchange *comm, const char *path);

@@ -124,7 +124,7 @@ static Status write_timeline(const BenchTimeline *timeline, const char *path) {
 
 // The request's mesh is as the options say, but for dp, which is what they leave.
 static Status bench_on_ranks(BenchStep *bench, World *world, const char *device, const char *model, const char *routing,
-                             double peak, const char *events, const char *timeline_path) {
+                             double peak, const char *events, const char *timeline_path, const char *profile) {
     Mesh *mesh = &bench->request.mesh;
     int64_t others = mesh_ranks(mesh);
     if (world->size % others)
@@ -145,6 +145,8 @@ static Status bench_on_ranks(BenchStep *bench, World *world, const char *device,
     BenchResult result = {0};
     BenchTimeline timeline = {0};
     if (timeline_path) bench->timeline = &timeline;
+    BenchProfile profiled = {.world = world, .directory = profile, .accum = bench->accum};
+    if (profile) bench->look = bench_profile_steps, bench->look_context = &profiled;
     if (!status) status = bench_step(ops, bench, &result);
     if (!status && world->rank == 0) {
         print_json(bench, &result, model, routing, ops, peak);
@@ -163,7 +165,7 @@ static Status bench_step_command(int argc, char **argv) {
                *events = NULL, *reduce = "float32";
     int64_t seq = 512, micro_batch = 8, accum = 1, layers = 0, steps = 8, logits_rows = 0, count = 0, tensor = 1,
             context = 1, zero = 0, expert = 1, expert_tensor = 1, stages = 1, chunks = 0;
-    const char *schedule = "1f1b", *timeline = NULL;
+    const char *schedule = "1f1b", *timeline = NULL, *profile = NULL;
     double peak = 0, embedding_std = 0, headroom = 0;
     bool tf32 = false;
     const Arg options[] = {
@@ -197,6 +199,8 @@ static Status bench_step_command(int argc, char **argv) {
          "each operation between ranks beside the layers' backward passes, as rank 0 saw them: a table, or JSON "
          "(*.json)"},
         {"--timeline", ARG_TEXT, &timeline, "FILE", "one more step of the pipeline as an SVG, measured and simulated"},
+        {"--profile", ARG_TEXT, &profile, "DIR",
+         "three more steps as a timeline for Perfetto, and where their time went, as hearth train --profile writes"},
     };
     const ArgCommand command = {
         "hearth bench step --model NAME [options]",
@@ -268,7 +272,7 @@ static Status bench_step_command(int argc, char **argv) {
     request->mesh.pp = (int)stages;
     World *world;
     TRY(launch_open_world(&world));
-    Status status = bench_on_ranks(&bench, world, device, model, routing, peak, events, timeline);
+    Status status = bench_on_ranks(&bench, world, device, model, routing, peak, events, timeline, profile);
     if (status && world->size > 1) world_abort(world, status);
     world_close(world);
     return status;

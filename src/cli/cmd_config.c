@@ -75,7 +75,7 @@ Status cmd_config(int argc, char **argv) {
         0,
         1};
     // --help is the reference of all keys here, for one section when a word follows.
-    if (argc >= 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
+    if (!args_help_visitor && argc >= 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
         if (argc > 2) TRY(check_section(argv[2]));
         printf("usage: %s\n\n", command.usage);
         config_print_help(stdout, argc > 2 ? argv[2] : NULL);

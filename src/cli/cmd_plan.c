@@ -4,8 +4,11 @@
 #include "base/file.h"
 #include "cli/args.h"
 #include "cli/commands.h"
+#include "cli/plan_write.h"
 #include "plan/calc.h"
+#include "train/plan_numbers.h"
 #include "train/plan_request.h"
+#include "watch/plan_parts.h"
 #include "watch/plan_text.h"
 #include "watch/timeline_svg.h"
 
@@ -15,9 +18,10 @@
 
 typedef struct PlanArgs {
     PlanRequest request;
+    NumbersArgs numbers;
     ArgList sets;
-    const char *html, *svg, *schedule, *seqs;
-    bool json, search, ops;
+    const char *html, *svg, *schedule, *seqs, *write;
+    bool json, search, ops, compare_nodes;
 } PlanArgs;
 
 // Options that say nothing without another one, or beside it.
@@ -30,12 +34,14 @@ static Status check_together(const PlanArgs *args) {
         {"--hours", request->hours > 0}, {"--target-hours", request->target_hours > 0},
         {"--vocab", request->vocab > 0}, {"--mfu", request->mfu > 0},
         {"--tok-s", request->rate > 0},  {"--mtbf-hours", request->mtbf_hours > 0},
-        {"--schedule", args->schedule},
+        {"--schedule", args->schedule},  {"--compare-nodes", args->compare_nodes},
     };
     for (size_t i = 0; args->search && i < sizeof of_one_plan / sizeof of_one_plan[0]; i++)
         if (of_one_plan[i].given)
             return status_hint(status_usage("%s does not go with --search", of_one_plan[i].option),
                                "search first, then plan the way that it finds with %s", of_one_plan[i].option);
+    if (args->write && !args->search)
+        return status_hint(status_usage("--write needs --search"), "it writes the way that the search recommends");
     if (args->svg && !args->schedule)
         return status_hint(status_usage("--svg needs --schedule"), "it draws the simulated step: --schedule 1f1b");
     PipelineSchedule schedule = PIPELINE_1F1B;
@@ -100,7 +106,7 @@ static void build_section(Document *document, const Config *config, const PlanRe
     status_free(refused);
 }
 
-// ---- the three questions --------------------------------------------------------------------------------------------
+// ---- the questions --------------------------------------------------------------------------------------------
 
 // The stages' times come from the step model: the first has the embedding, the last the head, the others are alike.
 static Status simulate_plan(Document *document, const PlanReport *report, const PlanArgs *args) {
@@ -145,14 +151,24 @@ static Status simulate_plan(Document *document, const PlanReport *report, const 
     return status;
 }
 
+static void compare_nodes(Document *document, json_t *json, const Hardware *hardware, const PlanReport *report) {
+    PlanNodes *nodes = xmalloc(sizeof *nodes);
+    plan_nodes_of_report(nodes, hardware, report);
+    plan_nodes_section(document, nodes, report->machine.gpus);
+    json_object_update_new(json, plan_nodes_json(nodes));
+    free(nodes);
+}
+
 static Status plan_one(const PlanSetup *setup, const PlanArgs *args) {
     PlanReport *report = xmalloc(sizeof *report);
     Status status = plan_setup_report(report, setup, &args->request);
     Document *document = status ? NULL : plan_document(report, args->ops || args->html);
     if (!status && args->schedule) status = simulate_plan(document, report, args);
     if (!status) {
+        json_t *json = plan_setup_json(setup, report);
         build_section(document, &setup->config, report);
-        status = show_plan(document, plan_setup_json(setup, report), args);
+        if (args->compare_nodes) compare_nodes(document, json, &setup->hardware, report);
+        status = show_plan(document, json, args);
     } else {
         document_free(document);
     }
@@ -179,6 +195,25 @@ static Status parse_seqs(SearchSpace *space, const PlanRun *run, const char *tex
     return NULL;
 }
 
+// The fastest way of the search that hearth trains, as a configuration.
+static Status write_recommended(const SearchResult *result, const PlanSetup *setup, const PlanArgs *args) {
+    const PlanMachine *machine = &setup->machine;
+    int best = 0;
+    while (best < result->found_count && !result->found[best].runs)
+        best++;
+    if (best == result->found_count)
+        return status_runtime("hearth trains on none of the ways that were found: %s was not written", args->write);
+    const SearchCandidate *c = &result->found[best];
+    char *head = text_format("# The fastest way that `hearth plan %s --search` found on %d x %s:\n"
+                             "# %.0f tokens/s, %.1f %% MFU, %.1f %% of memory.\n\n",
+                             args->request.name, machine->gpus, machine->gpu.title, c->tokens_per_second, 100 * c->mfu,
+                             100 * c->memory_fraction);
+    Status status = plan_write_config(args->write, &setup->config, c, head);
+    if (!status) fprintf(stderr, "wrote %s: %.0f tokens/s\n", args->write, c->tokens_per_second);
+    free(head);
+    return status;
+}
+
 static Status plan_search(const PlanSetup *setup, const PlanArgs *args) {
     const PlanMachine *machine = &setup->machine;
     double limit = args->request.memory_limit;
@@ -195,8 +230,20 @@ static Status plan_search(const PlanSetup *setup, const PlanArgs *args) {
         search_document(&report, &result, space.memory_limit, clock_seconds() - start, plan_build_lacks(machine));
     bool none = !result.found_count;
     Status status = show_plan(document, search_json(&result), args);
+    if (!status && args->write && !none) status = write_recommended(&result, setup, args);
     search_free(&result);
     if (!status && none) status = status_runtime(NOTHING_FITS, 100 * space.memory_limit);
+    return status;
+}
+
+static Status plan_of_numbers(const PlanSetup *setup, const PlanArgs *args) {
+    PlanNumbersReport *report = xmalloc(sizeof *report);
+    Status status = numbers_args_plan(report, &args->numbers, setup, &args->request);
+    if (!status) status = show_plan(numbers_document(report), numbers_json(report), args);
+    if (!status && !report->fits) // last, below what was shown
+        status = status_runtime("the plan does not fit: its states need %.0f %% of the memory of all devices",
+                                100 * report->state_bytes_sharded / setup->machine.gpu.memory);
+    free(report);
     return status;
 }
 
@@ -204,8 +251,16 @@ static Status run_plan(PlanArgs *args) {
     PlanSetup setup;
     TRY(plan_request_check(&args->request));
     TRY(check_together(args));
-    TRY(plan_setup(&setup, &args->request));
-    Status status = args->search ? plan_search(&setup, args) : plan_one(&setup, args);
+    TRY(numbers_args_check(&args->numbers, &args->request,
+                           args->search     ? "--search"
+                           : args->schedule ? "--schedule"
+                           : args->ops      ? "--ops"
+                           : args->seqs     ? "--seqs"
+                                            : NULL));
+    TRY(args->numbers.params ? plan_setup_machine(&setup, &args->request) : plan_setup(&setup, &args->request));
+    Status status = args->numbers.params ? plan_of_numbers(&setup, args)
+                    : args->search       ? plan_search(&setup, args)
+                                         : plan_one(&setup, args);
     plan_setup_free(&setup);
     return status;
 }
@@ -223,9 +278,15 @@ Status cmd_plan(int argc, char **argv) {
     PlanArgs a = {0};
     plan_request_init(&a.request);
     const Arg own[] = {
+        {"--params", ARG_TEXT, &a.numbers.params, "N",
+         "parameters (8B) instead of a model: time and cost from bare numbers"},
+        {"--active-params", ARG_TEXT, &a.numbers.active_params, "N", "of these, the ones that a token meets (MoE)"},
+        {"--peak-tflops", ARG_TEXT, &a.numbers.peak_tflops, "T", "dense peak of a device, with --params"},
+        {"--compare-nodes", ARG_FLAG, &a.compare_nodes, NULL, "the run on every node of the catalogue"},
         {"--schedule", ARG_TEXT, &a.schedule, "S", "simulate the step: gpipe, 1f1b or interleaved"},
         {"--svg", ARG_TEXT, &a.svg, "FILE", "timeline of the simulated step"},
         {"--search", ARG_FLAG, &a.search, NULL, "try all ways to cut and batch, show the fastest"},
+        {"--write", ARG_TEXT, &a.write, "FILE", "write the way that the search recommends as a config"},
         {"--seqs", ARG_TEXT, &a.seqs, "N,N", "sequence lengths that the search tries"},
         {"--ops", ARG_FLAG, &a.ops, NULL, "also list every op"},
         {"--json", ARG_FLAG, &a.json, NULL, "one JSON object"},
@@ -238,20 +299,21 @@ Status cmd_plan(int argc, char **argv) {
         args[i] = option_arg(&a.request, &plan_options[i]);
     memcpy(args + plan_option_count, own, sizeof own);
     const ArgCommand command = {
-        .usage = "hearth plan CONFIG.toml | PRESET [options]",
+        .usage = "hearth plan CONFIG.toml | PRESET | --params N [options]",
         .summary =
             "Every number of a run before it starts: memory, speed, time, cost, bottleneck. A preset is named as in\n"
-            "`hearth config --presets`. Example: hearth plan smollm-360m --gpu h200-sxm --seq 2048 --hours 30",
+            "`hearth config --presets`. Examples: hearth plan smollm-360m --gpu h200-sxm --seq 2048 --hours 30\n"
+            "                                     hearth plan --params 8B --tokens 15T --gpus 64 --gpu h100-sxm",
         .args = args,
         .arg_count = arg_count,
-        .words_min = 1,
+        .words_min = 0,
         .words_max = 1,
     };
     ArgList words;
     bool helped;
     Status status = args_parse(&command, argc, argv, &words, &helped);
     if (!status && !helped) {
-        a.request.name = words.items[0];
+        a.request.name = words.count ? words.items[0] : NULL;
         a.request.sets = a.sets.items;
         a.request.set_count = a.sets.count;
         status = run_plan(&a);

@@ -150,11 +150,14 @@ Status runs_keys(int argc, char **argv) {
 }
 
 Status cmd_runs(int argc, char **argv) {
-    static const struct {
-        const char *name;
-        Status (*run)(int argc, char **argv);
-    } commands[] = {{"compare", runs_compare}, {"csv", runs_csv}, {"keys", runs_keys}, {"rm", runs_rm}};
-    for (size_t i = 0; argc > 1 && i < sizeof commands / sizeof *commands; i++)
+    static const Command commands[] = {{"compare", "what differs in their settings, and what it did", runs_compare},
+                                       {"csv", "metrics as a table", runs_csv},
+                                       {"keys", "what the keys of metrics.jsonl mean", runs_keys},
+                                       {"rm", "free disk", runs_rm}};
+    enum { COUNT = sizeof commands / sizeof *commands };
+    if (args_help_visitor && argc == 2) // it is both: a list of commands, and a command
+        args_help_visitor->group(args_help_visitor->context, "hearth runs", "", commands, COUNT);
+    for (size_t i = 0; argc > 1 && i < COUNT; i++)
         if (strcmp(argv[1], commands[i].name) == 0) return commands[i].run(argc - 1, argv + 1);
     return runs_list(argc, argv);
 }

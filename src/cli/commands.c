@@ -1,14 +1,24 @@
 #include "cli/commands.h"
 
 #include "base/text.h"
+#include "cli/args.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 static void print_table(const char *program, const char *summary, const Command *table, int count) {
+    if (args_help_visitor) {
+        args_help_visitor->group(args_help_visitor->context, program, summary, table, count);
+        return;
+    }
     printf("%s\n\nusage: %s COMMAND [arguments]   (%s COMMAND --help says more)\n\n", summary, program, program);
     for (int i = 0; i < count; i++)
-        printf("  %-16s %s\n", table[i].name, table[i].summary);
+        if (table[i].summary) printf("  %-16s %s\n", table[i].name, table[i].summary);
+}
+
+void command_describe(const Command *command) {
+    char *words[] = {(char *)command->name, "--help", NULL};
+    status_free(command->run(2, words));
 }
 
 Status commands_run(const char *program, const char *summary, const Command *table, int count, int argc, char **argv) {
@@ -25,13 +35,14 @@ Status commands_run(const char *program, const char *summary, const Command *tab
         return NULL;
     }
     const char **names = xmalloc((size_t)(count + 1) * sizeof *names);
+    size_t listed = 0;
     const Command *found = NULL;
     for (int i = 0; i < count; i++) {
-        names[i] = table[i].name;
+        if (table[i].summary) names[listed++] = table[i].name;
         if (strcmp(argv[1], table[i].name) == 0) found = &table[i];
     }
-    const char *nearest = found ? NULL : text_nearest(argv[1], names, (size_t)count);
-    char *list = text_join(names, (size_t)count);
+    const char *nearest = found ? NULL : text_nearest(argv[1], names, listed);
+    char *list = text_join(names, listed);
     Status status = NULL;
     if (!found) status = status_usage("unknown command \"%s %s\"", program, argv[1]);
     if (nearest) status = status_hint(status, "did you mean \"%s %s\"?", program, nearest);

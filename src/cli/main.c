@@ -15,22 +15,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const Command commands[] = {
-    {"bench", "what this machine can do: training steps, single operations", cmd_bench},
-    {"plan", "what a run needs, how long it takes, what holds it back: before it starts", cmd_plan},
-    {"calc", "any number a training engineer derives by hand, with its formula", cmd_calc},
-    {"data", "text to token shards: prepare, estimate, inspect, mix, pull, synth", cmd_data},
-    {"config", "every configuration key, or what a config file resolves to", cmd_config},
-    {"preflight", "a short real run: micro-batch search, predicted against measured", cmd_preflight},
-    {"train", "train a model, or go on where a run stopped", cmd_train},
-    {"report", "runs as one page: curves, where the time went, what each change brought", cmd_report},
-    {"runs", "what has been trained: list, compare, export as CSV, free disk", cmd_runs},
-    {"serve", "runs in a browser while they train: live curves, compare, the planner", cmd_serve},
-    {"sample", "text from a trained model", cmd_sample},
-    {"eval", "loss, perplexity and bits per byte on token shards", cmd_eval},
-    {"export", "a run as a Hugging Face directory", cmd_export},
-};
-
 static void print_version(const CpuLevel *level) {
     char levels[64];
     cpu_level_names(levels, sizeof levels);
@@ -48,8 +32,8 @@ static Status run(int argc, char **argv) {
         print_version(level);
         return NULL;
     }
-    return commands_run("hearth", "hearth pretrains language models: plan, prepare, train, explain.", commands,
-                        (int)(sizeof commands / sizeof commands[0]), argc, argv);
+    return commands_run("hearth", "hearth pretrains language models: plan, prepare, train, explain.", hearth_commands,
+                        hearth_command_count, argc, argv);
 }
 
 int main(int argc, char **argv) {

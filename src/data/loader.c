@@ -106,14 +106,13 @@ Status loader_start(Loader **out, const Samples *samples, int micro_batch, int r
 
 Status loader_next(Loader *loader, const LoaderBatch **batch, double *waited) {
     Status damage = NULL;
+    double begin = timeline_begin();
     pthread_mutex_lock(&loader->lock);
     if (loader->made == loader->taken) {
         double start = clock_seconds();
         while (loader->made == loader->taken && !loader->damage)
             pthread_cond_wait(&loader->filled, &loader->lock);
-        double end = clock_seconds();
-        *waited += end - start;
-        if (timeline_on()) timeline_add(TIMELINE_DATA_WAIT, "wait for data", NULL, -1, start, end);
+        *waited += clock_seconds() - start;
     }
     *batch = &loader->ring[loader->taken % (uint64_t)loader->depth];
     if (loader->made == loader->taken) {
@@ -124,6 +123,8 @@ Status loader_next(Loader *loader, const LoaderBatch **batch, double *waited) {
         pthread_cond_signal(&loader->freed);
     }
     pthread_mutex_unlock(&loader->lock);
+    // All of the call: where cores are few, waking the loader alone may take its time.
+    if (begin > 0) timeline_add(TIMELINE_DATA_WAIT, "take a micro-batch", NULL, -1, begin, clock_seconds());
     return damage;
 }
 

@@ -116,7 +116,7 @@ static uint64_t map_get(const NumberMap *map, uint64_t key) { // 0: not there
 
 typedef struct Cupti {
     void *library;
-#define CUPTI_FIELD(name) __typeof__(&name) name;
+#define CUPTI_FIELD(name) __typeof__(&(name)) name;
     CUPTI_FUNCTIONS(CUPTI_FIELD)
 #undef CUPTI_FIELD
 } Cupti;
@@ -155,7 +155,7 @@ static Status cupti_status(const Cupti *cupti, CUptiResult result, const char *w
     const char *text = NULL;
     if (result == CUPTI_SUCCESS) return NULL;
     if (cupti->cuptiGetResultString(result, &text) != CUPTI_SUCCESS || !text) text = "unknown";
-    return status_runtime("CUPTI: %s: %s", what, text);
+    return status_runtime("CUPTI: %.*s: %s", (int)strcspn(what, "("), what, text);
 }
 
 #define CUPTI_TRY(cupti, call) TRY(cupti_status(cupti, (cupti)->call, #call))

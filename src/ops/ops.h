@@ -472,6 +472,7 @@ void ops_linear_then_swiglu_backward(Ops *ops, Tensor dgate_up, Tensor scratch, 
 Status ops_cpu_create(Ops **ops);
 void ops_cpu_destroy(Ops *ops);
 void ops_cpu_allocated(Ops *ops, int64_t *current, int64_t *peak); // bytes asked of alloc: now, and at most so far
+bool ops_cpu_multiplies_bf16(Ops *ops);                            // by an instruction of the CPU; else as floats
 
 // device: index of the GPU. tune_cache: file that keeps the GEMM algorithm choices, or NULL.
 Status ops_cuda_create(Ops **ops, int device, const char *tune_cache);

@@ -180,9 +180,10 @@ static json_t *quantity_json(const CalcSubject *subject, const CalcQuantity *qua
         if (input->choices) json_object_set_new(row, "choices", choices_json(input->choices));
         json_array_append_new(inputs, row);
     }
-    return json_pack("{s:s, s:s, s:s, s:s, s:o, s:s, s:s, s:s}", "quantity", quantity->name, "subject", subject->name,
-                     "summary", quantity->summary, "unit", quantity->unit, "inputs", inputs, "formula",
-                     quantity->formula, "convention", quantity->convention, "note", quantity->note);
+    return json_pack("{s:s, s:s, s:s, s:s, s:b, s:o, s:s, s:s, s:s}", "quantity", quantity->name, "subject",
+                     subject->name, "summary", quantity->summary, "unit", quantity->unit, "text",
+                     quantity->function.arity == CALC_ARITY_TEXT, "inputs", inputs, "formula", quantity->formula,
+                     "convention", quantity->convention, "note", quantity->note);
 }
 
 Status calc_list_json(json_t **root, const char *word) {

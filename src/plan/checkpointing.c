@@ -31,6 +31,15 @@ double plan_steps_per_interval(double interval_s, double step_s) {
     return interval_s / step_s;
 }
 
+double plan_expected_crashes(double seconds, double mtbf_s) {
+    return seconds / mtbf_s;
+}
+
+double plan_calendar_seconds(double work_s, double mtbf_s, double checkpoint_s, double recovery_s) {
+    double lost = plan_young_waste(mtbf_s, checkpoint_s) + recovery_s / mtbf_s;
+    return lost < 1 ? work_s / (1 - lost) : INFINITY;
+}
+
 double plan_crash_cost(double gpus, double usd_per_gpu_hour, double interval_s, double recovery_s) {
     return gpus * usd_per_gpu_hour * (interval_s / 2 + recovery_s) / 3600;
 }

@@ -16,4 +16,8 @@ double plan_checkpoint_waste(double interval_s, double mtbf_s, double checkpoint
 double plan_young_waste(double mtbf_s, double checkpoint_s); // the same at Young's interval
 double plan_checkpoint_overhead(double checkpoint_s, double interval_s);
 double plan_steps_per_interval(double interval_s, double step_s);
+double plan_expected_crashes(double seconds, double mtbf_s); // in so much wall-clock time
+// Wall-clock time of so much work with checkpoints at Young's interval: Young's waste, and the recovery of every crash.
+// INFINITY when crashes cost more time than there is between them.
+double plan_calendar_seconds(double work_s, double mtbf_s, double checkpoint_s, double recovery_s);
 double plan_crash_cost(double gpus, double usd_per_gpu_hour, double interval_s, double recovery_s);

@@ -16,6 +16,10 @@ double plan_electricity_cost(double gpus, double watts, double seconds, double u
     return plan_energy_kwh(gpus, watts, seconds, pue) * usd_per_kwh;
 }
 
+double plan_storage_cost(double bytes, double months, double usd_per_gb_month) {
+    return bytes / 1e9 * months * usd_per_gb_month;
+}
+
 double plan_saving_relative(double run_cost, double relative_gain) {
     return run_cost * relative_gain;
 }

@@ -14,6 +14,10 @@ double plan_dataset_bytes(double tokens, double bytes_per_token) {
     return tokens * bytes_per_token;
 }
 
+double plan_token_bytes(double vocab) {
+    return vocab > 0 && vocab <= 65536 ? 2 : 4;
+}
+
 double plan_tokenizer_workers(double memory_bytes, double bytes_per_worker) {
     return plan_floor(memory_bytes / bytes_per_worker);
 }

@@ -109,6 +109,17 @@ static const Field software_fields[] = {
     NUMBER(HardwareSoftware, "activation_tp_replicated", tp_replicated, 1, 0, 1),
 };
 
+static const Field typical_fields[] = {
+    TEXT(HardwareTypical, "title", title),
+    TEXT(HardwareTypical, "model", model),
+    TEXT(HardwareTypical, "link", link),
+    TEXT(HardwareTypical, "source", source),
+    NUMBER(HardwareTypical, "gpus_min", gpus_min, 1, 1, 1e9),
+    NUMBER(HardwareTypical, "gpus_max", gpus_max, 1, 1, 1e9),
+    NUMBER(HardwareTypical, "mfu_low", low, 1, 1e-6, 1),
+    NUMBER(HardwareTypical, "mfu_high", high, 1, 1e-6, 1),
+};
+
 static const Field defaults_fields[] = {
     NUMBER(HardwareDefaults, "usd_per_kwh", usd_per_kwh, 1, 0, 100),
     NUMBER(HardwareDefaults, "pue", pue, 1, 1, 10),
@@ -116,6 +127,10 @@ static const Field defaults_fields[] = {
     NUMBER(HardwareDefaults, "checkpoint_GBps", checkpoint_bandwidth, GB, 1e-3, 1e6),
     NUMBER(HardwareDefaults, "storage_GBps", storage_bandwidth, GB, 1e-3, 1e6),
     NUMBER(HardwareDefaults, "recovery_seconds", recovery, 1, 0, 1e7),
+    NUMBER(HardwareDefaults, "usd_per_GB_month", usd_per_gb_month, 1, 0, 1e3),
+    TEXT(HardwareDefaults, "usd_per_GB_month_source", usd_per_gb_month_source),
+    NUMBER(HardwareDefaults, "fp8_speedup", fp8_speedup, 1, 0.1, 10),
+    TEXT(HardwareDefaults, "fp8_speedup_source", fp8_speedup_source),
 };
 
 typedef struct GemmEntry { // as written
@@ -131,11 +146,16 @@ static const Field gemm_fields[] = {
     NUMBER(GemmEntry, "k", k, 1, 1, 1e9),
     NUMBER(GemmEntry, "tflops", flops, TERA, 1e-6, 1e6),
 };
+typedef struct AttentionEntry {
+    char dtype[8];
+    double head_dim, seq, forward, backward;
+} AttentionEntry;
 static const Field attention_fields[] = {
-    NUMBER(HardwareAttention, "head_dim", head_dim, 1, 1, 4096),
-    NUMBER(HardwareAttention, "seq", seq, 1, 1, 1e9),
-    NUMBER(HardwareAttention, "forward_tflops", forward, TERA, 1e-6, 1e6),
-    NUMBER(HardwareAttention, "backward_tflops", backward, TERA, 1e-6, 1e6),
+    TEXT(AttentionEntry, "dtype", dtype),
+    NUMBER(AttentionEntry, "head_dim", head_dim, 1, 1, 4096),
+    NUMBER(AttentionEntry, "seq", seq, 1, 1, 1e9),
+    NUMBER(AttentionEntry, "forward_tflops", forward, TERA, 1e-6, 1e6),
+    NUMBER(AttentionEntry, "backward_tflops", backward, TERA, 1e-6, 1e6),
 };
 
 #define COUNT(array) (int)(sizeof(array) / sizeof((array)[0]))
@@ -168,7 +188,8 @@ void hardware_init(Hardware *hardware) {
                      .gpu_mtbf = 50000 * HOUR,
                      .checkpoint_bandwidth = 2 * GB,
                      .storage_bandwidth = 100 * GB,
-                     .recovery = 600},
+                     .recovery = 600,
+                     .fp8_speedup = 1},
     };
 }
 
@@ -177,6 +198,7 @@ void hardware_free(Hardware *hardware) {
     free(hardware->nodes);
     free(hardware->clusters);
     free(hardware->software);
+    free(hardware->typical);
     *hardware = (Hardware){0};
 }
 
@@ -270,6 +292,15 @@ static void *catalogue_entry(void *entries, int *count, size_t size, const char 
     return entries;
 }
 
+static Status read_dtype(const Reader *reader, const TomlValue *at, const char *what, const char *name,
+                         HardwareDtype *dtype) {
+    for (int i = 0; i < HARDWARE_DTYPE_COUNT; i++) {
+        *dtype = (HardwareDtype)i;
+        if (strcmp(name, dtype_names[i]) == 0) return NULL;
+    }
+    return reader_error(reader, at, status_usage("%s.dtype must be fp32, tf32, bf16, fp16 or fp8", what));
+}
+
 static Status read_gemms(const Reader *reader, const TomlValue *array, HardwareGpu *gpu) {
     if (array->type != TOML_ARRAY) return reader_error(reader, array, status_usage("gemm must be an array of tables"));
     gpu->gemm_count = 0; // measured points replace those of an earlier document
@@ -277,11 +308,8 @@ static Status read_gemms(const Reader *reader, const TomlValue *array, HardwareG
         GemmEntry point = {.dtype = "bf16", .kind = "dense"};
         const TomlValue *value = array->values[i];
         TRY(read_fields(reader, "gemm", value, gemm_fields, COUNT(gemm_fields), &point));
-        int dtype = 0;
-        while (dtype < HARDWARE_DTYPE_COUNT && strcmp(point.dtype, dtype_names[dtype]) != 0)
-            dtype++;
-        if (dtype == HARDWARE_DTYPE_COUNT)
-            return reader_error(reader, value, status_usage("gemm.dtype must be fp32, tf32, bf16, fp16 or fp8"));
+        HardwareDtype dtype;
+        TRY(read_dtype(reader, value, "gemm", point.dtype, &dtype));
         bool grouped = strcmp(point.kind, "grouped") == 0;
         if (!grouped && strcmp(point.kind, "dense") != 0)
             return reader_error(reader, value, status_usage("gemm.kind must be dense or grouped"));
@@ -295,7 +323,7 @@ static Status read_gemms(const Reader *reader, const TomlValue *array, HardwareG
                             "peaks with 2:4 sparsity are not used here; was the measurement right?"));
         if (gpu->gemm_count == HARDWARE_GEMMS_MAX)
             return reader_error(reader, value, status_usage("more than %d gemm points", HARDWARE_GEMMS_MAX));
-        gpu->gemms[gpu->gemm_count++] = (HardwareGemm){.dtype = (HardwareDtype)dtype,
+        gpu->gemms[gpu->gemm_count++] = (HardwareGemm){.dtype = dtype,
                                                        .grouped = grouped,
                                                        .groups = grouped ? point.groups : 0,
                                                        .m = point.m,
@@ -314,15 +342,19 @@ static Status read_attentions(const Reader *reader, const TomlValue *array, Hard
         return reader_error(reader, array, status_usage("attention must be an array of tables"));
     gpu->attention_count = 0;
     for (size_t i = 0; i < array->length; i++) {
-        HardwareAttention point = {0};
+        AttentionEntry point = {.dtype = "bf16"};
+        if (gpu->cpu) snprintf(point.dtype, sizeof point.dtype, "fp32");
+        HardwareDtype dtype;
         const TomlValue *value = array->values[i];
         TRY(read_fields(reader, "attention", value, attention_fields, COUNT(attention_fields), &point));
+        TRY(read_dtype(reader, value, "attention", point.dtype, &dtype));
         if (!(point.head_dim > 0 && point.seq > 0 && point.forward > 0 && point.backward > 0))
             return reader_error(
                 reader, value, status_usage("an attention point needs head_dim, seq, forward_tflops, backward_tflops"));
         if (gpu->attention_count == HARDWARE_ATTENTIONS_MAX)
             return reader_error(reader, value, status_usage("more than %d attention points", HARDWARE_ATTENTIONS_MAX));
-        gpu->attentions[gpu->attention_count++] = point;
+        gpu->attentions[gpu->attention_count++] =
+            (HardwareAttention){dtype, point.head_dim, point.seq, point.forward, point.backward};
     }
     return NULL;
 }
@@ -388,6 +420,27 @@ static Status read_software(const Reader *reader, Hardware *hardware, const char
         snprintf(software->title, sizeof software->title, "%s", name);
     }
     return read_fields(reader, name, table, software_fields, COUNT(software_fields), software);
+}
+
+static Status read_typical(const Reader *reader, Hardware *hardware, const char *name, const TomlValue *table) {
+    int index;
+    bool added;
+    hardware->typical =
+        catalogue_entry(hardware->typical, &hardware->typical_count, sizeof *hardware->typical, name, &index, &added);
+    HardwareTypical *t = &hardware->typical[index];
+    if (added) {
+        t->gpus_min = 1, t->gpus_max = 1e9;
+        snprintf(t->title, sizeof t->title, "%s", name);
+    }
+    TRY(read_fields(reader, name, table, typical_fields, COUNT(typical_fields), t));
+    if (t->model[0] && strcmp(t->model, "dense") != 0 && strcmp(t->model, "moe") != 0)
+        return reader_error(reader, table, status_usage("%s.model must be dense or moe", name));
+    if (t->link[0] && strcmp(t->link, "nvlink") != 0 && strcmp(t->link, "pcie") != 0 && strcmp(t->link, "cpu") != 0)
+        return reader_error(reader, table, status_usage("%s.link must be nvlink, pcie or cpu", name));
+    if (!(t->low > 0 && t->low <= t->high && t->gpus_min <= t->gpus_max && t->source[0]))
+        return reader_error(
+            reader, table, status_usage("a typical MFU needs mfu_low, mfu_high not below it, and a source (%s)", name));
+    return NULL;
 }
 
 // What `hearth bench` writes: which catalogue entry it refines, and what this machine does.
@@ -486,8 +539,8 @@ static Status read_entries(const Reader *reader, Hardware *hardware, const TomlV
 }
 
 Status hardware_merge(Hardware *hardware, const TomlValue *root, const char *file) {
-    static const char *const known[] = {"efficiency", "defaults", "gpu",  "node",     "cluster",
-                                        "software",   "machine",  "gemm", "attention"};
+    static const char *const known[] = {"efficiency", "defaults", "gpu",  "node",      "cluster",
+                                        "software",   "machine",  "gemm", "attention", "typical"};
     const Reader reader = {file};
     for (size_t i = 0; i < root->length; i++) {
         int k = 0;
@@ -509,80 +562,11 @@ Status hardware_merge(Hardware *hardware, const TomlValue *root, const char *fil
     TRY(read_entries(&reader, hardware, root, "node", read_node));
     TRY(read_entries(&reader, hardware, root, "cluster", read_cluster));
     TRY(read_entries(&reader, hardware, root, "software", read_software));
+    TRY(read_entries(&reader, hardware, root, "typical", read_typical));
     part = toml_get(root, "machine");
     if (part) return read_machine(&reader, hardware, root, part);
     if ((part = toml_get(root, "gemm")) || (part = toml_get(root, "attention")))
         return reader_error(&reader, part,
                             status_usage("measured points need a [machine] that says which gpu they are of"));
     return NULL;
-}
-
-// ---- lookup ---------------------------------------------------------------------------------------------------------
-
-static Status find_by_name(const char *what, const char *name, const void *entries, int count, size_t size,
-                           int *index) {
-    const char **names = xmalloc((size_t)(count + 1) * sizeof *names);
-    *index = -1;
-    for (int i = 0; i < count; i++) {
-        names[i] = (const char *)entries + (size_t)i * size;
-        if (strcmp(names[i], name) == 0) *index = i;
-    }
-    int starting = 0, last = -1; // "h200" means "h200-sxm" as long as nothing else starts so
-    for (int i = 0; i < count; i++)
-        if (text_starts_with(names[i], name)) starting++, last = i;
-    if (*index < 0 && starting == 1) *index = last;
-    Status status = NULL;
-    if (*index < 0) {
-        TextBuffer list = {0};
-        for (int i = 0; i < count; i++)
-            text_buffer_format(&list, "%s%s", i ? ", " : "", names[i]);
-        const char *nearest = text_nearest(name, names, (size_t)count);
-        status = status_usage("the hardware catalogue has no %s \"%s\"", what, name);
-        status = nearest ? status_hint(status, "did you mean %s? There is: %s", nearest, list.data)
-                         : status_hint(status, "there is: %s; a file given with --hardware can add more",
-                                       count ? list.data : "none");
-        text_buffer_free(&list);
-    }
-    free(names);
-    return status;
-}
-
-Status hardware_find_gpu(const Hardware *hardware, const char *name, const HardwareGpu **gpu) {
-    int index;
-    TRY(find_by_name("gpu", name, hardware->gpus, hardware->gpu_count, sizeof **gpu, &index));
-    *gpu = &hardware->gpus[index];
-    return NULL;
-}
-
-Status hardware_find_node(const Hardware *hardware, const char *name, const HardwareNode **node) {
-    int index;
-    TRY(find_by_name("node", name, hardware->nodes, hardware->node_count, sizeof **node, &index));
-    *node = &hardware->nodes[index];
-    return NULL;
-}
-
-Status hardware_find_cluster(const Hardware *hardware, const char *name, const HardwareCluster **cluster) {
-    int index;
-    TRY(find_by_name("cluster", name, hardware->clusters, hardware->cluster_count, sizeof **cluster, &index));
-    *cluster = &hardware->clusters[index];
-    return NULL;
-}
-
-Status hardware_find_software(const Hardware *hardware, const char *name, const HardwareSoftware **software) {
-    int index;
-    TRY(find_by_name("software", name, hardware->software, hardware->software_count, sizeof **software, &index));
-    *software = &hardware->software[index];
-    return NULL;
-}
-
-// The device's name without "NVIDIA " is a prefix of the title's, or the other way round: "NVIDIA H200" is
-// "NVIDIA H200 SXM", "NVIDIA GeForce RTX 4090" is "NVIDIA GeForce RTX 4090". The longest title that agrees wins.
-const HardwareGpu *hardware_match_device(const Hardware *hardware, const char *device) {
-    const HardwareGpu *best = NULL;
-    for (int i = 0; i < hardware->gpu_count; i++) {
-        const HardwareGpu *gpu = &hardware->gpus[i];
-        if (gpu->cpu || !(text_starts_with(gpu->title, device) || text_starts_with(device, gpu->title))) continue;
-        if (!best || strlen(gpu->title) > strlen(best->title)) best = gpu;
-    }
-    return best;
 }

@@ -11,7 +11,13 @@
 
 #include <stdbool.h>
 
-enum { HARDWARE_NAME_MAX = 48, HARDWARE_TITLE_MAX = 96, HARDWARE_GEMMS_MAX = 64, HARDWARE_ATTENTIONS_MAX = 24 };
+enum {
+    HARDWARE_NAME_MAX = 48,
+    HARDWARE_TITLE_MAX = 96,
+    HARDWARE_SOURCE_MAX = 240,
+    HARDWARE_GEMMS_MAX = 64,
+    HARDWARE_ATTENTIONS_MAX = 24,
+};
 
 typedef enum HardwareDtype {
     HARDWARE_FP32,
@@ -52,6 +58,7 @@ typedef struct HardwareGemm { // one measured product
 } HardwareGemm;
 
 typedef struct HardwareAttention { // measured, causal FLOPs counted
+    HardwareDtype dtype;
     double head_dim, seq;
     double forward, backward; // FLOP/s reached
 } HardwareAttention;
@@ -114,14 +121,28 @@ typedef struct HardwareDefaults { // what a plan assumes unless it is told
     double checkpoint_bandwidth; // bytes/s of storage, per node
     double storage_bandwidth;    // and of all nodes together
     double recovery;             // seconds from a crash to the first new step
+    double usd_per_gb_month;     // of storage
+    double fp8_speedup;          // tokens/s in fp8 over bf16, of a model that is known by its size only
+    char usd_per_gb_month_source[HARDWARE_SOURCE_MAX], fp8_speedup_source[HARDWARE_SOURCE_MAX];
 } HardwareDefaults;
+
+// What runs of a class reach, as others have published or measured it: 6 x active parameters x tokens/s over the dense
+// peak, attention not counted, so that it fits a model of which only the size is known.
+typedef struct HardwareTypical {
+    char name[HARDWARE_NAME_MAX], title[HARDWARE_TITLE_MAX], source[HARDWARE_SOURCE_MAX];
+    char model[8]; // dense or moe; "": both
+    char link[8];  // nvlink, pcie or cpu; "": any
+    double gpus_min, gpus_max;
+    double low, high;
+} HardwareTypical;
 
 typedef struct Hardware {
     HardwareGpu *gpus;
     HardwareNode *nodes;
     HardwareCluster *clusters;
     HardwareSoftware *software;
-    int gpu_count, node_count, cluster_count, software_count;
+    HardwareTypical *typical;
+    int gpu_count, node_count, cluster_count, software_count, typical_count;
     HardwareEfficiency efficiency; // of GPUs that say nothing else
     HardwareDefaults defaults;
 } Hardware;
@@ -141,6 +162,11 @@ Status hardware_find_software(const Hardware *hardware, const char *name, const 
 void hardware_share_cpu(HardwareGpu *cpu, double cores_of_rank, double cores_of_all);
 // The entry for a device as its driver names it ("NVIDIA H200"), NULL when there is none.
 const HardwareGpu *hardware_match_device(const Hardware *hardware, const char *device);
+
+// What a GPU is linked with: "nvlink", "pcie", "cpu".
+const char *hardware_link_class(const HardwareGpu *gpu);
+// The class that so many of these devices belong to; high is 0 when the catalogue has none.
+HardwareTypical hardware_typical(const Hardware *hardware, const HardwareGpu *gpu, int gpus, bool moe);
 
 // FLOP/s that a product of [m,k] by [k,n] reaches (groups > 0: one of so many of an MoE layer), and attention in its
 // forward or backward pass (causal FLOPs): the default curve, corrected by the measured points nearby.

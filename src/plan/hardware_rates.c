@@ -69,8 +69,9 @@ double hardware_attention_rate(const HardwareGpu *gpu, HardwareDtype dtype, doub
                                bool backward) {
     Blend same = {0},
           others = {0}; // other sizes of heads have other kernels: asked where nothing was measured for this one
-    for (int i = 0; (dtype == HARDWARE_BF16 || gpu->cpu) && i < gpu->attention_count; i++) {
+    for (int i = 0; i < gpu->attention_count; i++) {
         const HardwareAttention *point = &gpu->attentions[i];
+        if (point->dtype != dtype) continue;
         double measured = backward ? point->backward : point->forward;
         blend_add(padded_head(point->head_dim) == padded_head(head_dim) ? &same : &others,
                   log_distance(head_dim, point->head_dim) + log_distance(seq, point->seq),

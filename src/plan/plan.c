@@ -2,8 +2,6 @@
 
 #include "base/pipeline_schedule.h"
 #include "plan/batch.h"
-#include "plan/checkpointing.h"
-#include "plan/cost.h"
 #include "plan/pipeline.h"
 #include "plan/rounding.h"
 #include "plan/throughput.h"
@@ -14,15 +12,17 @@
 
 PlanMachine plan_machine(const Hardware *hardware, const HardwareGpu *gpu, const HardwareNode *node,
                          const HardwareSoftware *software, int gpus, int gpus_per_node, double cores) {
-    PlanMachine machine = {.gpu = *gpu,
-                           .software = *software,
-                           .defaults = hardware->defaults,
-                           .gpus = gpus,
-                           .gpus_per_node = gpus_per_node < gpus ? gpus_per_node : gpus,
-                           .link_bandwidth = gpu->link_bandwidth,
-                           .link_latency = gpu->link_latency,
-                           .nic_bandwidth = gpu->nic_bandwidth,
-                           .nic_latency = gpu->nic_latency};
+    PlanMachine machine = {
+        .gpu = *gpu,
+        .software = *software,
+        .defaults = hardware->defaults,
+        .gpus = gpus,
+        .gpus_per_node = gpus_per_node < gpus ? gpus_per_node : gpus,
+        .link_bandwidth = gpu->link_bandwidth,
+        .link_latency = gpu->link_latency,
+        .nic_bandwidth = gpu->nic_bandwidth,
+        .nic_latency = gpu->nic_latency,
+        .typical = {hardware_typical(hardware, gpu, gpus, false), hardware_typical(hardware, gpu, gpus, true)}};
     if (gpu->cpu) hardware_share_cpu(&machine.gpu, cores / machine.gpus_per_node, cores);
     if (!node) return machine;
     if (node->link_bandwidth > 0) machine.link_bandwidth = node->link_bandwidth;
@@ -169,36 +169,18 @@ static void set_rate(PlanReport *r) {
 }
 
 static void set_budget(PlanReport *r) {
-    const HardwareDefaults *d = &r->machine.defaults;
-    r->chinchilla_tokens = plan_chinchilla_tokens((double)r->parameters.total);
-    r->tokens = r->questions.tokens > 0 ? r->questions.tokens : r->chinchilla_tokens;
+    r->budget = plan_budget(&r->machine, &(PlanBudgetRequest){.parameters = (double)r->parameters.total,
+                                                              .active = (double)r->parameters.active,
+                                                              .tokens = r->questions.tokens,
+                                                              .rate = r->rate,
+                                                              .mtbf_hours = r->questions.mtbf_hours,
+                                                              .checkpoints = r->questions.checkpoints,
+                                                              .vocab = r->run.layout.config.vocab,
+                                                              .islands = r->run.layout.islands});
     r->steps = r->questions.steps > 0 ? r->questions.steps
-                                      : plan_ceil(plan_optimizer_steps(r->tokens, r->prediction.step.tokens));
-    r->seconds = plan_seconds_for_tokens(r->tokens, r->rate);
-    r->gpu_hours = r->seconds / 3600 * r->machine.gpus;
-    r->cost = plan_gpu_cost(r->machine.gpus, r->seconds, r->machine.gpu.usd_per_hour);
-    r->energy_kwh = plan_energy_kwh(r->machine.gpus, r->machine.gpu.watts, r->seconds, d->pue);
-    r->energy_cost = plan_electricity_cost(r->machine.gpus, r->machine.gpu.watts, r->seconds, d->usd_per_kwh, d->pue);
-    r->petaflop_days = plan_train_flops((double)r->parameters.active, r->tokens) / (1e15 * 86400);
+                                      : plan_ceil(plan_optimizer_steps(r->budget.tokens, r->prediction.step.tokens));
     r->hours_tokens = r->questions.hours > 0 ? r->rate * r->questions.hours * 3600 : 0;
-    r->critical_batch = plan_critical_batch((double)r->parameters.active, r->tokens);
-}
-
-double plan_machine_write_seconds(const PlanMachine *machine, double bytes) {
-    double nodes = ceil((double)machine->gpus / machine->gpus_per_node);
-    double bandwidth = fmin(machine->defaults.checkpoint_bandwidth, machine->defaults.storage_bandwidth / nodes);
-    return plan_write_seconds(bytes, bandwidth, nodes);
-}
-
-static void set_checkpoints(PlanReport *r) {
-    r->checkpoint_bytes = plan_checkpoint_parameter_bytes(r->run.layout.islands) * (double)r->parameters.total;
-    r->checkpoint_seconds = plan_machine_write_seconds(&r->machine, r->checkpoint_bytes);
-    r->mtbf =
-        r->questions.mtbf_hours > 0 ? r->questions.mtbf_hours * 3600 : r->machine.defaults.gpu_mtbf / r->machine.gpus;
-    r->checkpoint_interval = plan_young_interval(r->mtbf, r->checkpoint_seconds);
-    r->checkpoint_waste = plan_young_waste(r->mtbf, r->checkpoint_seconds);
-    r->crash_cost = plan_crash_cost(r->machine.gpus, r->machine.gpu.usd_per_hour, r->checkpoint_interval,
-                                    r->machine.defaults.recovery);
+    r->critical_batch = plan_critical_batch((double)r->parameters.active, r->budget.tokens);
 }
 
 // The schedule says how many micro-batches a stage holds; the layout has their bytes.
@@ -229,10 +211,11 @@ Status plan_report(PlanReport *report, const char *name, const PlanMachine *mach
     TRY(plan_predict(&report->prediction, machine, run));
     set_rate(report);
     set_budget(report);
-    set_checkpoints(report);
     TRY(set_pipeline(report));
     plan_fit(report);
     plan_advise(report);
+    plan_checklist(report);
+    plan_what_if_fp8(report);
     plan_warn(report);
     if (questions->vocab > 0) {
         TRY(plan_vocab(&report->vocab[0], report, run->layout.config.vocab));

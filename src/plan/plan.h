@@ -2,10 +2,18 @@
 // configuration; plan_report adds budget, cost, checkpoints, the bottleneck, what would help, and warnings.
 #pragma once
 
+#include "plan/budget.h"
 #include "plan/flops.h"
 #include "plan/step_model.h"
 
-enum { PLAN_WARNINGS_MAX = 16, PLAN_CHANGES_MAX = 2, PLAN_STAGES_SHOWN = 16, PLAN_TEXT_MAX = 200 };
+enum {
+    PLAN_WARNINGS_MAX = 16,
+    PLAN_CHANGES_MAX = 2,
+    PLAN_CHECKLIST_MAX = 8,
+    PLAN_STAGES_SHOWN = 16,
+    PLAN_TEXT_MAX = 200
+};
+#define PLAN_MEMORY_FULL 0.95 // beyond this share of the device a run thrashes or fails
 
 typedef struct PlanMemory { // of the rank that needs most
     bool exact;             // from the layout: what will be allocated; else the software's fitted model
@@ -53,6 +61,7 @@ typedef struct PlanQuestions {
     PlanAttention count; // whose FLOPs that utilisation counts: full (torchtitan), causal, or none (6N)
     double rate;         // > 0: measured tokens/s of all GPUs instead of the modelled step
     double mtbf_hours;   // > 0: of the whole job
+    double checkpoints;  // > 0: kept on storage
     double memory_limit; // share of memory that counts as comfortable, 0: 0.85
 } PlanQuestions;
 
@@ -63,6 +72,11 @@ typedef struct PlanChange { // something that would make the run faster, or make
     double gain; // of tokens/s: 0.1 is 10 % more
     double tokens_per_second, memory_fraction;
 } PlanChange;
+
+typedef struct PlanTry { // a change and the run that it makes
+    PlanChange change;
+    PlanRun run;
+} PlanTry;
 
 typedef struct PlanVocab {
     int vocab;
@@ -88,11 +102,8 @@ typedef struct PlanReport {
 
     PlanRateSource rate_source;
     double rate, mfu; // tokens/s of all GPUs and its utilisation
-    double tokens, chinchilla_tokens;
-    double steps, seconds, gpu_hours, cost, energy_kwh, energy_cost;
-    double petaflop_days;
-
-    double checkpoint_bytes, checkpoint_seconds, mtbf, checkpoint_interval, checkpoint_waste, crash_cost;
+    double steps;
+    PlanBudget budget;
 
     double bubble_of_wall, bubble_of_ideal; // closed form, equal stages
     double stash[PLAN_STAGES_SHOWN];        // bytes of activations in flight per stage
@@ -100,14 +111,20 @@ typedef struct PlanReport {
     double in_flight[PLAN_STAGES_SHOWN]; // micro-batches that these belong to; a chunk of a stage counts for its part
     int stash_count;
 
-    bool fits;          // in the device's memory
-    PlanChange fitting; // when it does not: the fastest way that does, of those that were tried; what is "": none
+    bool fits;       // in the device's memory
+    PlanTry fitting; // when it does not: the fastest way that does, of those that were tried; what is "": none
 
     double critical_batch; // tokens; an estimate
     StepPart bottleneck;
     char bottleneck_text[PLAN_TEXT_MAX];
     PlanChange changes[PLAN_CHANGES_MAX];
     int change_count;
+    // What to do in which order: the best change, then the best one after it, and so on; a gain is that over the entry
+    // before. A plan that does not fit starts with the way that does.
+    PlanChange checklist[PLAN_CHECKLIST_MAX];
+    int checklist_count;
+    PlanChange fp8; // what it would bring; what is "" where the device has no such units or the run has it already
+    char fp8_refused[PLAN_TEXT_MAX]; // why this run cannot
     char warnings[PLAN_WARNINGS_MAX][PLAN_TEXT_MAX];
     int warning_count;
 
@@ -118,14 +135,19 @@ typedef struct PlanReport {
 
 Status plan_report(PlanReport *report, const char *name, const PlanMachine *machine, const PlanRun *run,
                    const PlanQuestions *questions);
-double plan_machine_write_seconds(const PlanMachine *machine, double bytes); // of a checkpoint, by all of its nodes
 
 // ---- parts of the report (plan_advice.c, plan_inverse.c) ------------------------------------------------------------
 
 void plan_advise(PlanReport *report);
-// Searches ways to cut and batch the run at its sequence length and tokens a step, those that cut the model least
-// first.
+// Single changes of a run of the report's that fit and gain (or make it fit), most gain first; returns how many.
+int plan_changes(PlanTry *best, int most, const PlanReport *report, const PlanRun *run, const PlanPrediction *now);
+// The fastest way to cut and batch the run at its sequence length and tokens a step, those tried first that cut the
+// model least; false when none fits.
+bool plan_fastest_fit(PlanTry *found, const PlanMachine *machine, const PlanRun *run, const StepModel *step,
+                      double memory_limit);
 void plan_fit(PlanReport *report);
+void plan_checklist(PlanReport *report);
+void plan_what_if_fp8(PlanReport *report);
 void plan_warn(PlanReport *report);
 Status plan_vocab(PlanVocab *result, const PlanReport *report, int vocab);
 // Width and depth scale together (depth within a quarter), the rest of the shape is kept; every size gets the fastest

@@ -19,20 +19,23 @@ double plan_critical_batch(double params, double tokens) {
 // ---- changes --------------------------------------------------------------------------------------------------------
 
 typedef struct Advice {
-    PlanReport *report;
-    double limit; // of memory
-    bool fits;    // the plan as it stands
+    const PlanReport *report;
+    const PlanPrediction *now; // of the run that is to be changed
+    double limit;              // of memory
+    bool fits;                 // the run as it stands
+    PlanTry *best;             // most gain first
+    int count, most;
 } Advice;
 
-static void keep_best(PlanReport *report, const PlanChange *change) {
-    int place = report->change_count;
-    while (place > 0 && report->changes[place - 1].gain < change->gain)
+static void keep_best(Advice *advice, const PlanTry *try) {
+    int place = advice->count;
+    while (place > 0 && advice->best[place - 1].change.gain < try->change.gain)
         place--;
-    if (place >= PLAN_CHANGES_MAX) return;
-    if (report->change_count < PLAN_CHANGES_MAX) report->change_count++;
-    for (int i = report->change_count - 1; i > place; i--)
-        report->changes[i] = report->changes[i - 1];
-    report->changes[place] = *change;
+    if (place >= advice->most) return;
+    if (advice->count < advice->most) advice->count++;
+    for (int i = advice->count - 1; i > place; i--)
+        advice->best[i] = advice->best[i - 1];
+    advice->best[place] = *try;
 }
 
 static void consider_change(Advice *advice, const PlanRun *run, const char *format, ...)
@@ -44,16 +47,18 @@ static void consider_change(Advice *advice, const PlanRun *run, const char *form
         status_free(status);
         return;
     }
-    PlanChange change = {.gain =
-                             prediction.step.tokens_per_second / advice->report->prediction.step.tokens_per_second - 1,
-                         .tokens_per_second = prediction.step.tokens_per_second,
-                         .memory_fraction = prediction.memory.fraction};
-    if (prediction.memory.fraction > advice->limit || (advice->fits && change.gain < 0.005)) return;
+    PlanTry try = {.run = *run,
+                   .change = {.gain = prediction.step.tokens_per_second / advice->now->step.tokens_per_second - 1,
+                              .tokens_per_second = prediction.step.tokens_per_second,
+                              .memory_fraction = prediction.memory.fraction}};
+    bool too_large = prediction.step.tokens > advice->now->step.tokens &&
+                     prediction.step.tokens > advice->report->critical_batch; // such batches buy little
+    if (too_large || prediction.memory.fraction > advice->limit || (advice->fits && try.change.gain < 0.005)) return;
     va_list args;
     va_start(args, format);
-    vsnprintf(change.what, sizeof change.what, format, args);
+    vsnprintf(try.change.what, sizeof try.change.what, format, args);
     va_end(args);
-    keep_best(advice->report, &change);
+    keep_best(advice, &try);
 }
 
 static void consider_batch(Advice *advice, const PlanRun *run) {
@@ -68,9 +73,7 @@ static void consider_batch(Advice *advice, const PlanRun *run) {
     }
     other = *run;
     other.grad_accum *= 2;
-    if (advice->report->prediction.step.tokens * 2 <= advice->report->critical_batch)
-        consider_change(advice, &other, "grad_accum %d (twice the batch, still below the critical one)",
-                        other.grad_accum);
+    consider_change(advice, &other, "grad_accum %d (twice the batch, still below the critical one)", other.grad_accum);
     for (int divide = 2; divide <= run->layout.micro_batch; divide *= 2) {
         if (run->layout.micro_batch % divide) break;
         other = *run;
@@ -156,6 +159,16 @@ static void consider_mesh(Advice *advice, const PlanRun *run) {
     if (mesh->etp > 1) consider_change(advice, &other, "etp 1 instead of %d", mesh->etp);
 }
 
+int plan_changes(PlanTry *best, int most, const PlanReport *report, const PlanRun *run, const PlanPrediction *now) {
+    Advice advice = {
+        .report = report, .now = now, .fits = now->memory.fraction <= PLAN_MEMORY_FULL, .best = best, .most = most};
+    advice.limit = fmax(report->questions.memory_limit, advice.fits ? now->memory.fraction : 0);
+    consider_batch(&advice, run);
+    consider_memory(&advice, run);
+    if (report->machine.gpus > 1) consider_mesh(&advice, run);
+    return advice.count;
+}
+
 void plan_advise(PlanReport *report) {
     const StepModel *step = &report->prediction.step;
     report->bottleneck = STEP_GEMM;
@@ -163,11 +176,10 @@ void plan_advise(PlanReport *report) {
         if (step->part[i] > step->part[report->bottleneck]) report->bottleneck = (StepPart)i;
     snprintf(report->bottleneck_text, sizeof report->bottleneck_text, "%s: %.0f %% of the step",
              step_part_name(report->bottleneck), 100 * step->part[report->bottleneck] / step->seconds);
-    Advice advice = {.report = report, .fits = report->prediction.memory.fraction <= 0.95};
-    advice.limit = fmax(report->questions.memory_limit, advice.fits ? report->prediction.memory.fraction : 0);
-    consider_batch(&advice, &report->run);
-    consider_memory(&advice, &report->run);
-    if (report->machine.gpus > 1) consider_mesh(&advice, &report->run);
+    PlanTry best[PLAN_CHANGES_MAX];
+    report->change_count = plan_changes(best, PLAN_CHANGES_MAX, report, &report->run, &report->prediction);
+    for (int i = 0; i < report->change_count; i++)
+        report->changes[i] = best[i].change;
 }
 
 // ---- a way that fits ------------------------------------------------------------------------------------------------
@@ -197,26 +209,34 @@ static void describe_candidate(PlanChange *change, const SearchCandidate *c, con
 
 enum { FIT_TRIES = 1000 }; // some tenths of a second
 
-void plan_fit(PlanReport *report) {
-    const StepModel *step = &report->prediction.step;
-    report->fits = report->prediction.memory.fraction <= 1;
-    if (report->fits) return;
-    SearchSpace space = {.seqs = {report->run.layout.seq},
+bool plan_fastest_fit(PlanTry *found, const PlanMachine *machine, const PlanRun *run, const StepModel *step,
+                      double memory_limit) {
+    SearchSpace space = {.seqs = {run->layout.seq},
                          .seq_count = 1,
                          .batch_tokens = step->tokens,
-                         .memory_limit = report->questions.memory_limit,
+                         .memory_limit = memory_limit,
                          .tries_max = FIT_TRIES};
     SearchResult result;
-    Status status = search_run(&result, &report->machine, &report->run, &space);
-    if (!status && result.found_count) {
+    Status status = search_run(&result, machine, run, &space);
+    bool any = !status && result.found_count;
+    if (any) {
         const SearchCandidate *best = &result.found[0];
-        report->fitting = (PlanChange){.gain = best->tokens_per_second / step->tokens_per_second - 1,
-                                       .tokens_per_second = best->tokens_per_second,
-                                       .memory_fraction = best->memory_fraction};
-        describe_candidate(&report->fitting, best, &report->run);
+        found->run = search_candidate_run(best, run);
+        found->change = (PlanChange){.gain = best->tokens_per_second / step->tokens_per_second - 1,
+                                     .tokens_per_second = best->tokens_per_second,
+                                     .memory_fraction = best->memory_fraction};
+        describe_candidate(&found->change, best, run);
     }
     status_free(status); // one sequence length: the search cannot refuse it
     search_free(&result);
+    return any;
+}
+
+void plan_fit(PlanReport *report) {
+    report->fits = report->prediction.memory.fraction <= 1;
+    if (report->fits) return;
+    plan_fastest_fit(&report->fitting, &report->machine, &report->run, &report->prediction.step,
+                     report->questions.memory_limit);
 }
 
 // ---- warnings -------------------------------------------------------------------------------------------------------
@@ -278,9 +298,9 @@ void plan_warn(PlanReport *r) {
         add_warning(r, "MFU %.0f %% is above the peak: the rate, the peak or the token count is wrong", 100 * r->mfu);
     else if (r->mfu > 0.75 && !fp8)
         add_warning(r, "MFU %.0f %% is more than anybody reaches in training: check the assumption", 100 * r->mfu);
-    if (r->tokens < 0.5 * r->chinchilla_tokens)
+    if (r->budget.tokens < 0.5 * r->budget.chinchilla_tokens)
         add_warning(r, "%.0f %% of the 20 tokens per parameter that Chinchilla suggests",
-                    100 * r->tokens / r->chinchilla_tokens);
+                    100 * r->budget.tokens / r->budget.chinchilla_tokens);
     if (!r->machine.gpu.measured && r->machine.gpu.gemm_count == 0)
         add_warning(r, "nobody measured this device: default efficiencies are used; `hearth bench` measures them");
     if (!r->prediction.memory.exact)

@@ -15,7 +15,7 @@ Status plan_vocab(PlanVocab *result, const PlanReport *report, int vocab) {
                           .flops_per_token = prediction.step.flops_per_token,
                           .tokens_per_second = prediction.step.tokens_per_second,
                           .memory_total = prediction.memory.total,
-                          .seconds = plan_seconds_for_tokens(report->tokens, prediction.step.tokens_per_second)};
+                          .seconds = plan_seconds_for_tokens(report->budget.tokens, prediction.step.tokens_per_second)};
     return NULL;
 }
 

@@ -31,6 +31,7 @@ static void keep_candidate(Search *search, const PlanRun *run, const PlanMemory 
                            .micro_batch = run->layout.micro_batch,
                            .seq = run->layout.seq,
                            .grad_accum = run->grad_accum,
+                           .virtual_stages = run->virtual_stages,
                            .tokens_per_second = step->tokens_per_second,
                            .seconds = step->seconds,
                            .mfu = step->mfu,
@@ -199,6 +200,17 @@ Status search_run(SearchResult *result, const PlanMachine *machine, const PlanRu
     if (result->found_count) qsort(result->found, (size_t)result->found_count, sizeof *result->found, by_rate);
     find_frontier(result);
     return NULL;
+}
+
+PlanRun search_candidate_run(const SearchCandidate *candidate, const PlanRun *run) {
+    PlanRun found = *run;
+    found.layout.mesh = candidate->mesh;
+    found.layout.recompute = candidate->recompute;
+    found.layout.micro_batch = candidate->micro_batch;
+    found.layout.seq = candidate->seq;
+    found.grad_accum = candidate->grad_accum;
+    found.virtual_stages = candidate->virtual_stages;
+    return found;
 }
 
 void search_free(SearchResult *result) {

@@ -19,7 +19,7 @@ typedef struct SearchSpace {
 typedef struct SearchCandidate {
     Mesh mesh;
     Recompute recompute;
-    int micro_batch, seq, grad_accum;
+    int micro_batch, seq, grad_accum, virtual_stages;
     double tokens_per_second, seconds, mfu;
     double memory, memory_fraction;
     StepPart first, second; // where most of its time goes
@@ -38,5 +38,6 @@ typedef struct SearchResult {
 // `run` gives the model, precision, device and what the space leaves open.
 Status search_run(SearchResult *result, const PlanMachine *machine, const PlanRun *run, const SearchSpace *space);
 void search_free(SearchResult *result);
+PlanRun search_candidate_run(const SearchCandidate *candidate, const PlanRun *run); // `run` as the search got it
 // One line: why it stands where it stands. Static text parts, written into `out`.
 void search_reason(const SearchResult *result, int index, char *out, size_t size);

@@ -14,6 +14,7 @@ typedef struct PlanMachine { // what runs the job
     HardwareGpu gpu;
     HardwareSoftware software;
     HardwareDefaults defaults;
+    HardwareTypical typical[2]; // what others reach on so many of them: dense and MoE models
     int gpus, gpus_per_node;
     double link_bandwidth, link_latency; // inside a node
     double nic_bandwidth, nic_latency;   // between nodes, per GPU

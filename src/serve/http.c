@@ -45,6 +45,7 @@ typedef struct HttpConnection {
     int fd;
     HttpPhase phase;
     double since;
+    char *target; // of its last request; libmicrohttpd does not always tell when a request is over
     struct HttpConnection *next;
 } HttpConnection;
 
@@ -67,22 +68,27 @@ static void on_connection(void *context, struct MHD_Connection *connection, void
     if (code == MHD_CONNECTION_NOTIFY_STARTED) {
         HttpConnection *client = xcalloc(1, sizeof *client);
         *client = (HttpConnection){MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd,
-                                   HTTP_ASKING, clock_seconds(), server->connections};
+                                   HTTP_ASKING, clock_seconds(), NULL, server->connections};
         server->connections = client;
         *own = client;
     } else {
-        HttpConnection **at = &server->connections;
-        while (*at != *own)
+        HttpConnection **at = &server->connections, *client = *own;
+        while (*at != client)
             at = &(*at)->next;
-        *at = (*at)->next;
-        free(*own);
+        *at = client->next;
+        free(client->target);
+        free(client);
         *own = NULL;
     }
     pthread_mutex_unlock(&server->lock);
 }
 
+static HttpConnection *connection_of(struct MHD_Connection *connection) {
+    return MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT)->socket_context;
+}
+
 static void connection_enter(HttpServer *server, struct MHD_Connection *connection, HttpPhase phase) {
-    HttpConnection *client = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT)->socket_context;
+    HttpConnection *client = connection_of(connection);
     pthread_mutex_lock(&server->lock);
     client->phase = phase;
     client->since = clock_seconds();
@@ -103,15 +109,16 @@ static void end_slow_connections(HttpServer *server) {
 // ---- requests -------------------------------------------------------------------------------------------------------
 
 static void *on_target(void *context, const char *target, struct MHD_Connection *connection) {
-    (void)context, (void)connection;
-    return text_copy(target);
+    (void)context;
+    HttpConnection *client = connection_of(connection);
+    free(client->target);
+    client->target = text_copy(target);
+    return NULL;
 }
 
 static void on_completed(void *context, struct MHD_Connection *connection, void **own,
                          enum MHD_RequestTerminationCode code) {
-    (void)code;
-    free(*own);
-    *own = NULL;
+    (void)own, (void)code;
     connection_enter(context, connection, HTTP_ASKING);
 }
 
@@ -233,9 +240,9 @@ static enum MHD_Result send_cookie(HttpServer *server, struct MHD_Connection *co
 
 static enum MHD_Result on_request(void *context, struct MHD_Connection *connection, const char *url, const char *method,
                                   const char *version, const char *body, size_t *body_size, void **own) {
-    (void)url, (void)version, (void)body, (void)body_size;
+    (void)url, (void)version, (void)body, (void)body_size, (void)own;
     HttpServer *server = context;
-    const char *target = *own, *length = header_of(connection, "Content-Length");
+    const char *target = connection_of(connection)->target, *length = header_of(connection, "Content-Length");
     bool head = strcmp(method, "HEAD") == 0;
     if (strcmp(method, "GET") != 0 && !head) {
         ServeReply reply = {0};
@@ -322,7 +329,7 @@ static Status serve_until_signal(HttpServer *server, const ServeOptions *options
     const LiveClients clients = {stream_sleep, stream_wake};
     server->live = live_start(&clients);
     struct MHD_Daemon *daemon =
-        MHD_start_daemon(MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME, 0, NULL, NULL, on_request, server,
+        MHD_start_daemon(MHD_USE_POLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME, 0, NULL, NULL, on_request, server,
                          MHD_OPTION_LISTEN_SOCKET, listener, MHD_OPTION_THREAD_POOL_SIZE, (unsigned)ANSWERING_THREADS,
                          MHD_OPTION_CONNECTION_LIMIT, (unsigned)CONNECTIONS_MOST, MHD_OPTION_PER_IP_CONNECTION_LIMIT,
                          (unsigned)CONNECTIONS_OF_ONE, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES,

@@ -3,8 +3,10 @@
 #include "base/text.h"
 #include "model/config.h"
 #include "plan/calc.h"
+#include "train/plan_numbers.h"
 #include "train/plan_request.h"
 #include "train/prediction.h"
+#include "watch/plan_text.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -34,6 +36,18 @@ static bool is_size(const char *name) {
     for (int i = 0; i < SIZE_COUNT; i++)
         if (strcmp(planner_sizes[i], name + strlen("model.")) == 0) return true;
     return false;
+}
+
+// In place of a model: how large it is.
+static const char **number_named(NumbersArgs *numbers, const char *name) {
+    if (strcmp(name, "params") == 0) return &numbers->params;
+    if (strcmp(name, "active-params") == 0) return &numbers->active_params;
+    return strcmp(name, "peak-tflops") == 0 ? &numbers->peak_tflops : NULL;
+}
+
+static bool is_known(const char *name) {
+    NumbersArgs unused;
+    return strcmp(name, "model") == 0 || option_named(name) || is_size(name) || number_named(&unused, name);
 }
 
 static Status unknown_parameter(const char *name) {
@@ -78,6 +92,7 @@ static Status flag_is(const ServeParameter *parameter, bool *on) {
 
 typedef struct PlannerWords { // a request and the command line that says the same
     PlanRequest request;
+    NumbersArgs numbers;
     TextBuffer command;
     const char **sets;
     char **made; // what sets points to
@@ -86,7 +101,14 @@ typedef struct PlannerWords { // a request and the command line that says the sa
 static Status add_parameter(PlannerWords *words, const ServeParameter *parameter) {
     PlanRequest *request = &words->request;
     const PlanOption *option = option_named(parameter->name);
+    const char **number = number_named(&words->numbers, parameter->name);
     bool on = true;
+    if (number) {
+        *number = parameter->value;
+        text_buffer_format(&words->command, " --%s", parameter->name);
+        add_word(&words->command, parameter->value);
+        return NULL;
+    }
     if (is_size(parameter->name)) {
         char *set = text_format("%s=%s", parameter->name, parameter->value);
         words->made[request->set_count] = set;
@@ -111,19 +133,21 @@ static Status read_parameters(PlannerWords *words, const ServeParameter *paramet
     words->made = xcalloc((size_t)count + 1, sizeof *words->made);
     for (int i = 0; i < count; i++) {
         TRY(given_once(parameters, i));
-        if (strcmp(parameters[i].name, "model") == 0) words->request.name = parameters[i].value;
+        if (!is_known(parameters[i].name)) return unknown_parameter(parameters[i].name);
+        if (strcmp(parameters[i].name, "model") == 0 && *parameters[i].value) words->request.name = parameters[i].value;
     }
     ModelConfig unused;
-    if (!words->request.name) words->request.name = "";
-    if (!*words->request.name) return status_hint(status_usage("no model is given"), "model=llama-3.2-1b");
-    TRY(model_preset(&unused, words->request.name));
-    text_buffer_format(&words->command, "hearth plan %s", words->request.name);
+    text_buffer_format(&words->command, "hearth plan");
+    if (words->request.name) {
+        TRY(model_preset(&unused, words->request.name));
+        add_word(&words->command, words->request.name);
+    }
     for (int i = 0; i < count; i++)
-        if (*parameters[i].value && strcmp(parameters[i].name, "model") != 0)
-            TRY(add_parameter(words, &parameters[i]));
-        else if (!*parameters[i].value && !option_named(parameters[i].name) && !is_size(parameters[i].name))
-            return unknown_parameter(parameters[i].name);
-    return plan_request_check(&words->request);
+        if (*parameters[i].value && strcmp(parameters[i].name, "model") != 0) TRY(add_parameter(words, &parameters[i]));
+    if (!words->request.name && !words->numbers.params)
+        return status_hint(status_usage("no model is given"), "model=llama-3.2-1b, or params=8B");
+    TRY(plan_request_check(&words->request));
+    return numbers_args_check(&words->numbers, &words->request, NULL);
 }
 
 static void free_words(PlannerWords *words) {
@@ -142,16 +166,33 @@ static json_t *machine_json(const PlanMachine *machine) {
                      machine->defaults.usd_per_kwh);
 }
 
-static Status make_plan(json_t **root, const PlannerWords *words) {
-    PlanSetup setup;
-    TRY(plan_setup(&setup, &words->request));
-    PlanReport *report = xmalloc(sizeof *report);
-    Status status = plan_setup_report(report, &setup, &words->request);
-    if (!status)
-        *root = json_pack("{s:o,s:o,s:f,s:s}", "plan", plan_setup_json(&setup, report), "machine",
-                          machine_json(&setup.machine), "memory_limit", report->questions.memory_limit, "command",
-                          words->command.data);
+static Status make_plan(json_t **plan, double *memory_limit, const PlanSetup *setup, const PlannerWords *words) {
+    PlanReport *report = xcalloc(1, sizeof *report);
+    Status status = plan_setup_report(report, setup, &words->request);
+    if (!status) *plan = plan_setup_json(setup, report);
+    *memory_limit = report->questions.memory_limit;
     free(report);
+    return status;
+}
+
+static Status make_numbers(json_t **plan, const PlanSetup *setup, const PlannerWords *words) {
+    PlanNumbersReport *report = xmalloc(sizeof *report);
+    Status status = numbers_args_plan(report, &words->numbers, setup, &words->request);
+    if (!status) *plan = numbers_json(report);
+    free(report);
+    return status;
+}
+
+static Status make_answer(json_t **root, const PlannerWords *words) {
+    PlanSetup setup;
+    json_t *plan = NULL;
+    double memory_limit = 1;
+    bool bare = words->numbers.params != NULL;
+    TRY(bare ? plan_setup_machine(&setup, &words->request) : plan_setup(&setup, &words->request));
+    Status status = bare ? make_numbers(&plan, &setup, words) : make_plan(&plan, &memory_limit, &setup, words);
+    if (!status)
+        *root = json_pack("{s:o,s:o,s:f,s:s}", "plan", plan, "machine", machine_json(&setup.machine), "memory_limit",
+                          memory_limit, "command", words->command.data);
     plan_setup_free(&setup);
     return status;
 }
@@ -159,7 +200,7 @@ static Status make_plan(json_t **root, const PlannerWords *words) {
 Status planner_plan(json_t **root, const ServeParameter *parameters, int count) {
     PlannerWords words = {0};
     Status status = read_parameters(&words, parameters, count);
-    if (!status) status = make_plan(root, &words);
+    if (!status) status = make_answer(root, &words);
     free_words(&words);
     return status;
 }
@@ -184,16 +225,21 @@ static json_t *gpu_json(const HardwareGpu *gpu) {
                      "usd_per_hour", gpu->usd_per_hour);
 }
 
-static json_t *words_json(const char *const *words) {
+// The words that a key of the configuration takes.
+static json_t *choices_json(const char *section, const char *key) {
     json_t *list = json_array();
-    for (; *words; words++)
-        json_array_append_new(list, json_string(*words));
+    for (int i = 0; i < config_key_count; i++) {
+        if (strcmp(config_keys[i].section, section) != 0 || strcmp(config_keys[i].key, key) != 0) continue;
+        for (const char *word = config_keys[i].choices; *word;) {
+            size_t length = strcspn(word, "|");
+            json_array_append_new(list, json_stringn(word, length));
+            word += length + (word[length] == '|');
+        }
+    }
     return list;
 }
 
 Status planner_lists(json_t **root) {
-    static const char *const precisions[] = {"bf16", "bf16-pure", "fp8", "fp16", "fp32", NULL};
-    static const char *const recomputes[] = {"none", "selective", "full", NULL};
     Hardware hardware;
     TRY(prediction_hardware(&hardware, NULL, true));
     json_t *presets = json_array(), *gpus = json_array(), *nodes = json_array(), *software = json_array();
@@ -210,8 +256,9 @@ Status planner_lists(json_t **root) {
         json_array_append_new(
             software, json_pack("{s:s,s:s}", "name", hardware.software[i].name, "title", hardware.software[i].title));
     hardware_free(&hardware);
-    *root = json_pack("{s:o,s:o,s:o,s:o,s:o,s:o}", "presets", presets, "gpus", gpus, "nodes", nodes, "software",
-                      software, "precisions", words_json(precisions), "recomputes", words_json(recomputes));
+    *root =
+        json_pack("{s:o,s:o,s:o,s:o,s:o,s:o}", "presets", presets, "gpus", gpus, "nodes", nodes, "software", software,
+                  "precisions", choices_json("train", "precision"), "recomputes", choices_json("recompute", "mode"));
     return NULL;
 }
 
@@ -251,36 +298,4 @@ Status planner_calc(json_t **root, const ServeParameter *parameters, int count) 
         free(words[i]);
     free(words);
     return status;
-}
-
-// ---- of the server --------------------------------------------------------------------------------------------------
-
-static Status reply_with(ServeReply *reply, Status status, json_t *root) {
-    if (!status) serve_reply_json(reply, root);
-    return status;
-}
-
-Status planner_plan_answer(const ServeRequest *request, ServeReply *reply) {
-    json_t *root = NULL;
-    Status status = planner_plan(&root, request->parameters, request->parameter_count);
-    return reply_with(reply, status, root);
-}
-
-Status planner_lists_answer(const ServeRequest *request, ServeReply *reply) {
-    (void)request;
-    json_t *root = NULL;
-    Status status = planner_lists(&root);
-    return reply_with(reply, status, root);
-}
-
-Status planner_calc_answer(const ServeRequest *request, ServeReply *reply) {
-    json_t *root = NULL;
-    Status status = planner_calc(&root, request->parameters, request->parameter_count);
-    return reply_with(reply, status, root);
-}
-
-Status planner_quantities_answer(const ServeRequest *request, ServeReply *reply) {
-    json_t *root = NULL;
-    Status status = calc_list_json(&root, serve_parameter(request, "word"));
-    return reply_with(reply, status, root);
 }

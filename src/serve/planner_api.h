@@ -6,15 +6,15 @@
 #include "serve/routes.h"
 
 // {"plan": what `hearth plan --json` writes, "machine": the devices, "command": the words that give the same plan}.
-// Parameters are the options of `hearth plan` without their dashes ("gpus"), "model" (a preset) and "model.layers" and
-// the other sizes of a model.
+// Parameters are the options of `hearth plan` without their dashes ("gpus"), "model" (a preset) or "params",
+// "model.layers" and the other sizes of a model.
 Status planner_plan(json_t **root, const ServeParameter *parameters, int count);
 // Choices of the fields: presets with their sizes, devices, nodes, words.
 Status planner_lists(json_t **root);
 // "quantity" and its inputs; with "value" it is solved for the input that is left out. As `hearth calc --json`.
 Status planner_calc(json_t **root, const ServeParameter *parameters, int count);
 
-// The same as answers of the server.
+// The same as answers of the server (planner_answers.c).
 Status planner_plan_answer(const ServeRequest *request, ServeReply *reply);
 Status planner_lists_answer(const ServeRequest *request, ServeReply *reply);
 Status planner_calc_answer(const ServeRequest *request, ServeReply *reply);

@@ -73,13 +73,15 @@ void serve_reply_free(ServeReply *reply) {
 // ---- pages ----------------------------------------------------------------------------------------------------------
 
 static const char *page_type(const char *name) {
+    if (text_ends_with(name, ".svg")) return "image/svg+xml";
     if (text_ends_with(name, ".css")) return "text/css; charset=utf-8";
     return text_ends_with(name, ".js") ? "text/javascript; charset=utf-8" : "text/html; charset=utf-8";
 }
 
-// "/" is index.html, "/run" run.html, "/run.js" run.js.
+// "/" is index.html, "/run" run.html, "/run.js" run.js. Browsers ask for /favicon.ico unasked.
 static bool answer_page(const char *path, ServeReply *reply) {
     const char *name = path[1] ? path + 1 : "index";
+    if (strcmp(name, "favicon.ico") == 0) name = "favicon.svg";
     for (int i = 0; i < serve_page_count; i++) {
         const ServePage *page = &serve_pages[i];
         size_t length = strlen(name);

@@ -16,8 +16,7 @@ enum { CACHE_ENTRIES = 16 };
 
 // Of the files that answers are made of, and of the lock: it changes when one of them does.
 typedef struct RunStamp {
-    int64_t size[4], time[4];
-    bool locked;
+    int64_t size[4], time[4], locked; // members of one type: compared as bytes
 } RunStamp;
 
 typedef struct CachedSummary {
@@ -104,17 +103,16 @@ static bool is_inside(const ServeSite *site, const char *path) {
 // All that is read of a run are ordinary files of the folder: no link out of it, and nothing that a reader would wait
 // for.
 static bool is_served(const ServeSite *site, const char *path) {
-    static const char *const read[] = {"config.toml",   "metrics.jsonl", "alarms.jsonl",
-                                       "samples.jsonl", "plan.json",     "environment.json",
-                                       "state.json",    "log.txt",       ".lock"};
+    static const char *const read[] = {"config.toml", "metrics.jsonl",       "alarms.jsonl", "samples.jsonl",
+                                       "plan.json",   "environment.json",    "state.json",   "log.txt",
+                                       ".lock",       "profile/summary.json"};
     if (!file_is_directory(path) || !run_directory_is(path) || !is_inside(site, path)) return false;
     bool served = true;
     for (size_t i = 0; i < sizeof read / sizeof *read && served; i++) {
         struct stat found;
         char *file = path_join(path, read[i]);
         if (lstat(file, &found) == 0)
-            served = S_ISREG(found.st_mode) || (S_ISLNK(found.st_mode) && is_inside(site, file) &&
-                                                stat(file, &found) == 0 && S_ISREG(found.st_mode));
+            served = is_inside(site, file) && stat(file, &found) == 0 && S_ISREG(found.st_mode);
         free(file);
     }
     return served;
@@ -132,7 +130,11 @@ Status serve_site_names(ServeSite *site, char ***names, size_t *count) {
         **names = text_copy(path_name(site->whole));
         *count = 1;
     } else {
-        TRY(dir_list(names, count, site->whole));
+        Status status = dir_list(names, count, site->whole);
+        if (status) {
+            status_free(status);
+            return status_runtime("the folder %s can no longer be read", site->folder);
+        }
     }
     size_t kept = 0;
     for (size_t i = 0; i < *count; i++) {
@@ -170,8 +172,7 @@ char *serve_site_find(ServeSite *site, const char *name) {
 
 static RunStamp run_stamp(const char *path) {
     static const char *const files[] = {"metrics.jsonl", "alarms.jsonl", "state.json", "samples.jsonl"};
-    RunStamp stamp;
-    memset(&stamp, 0, sizeof stamp); // stamps are compared as bytes
+    RunStamp stamp = {0};
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         struct stat found;
         char *file = path_join(path, files[i]);
@@ -286,6 +287,7 @@ Status serve_site_cached(const ServeRequest *request, const char *key, char *con
                          ServeReply *reply) {
     ServeSite *site = request->site;
     Status status = NULL;
+    ServeReply made = {0};
     RunStamp *stamps = xmalloc((size_t)count * sizeof *stamps);
     pthread_mutex_lock(&site->replies_lock);
     CachedReply *cached = reply_slot(site, key);
@@ -293,7 +295,6 @@ Status serve_site_cached(const ServeRequest *request, const char *key, char *con
     for (int i = 0; i < count; i++)
         stamps[i] = run_stamp(paths[i]);
     if (!cached->stamps || !reply_holds(cached, stamps, count, now)) {
-        ServeReply made = {0};
         status = make(request, paths, count, &made);
         if (status) {
             serve_reply_free(&made);

@@ -2,6 +2,7 @@
 #include "train/config.h"
 
 #include "base/file.h"
+#include "base/installed.h"
 #include "base/toml.h"
 #include "base/utf8.h"
 
@@ -359,9 +360,13 @@ Status config_read(Config *config, const char *path, const char *const *sets, in
     config_defaults(config);
     Status status = NULL;
     if (path) {
+        bool ours = text_starts_with(path, "configs/") && !file_exists(path); // those that hearth comes with
+        char *installed = ours ? installed_file(path) : NULL;
+        if (installed) path = installed;
         config->file = arena_copy(&config->arena, path, strlen(path));
+        free(installed);
         Toml toml;
-        status = toml_read_file(&toml, path);
+        status = toml_read_file(&toml, config->file);
         if (!status) {
             status = file_take(config, toml.root);
             toml_free(&toml);

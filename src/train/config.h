@@ -141,6 +141,8 @@ Status config_blame(const Config *config, const char *name, Status status);
 
 void config_write(const Config *config, TextBuffer *out); // every key, readable by config_read
 void config_print_help(FILE *file, const char *section);  // NULL: all sections
+struct ConfigKey;
+void config_describe_key(const struct ConfigKey *row, TextBuffer *out); // "integer, tokens, 2 to 4096; default 1024"
 // Hash of what decides the numbers of a run: data, train, optimizer and schedule, without when to stop.
 uint64_t config_hash(const Config *config, int64_t batch_tokens);
 // "section.key was A and is B, ..." of the keys that change the numbers of a run.

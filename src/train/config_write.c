@@ -159,18 +159,25 @@ static const char *type_text(const ConfigKey *row) {
     return "";
 }
 
-static void print_key(FILE *file, const ConfigKey *row) {
-    fprintf(file, "  %-20s %s", row->key, type_text(row));
-    if (row->unit[0]) fprintf(file, ", %s", row->unit);
+void config_describe_key(const ConfigKey *row, TextBuffer *out) {
+    text_buffer_format(out, "%s", type_text(row));
+    if (row->unit[0]) text_buffer_format(out, ", %s", row->unit);
     if (row->type == CONFIG_INT || row->type == CONFIG_COUNT || row->type == CONFIG_DOUBLE) {
         if (row->max >= CONFIG_UNBOUNDED)
-            fprintf(file, ", at least %.10g", row->min);
+            text_buffer_format(out, ", at least %.10g", row->min);
         else
-            fprintf(file, ", %.10g to %.10g", row->min, row->max);
+            text_buffer_format(out, ", %.10g to %.10g", row->min, row->max);
     }
-    fprintf(file, "; default %s\n", row->fallback[0] ? row->fallback : "none");
+    text_buffer_format(out, "; default %s", row->fallback[0] ? row->fallback : "none");
+}
+
+static void print_key(FILE *file, const ConfigKey *row) {
+    TextBuffer about = {0};
+    config_describe_key(row, &about);
+    fprintf(file, "  %-20s %s\n", row->key, about.data);
     fprintf(file, "  %-20s   %s\n", "", row->help);
     if (row->aliases[0]) fprintf(file, "  %-20s   also written: %s\n", "", row->aliases);
+    text_buffer_free(&about);
 }
 
 void config_print_help(FILE *file, const char *section) {

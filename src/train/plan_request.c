@@ -10,6 +10,7 @@
 #include "watch/plan_text.h"
 
 #include <float.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -67,6 +68,8 @@ const PlanOption plan_options[] = {
     NUMBER("--mtbf-hours", mtbf_hours, 1e-6, 1e9, "H", "time between failures of the whole job"),
     NUMBER("--checkpoint-GBps", checkpoint, 1e-6, 1e9, "R", "storage bandwidth of a node"),
     NUMBER("--memory-limit", memory_limit, 1e-3, 1, "F", "share of memory that may be used (0.85)"),
+    COUNT("--keep", keep, 1, 1e9, "N", "checkpoints kept on storage (default: what the config keeps)"),
+    NUMBER("--storage-price", storage_price, 0, 1e3, "USD", "per GB-month"),
     TEXT("--software", software, "NAME", "training program: hearth, or torchtitan as fitted to logs"),
     TEXT("--hardware", hardware, "FILE", "more or other hardware"),
     FLAG("--no-machine", no_machine, "leave the measured profile of this machine aside"),
@@ -131,8 +134,8 @@ static Status read_config(Config *config, const PlanRequest *request) {
     const char **sets = xmalloc((size_t)(plan_option_count + request->set_count + 1) * sizeof *sets);
     char *made[PLAN_REQUEST_KEYS_MAX + 1];
     int count = 0, made_count = 0;
-    bool file = !request->preset_only && names_file(request->name);
-    if (!file) sets[count++] = made[made_count++] = text_format("model.preset=%s", request->name);
+    bool file = request->name && !request->preset_only && names_file(request->name);
+    if (request->name && !file) sets[count++] = made[made_count++] = text_format("model.preset=%s", request->name);
     for (int i = 0; i < plan_option_count; i++) {
         if (plan_options[i].kind != PLAN_OPTION_KEY) continue;
         const char *value = *(const char *const *)((const char *)request + plan_options[i].at);
@@ -185,6 +188,10 @@ static Status make_machine(PlanMachine *machine, const Hardware *hardware, const
     if (request->price >= 0) machine->gpu.usd_per_hour = request->price;
     if (request->kwh >= 0) machine->defaults.usd_per_kwh = request->kwh;
     if (request->pue > 0) machine->defaults.pue = request->pue;
+    if (request->storage_price >= 0) {
+        machine->defaults.usd_per_gb_month = request->storage_price;
+        machine->defaults.usd_per_gb_month_source[0] = '\0'; // the user's own
+    }
     if (request->checkpoint > 0) machine->defaults.checkpoint_bandwidth = request->checkpoint * 1e9;
     return NULL;
 }
@@ -200,8 +207,9 @@ static Status make_run(PlanRun *run, const PlanMachine *machine, const PlanReque
     int64_t others = (int64_t)mesh->tp * mesh->pp * mesh->cp * islands;
     if (config->parallelism.data <= 0) {
         if (machine->gpus % others)
-            return status_usage("%d GPUs do not divide by tp %d x pp %d x cp %d%s", machine->gpus, mesh->tp, mesh->pp,
-                                mesh->cp, islands > 1 ? " x the islands" : "");
+            return status_hint(status_usage("%d GPUs do not divide by tp %d x pp %d x cp %d%s", machine->gpus, mesh->tp,
+                                            mesh->pp, mesh->cp, islands > 1 ? " x the islands" : ""),
+                               "%lld or a multiple of it, or a smaller degree", (long long)others);
         mesh->dp = (int)(machine->gpus / others);
     }
     *run = (PlanRun){.layout = layout,
@@ -218,7 +226,7 @@ static Status make_run(PlanRun *run, const PlanMachine *machine, const PlanReque
     return NULL;
 }
 
-Status plan_setup(PlanSetup *setup, const PlanRequest *request) {
+Status plan_setup_machine(PlanSetup *setup, const PlanRequest *request) {
     TRY(read_config(&setup->config, request));
     Status status = prediction_hardware(&setup->hardware, request->hardware, !request->no_machine);
     if (status) {
@@ -226,7 +234,13 @@ Status plan_setup(PlanSetup *setup, const PlanRequest *request) {
         return status;
     }
     status = make_machine(&setup->machine, &setup->hardware, request, &setup->config);
-    if (!status) status = make_run(&setup->run, &setup->machine, request, &setup->config);
+    if (status) plan_setup_free(setup);
+    return status;
+}
+
+Status plan_setup(PlanSetup *setup, const PlanRequest *request) {
+    TRY(plan_setup_machine(setup, request));
+    Status status = make_run(&setup->run, &setup->machine, request, &setup->config);
     if (status) plan_setup_free(setup);
     return status;
 }
@@ -245,6 +259,9 @@ static void set_length(PlanQuestions *questions, const PlanRun *run, const Confi
     int64_t steps = run_steps(config, &batch, parameters);
     double trained = batch_tokens(&batch, steps);
     questions->steps = (double)steps;
+    questions->checkpoints = (double)config->checkpoint.keep_last + config->checkpoint.keep_best;
+    if (config->checkpoint.keep_every) // steps that it divides
+        questions->checkpoints += floor((double)steps / (double)config->checkpoint.keep_every);
     questions->tokens = tokens && (double)tokens < trained ? (double)tokens : trained;
 }
 
@@ -266,6 +283,7 @@ Status plan_setup_report(PlanReport *report, const PlanSetup *setup, const PlanR
     else if (strcmp(request->mfu_count, "torchtitan") != 0)
         return status_usage("--mfu-count must be torchtitan, causal or 6n, not \"%s\"", request->mfu_count);
     set_length(&questions, &setup->run, &setup->config);
+    if (request->keep) questions.checkpoints = (double)request->keep;
     return plan_report(report, request->name, &setup->machine, &setup->run, &questions);
 }
 

@@ -31,14 +31,14 @@ extern const PlanOption plan_options[];
 extern const int plan_option_count;
 
 typedef struct PlanRequest { // strings are borrowed
-    const char *name;        // a preset, or a file
+    const char *name;        // a preset, or a file; NULL: no model, for plan_setup_machine alone
     bool preset_only;        // never a file
     const char *keys[PLAN_REQUEST_KEYS_MAX];
     const char **sets; // "section.key=value", over all else
     int set_count;
     const char *gpu, *node, *cluster, *software, *hardware, *mfu_count;
-    int64_t gpus, nodes, gpus_per_node, cores, virtual_stages, vocab;
-    double hours, target_hours, price, mfu, rate, mtbf_hours, checkpoint, kwh, pue, memory_limit;
+    int64_t gpus, nodes, gpus_per_node, cores, virtual_stages, vocab, keep;
+    double hours, target_hours, price, storage_price, mfu, rate, mtbf_hours, checkpoint, kwh, pue, memory_limit;
     bool eager, no_machine, no_calibration;
 } PlanRequest;
 
@@ -55,6 +55,7 @@ typedef struct PlanSetup { // what a request that was checked names
     PlanRun run;
 } PlanSetup;
 
+Status plan_setup_machine(PlanSetup *setup, const PlanRequest *request); // all but the run
 Status plan_setup(PlanSetup *setup, const PlanRequest *request);
 void plan_setup_free(PlanSetup *setup);
 Status plan_setup_report(PlanReport *report, const PlanSetup *setup, const PlanRequest *request);

@@ -1,6 +1,7 @@
 #include "train/prediction.h"
 
 #include "base/file.h"
+#include "base/installed.h"
 #include "base/json.h"
 #include "base/text.h"
 #include "base/threads.h"
@@ -10,7 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 // ---- files ----------------------------------------------------------------------------------------------------------
 
@@ -28,28 +28,10 @@ char *prediction_history_path(void) {
     return home_path("HEARTH_HISTORY", ".local/share/hearth/history.jsonl");
 }
 
-static char *beside_program(const char *name) {
-    char program[4096];
-    ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
-    if (length <= 0) return NULL;
-    program[length] = '\0';
-    char *directory = path_directory(program), *path = path_join(directory, name);
-    free(directory);
-    return path;
-}
-
 static char *catalogue_path(void) {
-    static const char *const beside[] = {"../configs/hardware.toml", "configs/hardware.toml",
-                                         "../share/hearth/hardware.toml", "../../configs/hardware.toml"};
-    const char *given = getenv("HEARTH_HARDWARE");
+    const char *given = getenv("HEARTH_HARDWARE"), *name = "configs/hardware.toml";
     if (given && given[0]) return text_copy(given);
-    if (file_exists("configs/hardware.toml")) return text_copy("configs/hardware.toml");
-    for (size_t i = 0; i < sizeof beside / sizeof beside[0]; i++) {
-        char *path = beside_program(beside[i]);
-        if (path && file_exists(path)) return path;
-        free(path);
-    }
-    return NULL;
+    return file_exists(name) ? text_copy(name) : installed_file(name);
 }
 
 static Status merge_file(Hardware *hardware, const char *path) {

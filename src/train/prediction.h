@@ -2,7 +2,7 @@
 // and `train` all come through here, so they predict the same numbers.
 //
 // Files, later ones replace values of earlier ones:
-//   the catalogue   $HEARTH_HARDWARE, else configs/hardware.toml here or beside the program, else ../share/hearth
+//   the catalogue   $HEARTH_HARDWARE, else configs/hardware.toml here or with the program (base/installed.h)
 //   the machine     $HEARTH_MACHINE, else ~/.config/hearth/machine.toml, as `hearth bench` writes it
 //   the user's      --hardware FILE
 #pragma once

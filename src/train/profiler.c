@@ -95,12 +95,14 @@ static void device_is_missing(Profiler *profiler, Status status) {
     status_free(status);
 }
 
-// Graphs that were recorded before nobody knows the nodes of.
+// Graphs that were recorded before nobody knows the nodes of. What the device does in the warm-up is collected too, so
+// that they are made while somebody does, and left out afterwards.
 static void warming_begins(Profiler *profiler) {
     Model *model = profiler->options.model;
     profiler->state = PROFILER_WARMING;
     if (model->ops->kind != DEVICE_CUDA) return;
     Status status = device_trace_open(&profiler->device, profiler->options.cupti);
+    if (!status) status = device_trace_start(profiler->device);
     if (status) {
         device_is_missing(profiler, status);
         return;
@@ -113,8 +115,6 @@ static void activity_begins(Profiler *profiler) {
     profiler->state = PROFILER_ACTIVE;
     profiler->thread = timeline_thread();
     timeline_name_thread("steps");
-    Status status = profiler->device ? device_trace_start(profiler->device) : NULL;
-    if (status) device_is_missing(profiler, status);
     if (profiler->options.model->ops->kind == DEVICE_CPU)
         ops_observe_both(profiler->options.model->ops, call_begins, call_ends, profiler);
     timeline_start();
@@ -150,7 +150,7 @@ static void take_exchanges(Profiler *profiler) {
     if (!world) return;
     CommEvent *events;
     int count = comm_take_events(world, &events);
-    size_t all = (size_t)(profiler->exchange_count + count);
+    size_t all = (size_t)profiler->exchange_count + (size_t)count;
     profiler->exchanges = xrealloc(profiler->exchanges, (all + 1) * sizeof *events);
     if (count) memcpy(profiler->exchanges + profiler->exchange_count, events, (size_t)count * sizeof *events);
     profiler->exchange_count += count;
@@ -179,6 +179,13 @@ static void activity_ends(Profiler *profiler, ProfilerRecord *record) {
                         ? device_trace_stop(profiler->device, &record->activities, &record->activity_count, &lost)
                         : NULL;
     if (status) device_is_missing(profiler, status);
+    int64_t warm = 0;
+    while (warm < record->activity_count && record->activities[warm].begin < profiler->steps[0].begin)
+        warm++;
+    record->activity_count -= warm;
+    if (record->activity_count && warm)
+        memmove(record->activities, record->activities + warm,
+                (size_t)record->activity_count * sizeof *record->activities);
     record->lost += lost;
     profiler->state = PROFILER_DONE;
 }

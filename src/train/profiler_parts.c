@@ -44,7 +44,7 @@ static bool in_a_step(const Profiler *profiler, double begin) {
 }
 
 bool profiler_is_exchange(const DeviceActivity *activity) {
-    return activity->kind == DEVICE_KERNEL && text_starts_with(activity->name, "nccl");
+    return activity->kind == DEVICE_KERNEL && strstr(activity->name, "nccl"); // mangled: it does not begin so
 }
 
 static const ProfilerCall *call_of(const Profiler *profiler, const DeviceActivity *activity) {
@@ -203,16 +203,16 @@ static void take_longest_wait(const Profiler *profiler, const ProfilerRecord *re
                  waits[longest].detail ? " of " : "", waits[longest].detail ? waits[longest].detail : "");
 }
 
-// What of all exchanges ran behind the computation.
+// What of all exchanges ran behind the computation. Those of NCCL are kernels as well, where the device is watched.
 static void take_exchanges(const Profiler *profiler, const ProfilerRecord *record, ProfileSummary *summary) {
-    double running = 0;
+    double told = 0, seen = 0;
     take_longest_wait(profiler, record, summary);
     for (int i = 0; i < profiler->exchange_count; i++)
-        running += profiler->exchanges[i].ended - profiler->exchanges[i].begun;
+        told += profiler->exchanges[i].ended - profiler->exchanges[i].begun;
     for (int64_t i = 0; i < record->activity_count; i++)
-        if (profiler_is_exchange(&record->activities[i]))
-            running += record->activities[i].end - record->activities[i].begin;
-    summary->hidden = fmax(0, running / profiler->step_count - summary->part[PROFILE_COMMUNICATION]);
+        if (profiler_is_exchange(&record->activities[i]) && in_a_step(profiler, record->activities[i].begin))
+            seen += record->activities[i].end - record->activities[i].begin;
+    summary->hidden = fmax(0, fmax(told, seen) / profiler->step_count - summary->part[PROFILE_COMMUNICATION]);
 }
 
 void profiler_summarize(const Profiler *profiler, const ProfilerRecord *record, ProfileSummary *summary) {

@@ -127,24 +127,24 @@ static void add_activities(Events *all, const Profiler *profiler, const Profiler
 }
 
 static int launch_order(const void *a, const void *b) {
-    const DeviceActivity *x = *(const DeviceActivity *const *)a, *y = *(const DeviceActivity *const *)b;
+    const DeviceActivity *x = a, *y = b;
     if (x->launched != y->launched) return x->launched < y->launched ? -1 : 1;
     return (x->begin > y->begin) - (x->begin < y->begin);
 }
 
 // From the first to the last of what one launch of a graph ran.
 static void add_graphs(Events *all, const ProfilerRecord *record) {
-    const DeviceActivity **of_graphs = xmalloc((size_t)(record->activity_count + 1) * sizeof *of_graphs);
+    DeviceActivity *of_graphs = xmalloc((size_t)(record->activity_count + 1) * sizeof *of_graphs);
     int64_t count = 0;
     for (int64_t i = 0; i < record->activity_count; i++)
-        if (record->activities[i].graph) of_graphs[count++] = &record->activities[i];
+        if (record->activities[i].graph) of_graphs[count++] = record->activities[i];
     if (count) qsort(of_graphs, (size_t)count, sizeof *of_graphs, launch_order);
     for (int64_t i = 0, next; i < count; i = next) {
-        double end = of_graphs[i]->end;
-        for (next = i + 1; next < count && of_graphs[next]->launched == of_graphs[i]->launched; next++)
-            end = fmax(end, of_graphs[next]->end);
+        double end = of_graphs[i].end;
+        for (next = i + 1; next < count && of_graphs[next].launched == of_graphs[i].launched; next++)
+            end = fmax(end, of_graphs[next].end);
         event_add(all, (TraceEvent){track_of(all, "GPU, graphs", -1, true), "graph", "graph",
-                                    text_format("\"graph\":%u", of_graphs[i]->graph), of_graphs[i]->begin, end, 0});
+                                    text_format("\"graph\":%u", of_graphs[i].graph), of_graphs[i].begin, end, 0});
     }
     free(of_graphs);
 }

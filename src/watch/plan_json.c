@@ -1,4 +1,5 @@
 // A plan and a prediction as JSON: base units, one object.
+#include "watch/plan_parts.h"
 #include "watch/plan_text.h"
 
 static json_t *mesh_json(const Mesh *m) {
@@ -72,20 +73,22 @@ static json_t *change_json(const PlanChange *change) {
 }
 
 static json_t *advice_json(const PlanReport *r) {
-    json_t *changes = json_array(), *warnings = json_array();
+    json_t *changes = json_array(), *warnings = json_array(), *checklist = json_array();
     for (int i = 0; i < r->change_count; i++)
         json_array_append_new(changes, change_json(&r->changes[i]));
     for (int i = 0; i < r->warning_count; i++)
         json_array_append_new(warnings, json_string(r->warnings[i]));
-    return json_pack("{s:s,s:s,s:o,s:o}", "bottleneck", step_part_name(r->bottleneck), "text", r->bottleneck_text,
-                     "changes", changes, "warnings", warnings);
+    for (int i = 0; i < r->checklist_count; i++)
+        json_array_append_new(checklist, change_json(&r->checklist[i]));
+    return json_pack("{s:s,s:s,s:o,s:o,s:o}", "bottleneck", step_part_name(r->bottleneck), "text", r->bottleneck_text,
+                     "changes", changes, "checklist", checklist, "warnings", warnings);
 }
 
 static void add_inverse(json_t *root, const PlanReport *r) {
     if (r->questions.hours > 0)
         json_object_set_new(root, "hours",
                             json_pack("{s:f,s:f,s:f}", "hours", r->questions.hours, "tokens", r->hours_tokens,
-                                      "chinchilla_share", r->hours_tokens / r->chinchilla_tokens));
+                                      "chinchilla_share", r->hours_tokens / r->budget.chinchilla_tokens));
     if (r->questions.vocab > 0) {
         json_t *list = json_array();
         for (int i = 0; i < 2; i++) {
@@ -123,7 +126,7 @@ json_t *plan_report_json(const PlanReport *r) {
     json_t *root = plan_prediction_json(&r->machine, &r->run, &r->prediction);
     json_object_set_new(root, "name", json_string(r->name));
     json_object_set_new(root, "fits", json_boolean(r->fits));
-    if (r->fitting.what[0]) json_object_set_new(root, "fitting", change_json(&r->fitting));
+    if (r->fitting.change.what[0]) json_object_set_new(root, "fitting", change_json(&r->fitting.change));
     json_object_set_new(root, "parameters", json_integer(r->parameters.total));
     json_object_set_new(root, "active_parameters", json_integer(r->parameters.active));
     json_object_set_new(root, "embedding_parameters", json_integer(r->parameters.embedding));
@@ -132,16 +135,15 @@ json_t *plan_report_json(const PlanReport *r) {
     json_object_set_new(root, "hfu", json_real(s->hfu));
     json_object_set_new(root, "communication", communication_json(s));
     json_object_set_new(root, "ops", ops_json(s));
-    json_object_set_new(root, "budget",
-                        json_pack("{s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f}", "tokens_per_second", r->rate,
-                                  "mfu", r->mfu, "tokens", r->tokens, "chinchilla_tokens", r->chinchilla_tokens,
-                                  "steps", r->steps, "seconds", r->seconds, "gpu_hours", r->gpu_hours, "cost_usd",
-                                  r->cost, "energy_kwh", r->energy_kwh, "electricity_usd", r->energy_cost,
-                                  "petaflop_days", r->petaflop_days, "critical_batch_tokens", r->critical_batch));
-    json_object_set_new(root, "checkpoint",
-                        json_pack("{s:f,s:f,s:f,s:f,s:f,s:f}", "bytes", r->checkpoint_bytes, "write_seconds",
-                                  r->checkpoint_seconds, "mtbf_seconds", r->mtbf, "interval_seconds",
-                                  r->checkpoint_interval, "waste", r->checkpoint_waste, "crash_usd", r->crash_cost));
+    json_t *budget = plan_budget_json(&r->budget, (double)r->parameters.total, r->rate, r->mfu);
+    json_object_set_new(budget, "steps", json_real(r->steps));
+    json_object_set_new(budget, "critical_batch_tokens", json_real(r->critical_batch));
+    json_object_set_new(root, "budget", budget);
+    json_object_set_new(root, "typical_mfu",
+                        plan_typical_json(&r->machine.typical[model_sparse_layers(&r->run.layout.config) > 0]));
+    json_object_set_new(root, "checkpoint", plan_checkpoint_json(&r->budget));
+    json_object_set_new(root, "storage", plan_storage_json(&r->budget, &r->machine));
+    if (r->fp8.what[0]) json_object_set_new(root, "fp8", change_json(&r->fp8));
     if (r->stash_count) json_object_set_new(root, "pipeline", pipeline_json(r));
     json_object_set_new(root, "advice", advice_json(r));
     add_inverse(root, r);

@@ -2,32 +2,13 @@
 #include "watch/plan_text.h"
 
 #include "plan/pipeline.h"
+#include "watch/plan_parts.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #define GIB 1073741824.0
-
-static const char *money_text(char *out, double usd) {
-    if (usd >= 1e6)
-        snprintf(out, 32, "$%.2fM", usd / 1e6);
-    else if (usd >= 1e4)
-        snprintf(out, 32, "$%.1fk", usd / 1e3);
-    else
-        snprintf(out, 32, "$%.2f", usd);
-    return out;
-}
-
-static const char *long_time(char *out, double seconds) {
-    if (seconds >= 2 * 86400)
-        snprintf(out, 32, "%.1f days", seconds / 86400);
-    else if (seconds >= 3600)
-        snprintf(out, 32, "%.2f hours", seconds / 3600);
-    else
-        text_duration(out, seconds);
-    return out;
-}
 
 static const char *step_time(char *out, double seconds) {
     if (seconds >= 10)
@@ -195,7 +176,7 @@ static void pipeline_section(Document *d, const PlanReport *r) {
 
 static void budget_section(Document *d, const PlanReport *r) {
     static const char *const sources[] = {"modelled", "assumed MFU", "measured"};
-    char a[32], b[32];
+    char a[32];
     document_section(d, "Speed, time and cost", "lrl", "");
     document_row(d, "tokens/s\t%.0f\tall devices, %s", r->rate, sources[r->rate_source]);
     document_row(d, "tokens/s per device\t%.0f\t", r->rate / r->machine.gpus);
@@ -207,36 +188,21 @@ static void budget_section(Document *d, const PlanReport *r) {
                  100 * r->mfu * r->prediction.step.flops_per_token_causal / r->prediction.step.flops_per_token,
                  100 * r->mfu * r->prediction.step.flops_per_token_6n / r->prediction.step.flops_per_token,
                  100 * r->prediction.step.hfu * r->rate / r->prediction.step.tokens_per_second);
-    document_row(d, "tokens\t%s\t%.0f %% of Chinchilla's 20 per parameter (%s)", text_count(a, r->tokens),
-                 100 * r->tokens / r->chinchilla_tokens, text_count(b, r->chinchilla_tokens));
+    plan_typical_row(d, &r->machine.typical[model_sparse_layers(&r->run.layout.config) > 0]);
+    plan_tokens_rows(d, &r->budget, (double)r->parameters.total);
     document_row(d, "compute\t%.4g\tFLOPs = %.4g petaFLOP-days (6 x active parameters x tokens)",
-                 r->petaflop_days * 8.64e19, r->petaflop_days);
+                 r->budget.petaflop_days * 8.64e19, r->budget.petaflop_days);
     document_row(d, "steps\t%.0f\t", r->steps);
-    document_row(d, "time\t%s\t%.4g GPU-hours", long_time(a, r->seconds), r->gpu_hours);
-    document_row(d, "cost\t%s\tat $%.2f per GPU-hour", money_text(a, r->cost), r->machine.gpu.usd_per_hour);
-    document_row(d, "energy\t%.4g kWh\t%.0f W per device, PUE %.2f; %s at $%.2f per kWh", r->energy_kwh,
-                 r->machine.gpu.watts, r->machine.defaults.pue, money_text(a, r->energy_cost),
-                 r->machine.defaults.usd_per_kwh);
+    plan_time_row(d, &r->budget);
+    plan_cost_rows(d, &r->budget, &r->machine);
+    if (r->fp8.what[0])
+        document_row(d, "with fp8\t%.0f\ttokens/s modelled, %+.1f %%, memory %.0f %%: --precision fp8",
+                     r->fp8.tokens_per_second, 100 * r->fp8.gain, 100 * r->fp8.memory_fraction);
+    else if (r->fp8_refused[0])
+        document_row(d, "with fp8\t\tnot this run: %s", r->fp8_refused);
     if (r->questions.hours > 0)
         document_row(d, "in %.4g hours\t%s\ttokens, %.0f %% of Chinchilla", r->questions.hours,
-                     text_count(a, r->hours_tokens), 100 * r->hours_tokens / r->chinchilla_tokens);
-}
-
-static void checkpoint_section(Document *d, const PlanReport *r) {
-    char a[32], b[32];
-    document_section(d, "Checkpoints", "lrl", "");
-    document_row(d, "size\t%.4g GB\t%.0f bytes per parameter (14 with a half-precision copy: %.4g GB)",
-                 r->checkpoint_bytes / 1e9, r->checkpoint_bytes / (double)r->parameters.total,
-                 14e-9 * (double)r->parameters.total);
-    document_row(d, "time to write\t%s\tat %.1f GB/s from all nodes, beside training",
-                 text_duration(a, r->checkpoint_seconds), r->checkpoint_bytes / r->checkpoint_seconds / 1e9);
-    document_row(d, "time between failures\t%s\tof the whole job", long_time(a, r->mtbf));
-    document_row(d, "interval\t%s\tYoung: sqrt(2 x write x MTBF) = %.0f steps",
-                 text_duration(b, r->checkpoint_interval),
-                 r->checkpoint_interval * r->rate / r->prediction.step.tokens);
-    document_row(d, "expected waste\t%.2f %%\thalf an interval per failure and the writes", 100 * r->checkpoint_waste);
-    document_row(d, "a crash costs\t%s\thalf an interval and %.0f s to come back", money_text(a, r->crash_cost),
-                 r->machine.defaults.recovery);
+                     text_count(a, r->hours_tokens), 100 * r->hours_tokens / r->budget.chinchilla_tokens);
 }
 
 static void inverse_section(Document *d, const PlanReport *r) {
@@ -248,7 +214,7 @@ static void inverse_section(Document *d, const PlanReport *r) {
             const PlanVocab *v = &r->vocab[i];
             document_row(d, "%d\t%s\t%s\t%.3f\t%.0f\t%.2f\t%s", v->vocab, text_count(a, (double)v->parameters.total),
                          text_count(b, (double)v->parameters.active), v->flops_per_token / 1e9, v->tokens_per_second,
-                         v->memory_total / GIB, long_time(c, v->seconds));
+                         v->memory_total / GIB, plan_time_text(c, v->seconds));
         }
     }
     if (r->questions.target_hours <= 0) return;
@@ -267,7 +233,7 @@ static void inverse_section(Document *d, const PlanReport *r) {
                  model_sparse_layers(&m->config) ? m->config.moe_ffn : m->config.ffn);
     document_row(d, "speed\t%.0f\ttokens/s with micro_batch %d, memory %.0f %%", m->tokens_per_second, m->micro_batch,
                  100 * m->memory_fraction);
-    document_row(d, "time\t%s\t", long_time(a, m->seconds));
+    document_row(d, "time\t%s\t", plan_time_text(a, m->seconds));
 }
 
 static void advice_section(Document *d, const PlanReport *r) {
@@ -280,10 +246,27 @@ static void advice_section(Document *d, const PlanReport *r) {
         document_note(d, "no single change that fits gains more than 0.5 %%");
     else if (!r->change_count)
         document_note(d, "no single change brings memory below %.0f %%", 100 * r->questions.memory_limit);
+}
+
+static void warnings_section(Document *d, const PlanReport *r) {
     if (!r->warning_count) return;
     document_section(d, "Warnings", "l", "");
     for (int i = 0; i < r->warning_count; i++)
         document_note(d, "! %s", r->warnings[i]);
+}
+
+static void checklist_section(Document *d, const PlanReport *r) {
+    char time[32];
+    if (r->checklist_count < 2) return;
+    double rate = r->prediction.step.tokens_per_second;
+    document_section(d, "Checklist: in this order", "lrrrr", "\tgain\ttokens/s\tmemory\ttime to target");
+    for (int i = 0; i < r->checklist_count; i++) {
+        const PlanChange *c = &r->checklist[i];
+        document_row(d, "%d. %s\t%+.1f %%\t%.0f\t%.0f %%\t%s", i + 1, c->what, 100 * c->gain, c->tokens_per_second,
+                     100 * c->memory_fraction, plan_time_text(time, r->budget.seconds * rate / c->tokens_per_second));
+    }
+    document_note(d, "each gain comes on top of the lines above it, by the same model; together %.2f x",
+                  r->checklist[r->checklist_count - 1].tokens_per_second / rate);
 }
 
 static void verdict_section(Document *d, const PlanReport *r) {
@@ -292,9 +275,9 @@ static void verdict_section(Document *d, const PlanReport *r) {
     document_section(d, "Does not fit", "l", "");
     document_note(d, "%.2f GiB are needed on a device of %.2f GiB: %.0f %%", m->total / GIB,
                   r->machine.gpu.memory / GIB, 100 * m->fraction);
-    if (r->fitting.what[0])
-        document_note(d, "fits: %s; %.0f tokens/s, memory %.0f %%", r->fitting.what, r->fitting.tokens_per_second,
-                      100 * r->fitting.memory_fraction);
+    if (r->fitting.change.what[0])
+        document_note(d, "fits: %s; %.0f tokens/s, memory %.0f %%", r->fitting.change.what,
+                      r->fitting.change.tokens_per_second, 100 * r->fitting.change.memory_fraction);
     else
         document_note(d, NOTHING_FITS, 100 * r->questions.memory_limit);
 }
@@ -311,9 +294,13 @@ Document *plan_document(const PlanReport *report, bool with_ops) {
     step_section(d, report);
     communication_section(d, report);
     pipeline_section(d, report);
-    checkpoint_section(d, report);
+    plan_checkpoint_section(d, &report->budget, &report->machine, (double)report->parameters.total, report->rate,
+                            report->prediction.step.tokens);
+    plan_storage_section(d, &report->budget, &report->machine);
     inverse_section(d, report);
     advice_section(d, report);
+    checklist_section(d, report);
+    warnings_section(d, report);
     if (with_ops) ops_section(d, report);
     return d;
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "plan/calibration.h"
+#include "plan/numbers.h"
 #include "plan/plan.h"
 #include "plan/search.h"
 #include "plan/simulate.h"
@@ -13,6 +14,8 @@
 
 Document *plan_document(const PlanReport *report, bool with_ops);
 json_t *plan_report_json(const PlanReport *report);
+Document *numbers_document(const PlanNumbersReport *report);
+json_t *numbers_json(const PlanNumbersReport *report);
 // What plan.json of a run holds: memory by kind, step time by part, tokens/s, MFU, and where they come from.
 json_t *plan_prediction_json(const PlanMachine *machine, const PlanRun *run, const PlanPrediction *prediction);
 

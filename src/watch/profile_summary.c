@@ -167,7 +167,7 @@ char *profile_sentence(const ProfileSummary *s) {
         if (loss_seconds(s, (Loss)i) > loss_seconds(s, worst)) worst = (Loss)i;
     double seconds = loss_seconds(s, worst);
     if (!(seconds > 0) || !(s->step_seconds > 0)) return text_copy("Nothing was lost that this profile could see.");
-    text_buffer_format(&out, "The biggest loss of time is %s: %.0f %% of a step (%.3g of %.3g ms)", loss_name(worst),
+    text_buffer_format(&out, "The biggest loss of time is %s: %.0f %% of a step (%.4g of %.4g ms)", loss_name(worst),
                        100 * seconds / s->step_seconds, 1e3 * seconds, 1e3 * s->step_seconds);
     const ProfileOp *op = worst_op(s, worst);
     if (op) text_buffer_format(&out, ", most of all in \"%s\"", op->name);

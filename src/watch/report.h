@@ -10,8 +10,7 @@
 
 void report_write(const ReportRun *runs, int count, TextBuffer *out); // count >= 1
 
-// ---- parts of the page (report_style.c, report_ladder.c, report_run.c, report_time.c, report_profile.c)
-// -------------------------------
+// ---- parts of the page (report_*.c) ---------------------------------------------------------------------------------
 
 extern const char report_style[];
 // Of a bar, in per cent: whatever a file says, it stays within its track.

@@ -4,6 +4,7 @@
 #include "base/text.h"
 #include "plan/cost.h"
 #include "watch/loss.h"
+#include "watch/profile_summary.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -178,10 +179,17 @@ static void add_loss(Waterfall *w, Loss loss, double seconds) {
     add_row(w, WATERFALL_LOSS, loss_name(loss), seconds, loss_advice(loss));
 }
 
-// Mean over the steps that were taken apart, as far as they are warm; else what was predicted.
+// The run's own profile, which took its steps as they run; else the mean over the steps that were taken apart, as far
+// as they are warm; else what was predicted.
 static void take_parts(const RunRecord *run, const RunFigures *figures, Waterfall *w) {
     size_t count = 0;
     double sum[STEP_LAUNCH] = {0};
+    ProfileSummary profile;
+    if (run->profile && profile_read(&profile, run->profile)) {
+        w->profiled = w->by_profile = true;
+        memcpy(w->part, profile.part, sizeof sum);
+        return;
+    }
     for (int pass = 0; pass < 2 && !count; pass++)
         for (size_t i = pass ? 0 : figures->first; i < run->step_count; i++) {
             if (run->steps[i].split < 0) continue;
@@ -259,7 +267,7 @@ Waterfall report_waterfall(const RunRecord *run, const RunFigures *figures) {
         add_loss(&w, LOSS_GAPS, gaps);
     else
         add_row(&w, WATERFALL_LOSS, sum > 0 ? "time that no prediction explains" : "not taken apart", gaps,
-                "Let the run measure its parts: profile.every = 100");
+                "Let the run measure its parts: hearth train --profile");
     add_memory_bound(&w);
     if (products > 0) add_row(&w, WATERFALL_LEVEL, "products and attention", products, NULL);
     add_floors(run, &w, products);

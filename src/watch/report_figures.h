@@ -57,6 +57,7 @@ typedef struct Waterfall {
     double floor;                 // products and attention at the rates of the device; 0: not known
     int worst;                    // the loss to name; -1: there is none
     bool profiled;                // parts were measured; else they are as predicted
+    bool by_profile;              // then: in the steps of the run's profile
     double shrunk;                // factor on the parts where, op by op, they took longer than a whole step; 1: none
     double part[STEP_PART_COUNT]; // measured seconds (communication: all of it in STEP_DATA_PARALLEL); NaN: not known
 } Waterfall;

@@ -19,11 +19,11 @@ static void row_write(const char *name, double seconds, double floor, double ste
 }
 
 static void table_begin(const char *what, TextBuffer *out) {
-    text_buffer_format(
-        out,
-        "<div class=\"scroll\"><table><tr><th>%s</th><th class=\"r\">a step</th><th class=\"r\">share</th>"
-        "<th class=\"r\">floor</th><th class=\"r\">times it</th><th class=\"wide-only\"></th></tr>\n",
-        what);
+    text_buffer_format(out,
+                       "<div class=\"scroll\" style=\"margin-top:.8rem\"><table><tr><th>%s</th><th class=\"r\">a "
+                       "step</th><th class=\"r\">share</th>"
+                       "<th class=\"r\">floor</th><th class=\"r\">times it</th><th class=\"wide-only\"></th></tr>\n",
+                       what);
 }
 
 static void notes_write(const ProfileSummary *s, TextBuffer *out) {

@@ -34,11 +34,14 @@ static void write_waterfall(const RunFigures *figures, const Waterfall *w, TextB
 static void write_how(const RunRecord *run, const RunFigures *figures, const Waterfall *w, TextBuffer *out) {
     text_buffer_format(out, "<p class=\"note\">The step is the median of %zu, without the first %zu. ",
                        figures->measured, figures->first);
-    if (w->profiled)
+    if (w->by_profile)
+        text_buffer_format(out, "Its parts are those of the profile below. ");
+    else if (w->profiled)
         text_buffer_format(out, "Its parts are the mean of %zu steps that ran op by op (profile.every). ",
                            run->split_count);
     else
-        text_buffer_format(out, "Its parts were not measured (profile.every = 0): they stand as predicted. ");
+        text_buffer_format(out, "Its parts were not measured (hearth train --profile, or profile.every): they stand as "
+                                "predicted. ");
     if (w->shrunk < 1)
         text_buffer_format(out, "Together they took longer than a whole step: all are shown at %.0f %% of their time. ",
                            100 * w->shrunk);

@@ -64,6 +64,7 @@ typedef struct Reading {
 
 static void take_step(const json_t *line, Reading *reading) {
     RunSummary *summary = reading->summary;
+    if (!json_is_integer(json_object_get(line, "step"))) return; // of a damaged file
     double loss = metrics_line_value(line, "loss"), tokens = metrics_line_value(line, "tokens");
     double peak = metrics_line_value(line, "memory_peak_bytes");
     if (isnan(peak)) peak = metrics_line_value(line, "memory_bytes");

@@ -6,7 +6,7 @@
 typedef struct Parsed {
     bool verbose, helped;
     const char *model;
-    int64_t seq;
+    int64_t seq, profile;
     double lr;
     ArgList set, words;
 } Parsed;
@@ -18,6 +18,7 @@ static Status parse(Parsed *parsed, int words_min, int words_max, const char **a
         {"--verbose", ARG_FLAG, &parsed->verbose, NULL, "say more"},
         {"--model", ARG_TEXT, &parsed->model, "NAME", "the model"},
         {"--seq", ARG_INT, &parsed->seq, "S", "tokens in a sequence"},
+        {"--profile", ARG_INT_IF_GIVEN, &parsed->profile, "STEPS", "look at steps"},
         {"--lr", ARG_DOUBLE, &parsed->lr, "X", "learning rate"},
         {"--set", ARG_LIST, &parsed->set, "KEY=VALUE", "one setting; may be given again"},
     };
@@ -34,6 +35,19 @@ static void parsed_free(Parsed *parsed) {
 }
 
 #define WORDS(...) ((const char *[]){"test", __VA_ARGS__, NULL})
+
+static void a_value_that_may_be_left_out_is_given_with_an_equals_sign(void **state) {
+    (void)state;
+    Parsed parsed;
+    assert_ok(parse(&parsed, 0, 1, WORDS("--profile", "7"))); // the word is no value
+    assert_true(parsed.profile == -1 && parsed.words.count == 1);
+    parsed_free(&parsed);
+    assert_ok(parse(&parsed, 0, 1, WORDS("--profile=7")));
+    assert_true(parsed.profile == 7 && parsed.words.count == 0);
+    parsed_free(&parsed);
+    assert_error(parse(&parsed, 0, 1, WORDS("--profile=x")), "--profile takes a whole number, not \"x\"");
+    assert_error(parse(&parsed, 0, 1, WORDS("--profile=")), "--profile takes a whole number");
+}
 
 static void both_spellings_of_a_value_work(void **state) {
     (void)state;
@@ -130,6 +144,7 @@ static void help_wins_over_missing_words(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(both_spellings_of_a_value_work),
+        cmocka_unit_test(a_value_that_may_be_left_out_is_given_with_an_equals_sign),
         cmocka_unit_test(what_is_not_given_keeps_its_default),
         cmocka_unit_test(lists_and_words_keep_their_order),
         cmocka_unit_test(a_value_may_be_negative),

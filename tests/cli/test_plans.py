@@ -32,6 +32,10 @@ class Plans(unittest.TestCase):
         self.assertIn("the node dgx-h100 has h100-sxm", err)
         self.hearth("plan", "llama-3.2-1b", "--node", "dgx-h100", "--gpu", "h100-sxm")
 
+    def test_sizes_that_do_not_go_together_are_refused_without_a_config_too(self):
+        _, err = self.hearth("plan", "llama-3.2-1b", "--set", "model.heads=6", code=2)
+        self.assertIn("heads", err)
+
     def test_a_plan_that_does_not_fit_fails_after_it_was_shown(self):
         large = ("plan", "qwen3-30b-a3b", "--gpu", "h100-sxm")
         out, err = self.hearth(*large, code=1)

@@ -1,6 +1,7 @@
-// {"metrics": [...], "alarms": [...], "samples": [...], "plan": ..., "environment": ..., "config": "..."} as the files
-// of a run directory: read, summed up, and drawn as a page alone and beside another run. Whatever the files say, every
-// element of the page is closed where it must be, and no script, no link and no number that is none gets into it.
+// {"metrics": [...], "alarms": [...], "samples": [...], "plan": ..., "environment": ..., "profile": ..., "config":
+// "..."} as the files of a run directory: read, summed up, and drawn as a page alone and beside another run. Whatever
+// the files say, every element of the page is closed where it must be, and no script, no link and no number that is
+// none gets into it.
 #include "fuzz_json.h"
 
 #include "watch/report.h"
@@ -57,6 +58,15 @@ const char *const fuzz_words[] = {"metrics",
                                   "clean",
                                   "libraries",
                                   "first_step",
+                                  "profile",
+                                  "parts",
+                                  "floors",
+                                  "ops",
+                                  "category",
+                                  "pass",
+                                  "recompute",
+                                  "floor_seconds",
+                                  "why_no_graph",
                                   "<script>alert(1)</script>",
                                   "\"><svg onload=x>",
                                   "&amp;",
@@ -113,6 +123,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     put_lines(RUN "/alarms.jsonl", json_object_get(root, "alarms"));
     put_lines(RUN "/samples.jsonl", json_object_get(root, "samples"));
     fuzz_file_put_json(RUN "/plan.json", json_object_get(root, "plan"));
+    fuzz_file_put_json(RUN "/profile/summary.json", json_object_get(root, "profile"));
     fuzz_file_put_json(RUN "/environment.json", json_object_get(root, "environment"));
     fuzz_file_put(RUN "/config.toml", config ? config : "", config ? strlen(config) : 0);
     ReportRun runs[2] = {{.usd_per_hour = 2, .watts = 700, .pue = 1.2}, {.usd_per_hour = 0}};

@@ -84,7 +84,19 @@ Tensor view_ints(const int32_t *data, int64_t rows, int64_t cols) {
     return tensor_make((void *)data, DTYPE_I32, rows, cols, "ints");
 }
 
+double *magnitudes(const double *values, int64_t count) {
+    double *result = doubles(count);
+    for (int64_t i = 0; i < count; i++)
+        result[i] = fabs(values[i]);
+    return result;
+}
+
 void values_check(const char *what, Values *values, const double *want, int64_t length) {
+    values_check_rounded(what, values, want, NULL, length);
+}
+
+void values_check_rounded(const char *what, Values *values, const double *want, const double *magnitude,
+                          int64_t length) {
     values_read(values);
     double rms = 0, unit = values->dtype == DTYPE_F32 ? 0x1p-24 : values->dtype == DTYPE_F16 ? 0x1p-11 : 0x1p-8;
     double least = values->dtype == DTYPE_F16 ? 0x1p-25 : 0;
@@ -94,6 +106,7 @@ void values_check(const char *what, Values *values, const double *want, int64_t 
     for (int64_t i = 0; i < values->count; i++) {
         double error = fabs(values->value[i] - want[i]);
         double bound = least + unit * fabs(want[i]) + 8 * 0x1p-24 * sqrt((double)length + 8) * fmax(fabs(want[i]), rms);
+        if (magnitude && values->dtype == DTYPE_BF16) bound += 0x1p-8 * magnitude[i];
         if (!(error <= bound))
             fail_msg("%s [%lld of %lld] is %.9g, expected %.9g: off by %.3g, allowed %.3g (rms %.3g)", what,
                      (long long)i, (long long)values->count, values->value[i], want[i], error, bound, rms);
@@ -248,7 +261,7 @@ void oracle_attention(double *out, double *lse, const double *q, const double *k
 
 void oracle_attention_backward(double *dq, double *dk, double *dv, int64_t stride, const double *dout,
                                const double *out, const double *q, const double *k, const double *v,
-                               const AttentionShape *shape) {
+                               const AttentionShape *shape, bool of_magnitudes) {
     double *score = doubles(shape->seq);
     int hd = shape->head_dim;
     for (int64_t b = 0; b < shape->batch; b++)
@@ -264,12 +277,14 @@ void oracle_attention_backward(double *dq, double *dk, double *dv, int64_t strid
                     double p = exp(score[j] - lse), dp = 0;
                     for (int x = 0; x < hd; x++) {
                         dp += d[x] * v[(row + j) * shape->v_stride + kv + x];
-                        dv[(row + j) * stride + kv + x] += p * d[x];
+                        dv[(row + j) * stride + kv + x] += of_magnitudes ? fabs(p * d[x]) : p * d[x];
                     }
                     double ds = p * (dp - dot) * (double)shape->scale;
                     for (int x = 0; x < hd; x++) {
-                        dq[(row + i) * stride + h * hd + x] += ds * k[(row + j) * shape->k_stride + kv + x];
-                        dk[(row + j) * stride + kv + x] += ds * q[(row + i) * shape->q_stride + h * hd + x];
+                        double to_q = ds * k[(row + j) * shape->k_stride + kv + x];
+                        double to_k = ds * q[(row + i) * shape->q_stride + h * hd + x];
+                        dq[(row + i) * stride + h * hd + x] += of_magnitudes ? fabs(to_q) : to_q;
+                        dk[(row + j) * stride + kv + x] += of_magnitudes ? fabs(to_k) : to_k;
                     }
                 }
             }

@@ -43,7 +43,12 @@ Tensor view_ints(const int32_t *data, int64_t rows, int64_t cols);
 // add up like a random walk. A dropped term of a dot product of `length` is off by about rms / sqrt(length): thousands
 // of times the float bound, and above the bf16 one to length 4096.
 void values_check(const char *what, Values *values, const double *want, int64_t length);
-double *doubles(int64_t count);         // zeroed
+// The same, and 2^-8 * magnitude more for bf16 values: what rounding each addend of a sum to bf16 may add up to, where
+// `magnitude` is the sum of the addends' magnitudes.
+void values_check_rounded(const char *what, Values *values, const double *want, const double *magnitude,
+                          int64_t length);
+double *doubles(int64_t count); // zeroed
+double *magnitudes(const double *values, int64_t count);
 int32_t *ids(int64_t count, int bound); // random in [0, bound)
 
 // A CPU table with a workspace for the given shapes bound to it.
@@ -65,9 +70,9 @@ void oracle_rope(double *x, const QkRopeShape *shape, int64_t stride,
                  bool back); // in place, back: the inverse rotation
 void oracle_attention(double *out, double *lse, const double *q, const double *k, const double *v,
                       const AttentionShape *shape, int first);
-// out: as stored, which is what the op reads
+// out: as stored, which is what the op reads. of_magnitudes: sums of the addends' magnitudes instead.
 void oracle_attention_backward(double *dq, double *dk, double *dv, int64_t stride, const double *dout,
                                const double *out, const double *q, const double *k, const double *v,
-                               const AttentionShape *shape);
+                               const AttentionShape *shape, bool of_magnitudes);
 double oracle_silu(double x);
 double oracle_silu_slope(double x);

@@ -93,10 +93,15 @@ static void attention_forward_matches_float64(void **state) {
         oracle_attention(want, lse_want, s.qv, s.kv, s.vv, &s.shape, 0);
         ops->attention_forward(ops, view(&out, tokens, (int64_t)c->heads * c->head_dim), lse_of(&lse, c), s.q, s.k, s.v,
                                &s.how);
-        values_check("attention out", &out, want, c->seq + c->head_dim);
+        // Probabilities are rounded to the storage type before they meet the values.
+        int64_t values_count =
+            (c->apart ? s.v_alone.count : s.qkv.count) - (s.vv - (c->apart ? s.v_alone : s.qkv).value);
+        double *v_magnitude = magnitudes(s.vv, values_count), *magnitude = doubles(out.count);
+        oracle_attention(magnitude, lse_want, s.qv, s.kv, v_magnitude, &s.shape, 0);
+        values_check_rounded("attention out", &out, want, magnitude, c->seq + c->head_dim);
         values_check("attention lse", &lse, lse_want, c->seq + c->head_dim);
         values_free(&out, &lse);
-        free(want), free(lse_want);
+        free(want), free(lse_want), free(v_magnitude), free(magnitude);
         setup_free(&s);
         oracle_ops_free(ops);
     }
@@ -118,14 +123,17 @@ static void attention_backward_matches_float64(void **state) {
         Values dout = values_normal(dtype, tokens * q_width, 1, 0), dqkv = values_poison(dtype, tokens * stride);
         double *want = doubles(dqkv.count);
         oracle_attention_backward(want, want + q_width, want + q_width + kv_width, stride, dout.value, out.value, s.qv,
-                                  s.kv, s.vv, &s.shape);
+                                  s.kv, s.vv, &s.shape, false);
+        double *magnitude = doubles(dqkv.count); // probabilities and their gradients are rounded before products
+        oracle_attention_backward(magnitude, magnitude + q_width, magnitude + q_width + kv_width, stride, dout.value,
+                                  out.value, s.qv, s.kv, s.vv, &s.shape, true);
         Heads d = heads_of(&dqkv, c);
         ops->attention_backward(ops, d.q, d.k, d.v, view(&dout, tokens, q_width), view(&out, tokens, q_width),
                                 lse_of(&lse, c), s.q, s.k, s.v, &s.how, NULL);
         // The three products in a row are each as long as the sequence or a head.
-        values_check("attention dqkv", &dqkv, want, 4 * (c->seq + c->head_dim));
+        values_check_rounded("attention dqkv", &dqkv, want, magnitude, 4 * (c->seq + c->head_dim));
         values_free(&out, &lse, &dout, &dqkv);
-        free(out_exact), free(lse_exact), free(want);
+        free(out_exact), free(lse_exact), free(want), free(magnitude);
         setup_free(&s);
         oracle_ops_free(ops);
     }
@@ -187,9 +195,11 @@ static void cached_attention_equals_the_whole_sequence(void **state) {
         oracle_attention(want, lse, q.value, k.value, v.value, &shape, first);
         ops->attention_cached(ops, view(&out, n, width), view(&q, n, width), view(&k, first + n, kv_width),
                               view(&v, first + n, kv_width), first, head_dim, 0.25f);
-        values_check("cached attention", &out, want, first + n + head_dim);
+        double *v_magnitude = magnitudes(v.value, v.count), *magnitude = doubles(out.count);
+        oracle_attention(magnitude, lse, q.value, k.value, v_magnitude, &shape, first);
+        values_check_rounded("cached attention", &out, want, magnitude, first + n + head_dim);
         values_free(&q, &out, &k, &v);
-        free(want), free(lse);
+        free(want), free(lse), free(v_magnitude), free(magnitude);
         oracle_ops_free(ops);
     }
 }

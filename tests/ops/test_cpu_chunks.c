@@ -183,7 +183,7 @@ static void parts_of_gradients_add_up_to_those_of_the_whole(void **state) {
             memcpy(out_whole + t * s.q_width, out.value + chunked_row(c, t) * s.q_width, bytes);
         }
         oracle_attention_backward(want, want + s.q_width, want + s.q_width + s.kv_width, s.width, dout_whole, out_whole,
-                                  s.whole, s.whole + s.q_width, s.whole + s.q_width + s.kv_width, &s.shape);
+                                  s.whole, s.whole + s.q_width, s.whole + s.q_width + s.kv_width, &s.shape, false);
         double *want_chunked = chunked(c, want, s.width);
         Tensor qkv = view(&s.qkv, tokens, s.width), sum = view(&sums, tokens, s.width);
         Tensor lines = view(&lse, (int64_t)c->chunks * c->batch * c->heads, c->chunk);

@@ -9,6 +9,16 @@ static const Shape shapes[] = {{1, 1, 1},       {1, 8, 3},       {7, 5, 3},     
                                {65, 1031, 257}, {700, 20, 1100}, {513, 513, 30}, {1030, 64, 1040}};
 enum { SHAPES = sizeof shapes / sizeof *shapes };
 
+// Rows of the input; what stands between them is no part of it, and poison.
+static Values input_values(DType dtype, Shape s, int64_t stride) {
+    Values in = values_normal(dtype, s.rows * stride, 1, 0), poison = values_poison(dtype, 1);
+    size_t size = dtype_size(dtype);
+    for (int64_t i = 0; i < s.rows * stride; i++)
+        if (i % stride >= s.in_dim) memcpy((char *)in.data + (size_t)i * size, poison.data, size);
+    values_free(&poison);
+    return in;
+}
+
 static int64_t input_stride(Shape s, int i) { // rows of the input stand apart in some cases
     return i % 3 ? s.in_dim : s.in_dim + 7;
 }
@@ -20,7 +30,7 @@ static void linear_forward_matches_float64(void **state) {
         DType dtype = storage_types[i % 3];
         Shape s = shapes[i / 3];
         int64_t stride = input_stride(s, i);
-        Values in = values_normal(dtype, s.rows * stride, 1, 0);
+        Values in = input_values(dtype, s, stride);
         Values weight = values_normal(dtype, (int64_t)s.out_dim * s.in_dim, 1, 0);
         Values out = values_poison(dtype, (int64_t)s.rows * s.out_dim);
         double *want = doubles(out.count);
@@ -80,7 +90,7 @@ static void linear_backward_weight_adds_or_overwrites_as_float64(void **state) {
         Shape s = shapes[i / 6];
         Values dout = values_normal(dtype, (int64_t)s.rows * s.out_dim, 1, 0);
         int64_t stride = input_stride(s, i);
-        Values in = values_normal(dtype, s.rows * stride, 1, 0);
+        Values in = input_values(dtype, s, stride);
         Values dweight = gradient_before((int64_t)s.out_dim * s.in_dim, accumulate);
         double *want = gradient_wanted(&dweight, accumulate);
         oracle_matmul(want, dout.value, 1, s.out_dim, in.value, stride, 1, s.out_dim, s.in_dim, s.rows);

@@ -140,6 +140,51 @@ static void observers_hear_of_calls_that_still_run(void **state) {
     ops_cpu_destroy(ops);
 }
 
+typedef struct Around {
+    int before, after, inside; // inside: of the calls, those that were made by another op
+} Around;
+
+static void note_before(void *context, const OpRecord *record) {
+    Around *around = context;
+    (void)record;
+    around->inside += around->before > around->after;
+    around->before++;
+}
+
+static void note_after(void *context, const OpRecord *record) {
+    Around *around = context;
+    (void)record;
+    around->after++;
+}
+
+static void one_observer_of_several_ends_alone(void **state) {
+    (void)state;
+    Ops *ops;
+    int counts[OP_COUNT] = {0};
+    Around around = {0};
+    float in[4] = {1, 2, 3, 4}, weight[8] = {1, 0, 0, 1, 1, 1, 0, 1}, out[8];
+    Tensor gate_hidden = tensor_make(out, DTYPE_F32, 2, 4, "gate_hidden"), row = tensor_make(in, DTYPE_F32, 2, 2, "in");
+    assert_ok(ops_cpu_create(&ops));
+    char *workspace;
+    assert_ok(ops->alloc(ops, (void **)&workspace, 8 << 20, "scratch"));
+    ops->bind_workspace(ops, workspace, 8 << 20);
+    ops_observe(ops, count_call, counts);
+    ops_observe_both(ops, note_before, note_after, &around);
+    ops->linear_swiglu_forward(ops, gate_hidden, row, tensor_make(weight, DTYPE_F32, 4, 2, "weight"));
+    assert_int_equal(around.before, around.after);
+    assert_int_equal(around.before, 3); // itself, and the two that the CPU runs it as
+    assert_int_equal(around.inside, 2);
+    ops_stop_observer(ops, &around);
+    ops->zero(ops, gate_hidden);
+    assert_int_equal(around.before, 3);
+    assert_int_equal(counts[OP_ZERO], 1);
+    ops_stop_observer(ops, counts);
+    ops->zero(ops, gate_hidden);
+    assert_int_equal(counts[OP_ZERO], 1);
+    ops->free(ops, workspace, 8 << 20);
+    ops_cpu_destroy(ops);
+}
+
 static void a_record_runs_as_the_call_did(void **state) {
     (void)state;
     Ops *ops;
@@ -236,6 +281,7 @@ int main(void) {
         cmocka_unit_test(exchanged_arguments_are_refused),
         cmocka_unit_test(shares_of_a_vocabulary_that_do_not_fit_are_refused),
         cmocka_unit_test(observers_hear_of_calls_that_still_run),
+        cmocka_unit_test(one_observer_of_several_ends_alone),
         cmocka_unit_test(a_record_runs_as_the_call_did),
         cmocka_unit_test(recorded_shares_of_a_vocabulary_run_as_told),
         cmocka_unit_test(costs_count_what_must_move),

@@ -50,7 +50,7 @@ static void the_planned_size_is_what_is_written_in_every_precision(void **state)
         PlanRun run = preset_run("demo-llama", 1, 32, 1);
         run.layout = trainer.model->layout.request;
         assert_ok(plan_report(&report, "tiny", &machine, &run, &(PlanQuestions){0}));
-        assert_near(report.checkpoint_bytes, written_bytes(directory, &trainer, strchr(sets[i], '=') + 1), 0);
+        assert_near(report.budget.checkpoint_bytes, written_bytes(directory, &trainer, strchr(sets[i], '=') + 1), 0);
         trainer_close(&trainer);
         config_free(&config);
     }

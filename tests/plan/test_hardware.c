@@ -55,6 +55,11 @@ static void errors_point_at_line_and_column(void **state) {
     refused("[machine]\ngpu = \"h100-sxm\"\n[[gemm]]\nm = 8\nn = 8\nk = 8", "needs m, n, k and tflops");
     refused("[machine]\ngpu = \"h100-sxm\"\n[[attention]]\nseq = 8", "an attention point needs");
     refused("gpu = 3", "gpu must hold tables");
+    refused("[typical.x]\nmfu_low = 0.3\nmfu_high = 0.4", "and a source");
+    refused("[typical.x]\nmfu_low = 0.5\nmfu_high = 0.4\nsource = \"y\"", "mfu_high not below it");
+    refused("[typical.x]\nmfu_low = 0.3\nmfu_high = 40\nsource = \"y\"", "mfu_high = 40 is out of range");
+    refused("[typical.pcie-moe]\nmodel = \"sparse\"", "model must be dense or moe");
+    refused("[typical.pcie-moe]\nlink = \"wire\"", "link must be nvlink, pcie or cpu");
 }
 
 static void a_later_file_replaces_single_values(void **state) {
@@ -72,6 +77,11 @@ static void a_later_file_replaces_single_values(void **state) {
     assert_near(gpu->peak[HARDWARE_BF16], 989.4e12, 1);
     assert_ok(hardware_find_cluster(&hardware, "four", &cluster));
     assert_near(cluster->nodes, 2, 0);
+    assert_ok(merge_text(&hardware, "[typical.ours]\nmodel = \"dense\"\ngpus_min = 2\nmfu_low = 0.5\nmfu_high = 0.6\n"
+                                    "source = \"our own runs\"\n[typical.nvlink-moe]\nmfu_high = 0.3"));
+    assert_string_equal(hardware_typical(&hardware, gpu, 8, false).name, "ours"); // the later one of two that match
+    assert_string_equal(hardware_typical(&hardware, gpu, 1, false).name, "one-dense");
+    assert_near(hardware_typical(&hardware, gpu, 8, true).high, 0.3, 0);
     hardware_free(&hardware);
 }
 

@@ -378,8 +378,8 @@ static void the_405b_plan_has_the_workbooks_numbers(void **state) {
     (void)state;
     plan_of_405b((PlanQuestions){.tokens = 15.6e12, .mfu = 0.40, .count = PLAN_ATTENTION_NONE});
     assert_true(report.parameters.total == 405853388800);
-    assert_near(report.seconds / 86400, 67.8, 0.15);        // days at 40 % of 6N
-    assert_near(report.petaflop_days / 439.68e3, 1, 0.001); // 6 x 405.85e9 x 15.6e12
+    assert_near(report.budget.seconds / 86400, 67.8, 0.15);        // days at 40 % of 6N
+    assert_near(report.budget.petaflop_days / 439.68e3, 1, 0.001); // 6 x 405.85e9 x 15.6e12
     assert_near(report.bubble_of_ideal, 15.0 / 4, 1e-12);
     assert_near(report.bubble_of_wall, 15.0 / 19, 1e-12);
     // Weights of a middle stage: 8 layers of 3.188e9 over 8 ranks, 2 bytes each: 6.38 GB.
@@ -410,7 +410,7 @@ static void ten_billion_tokens_take_13_2_hours_at_the_measured_rate(void **state
     (void)state;
     run.layout.mesh.dp = 4;
     assert_ok(plan_report(&report, "500M", &machine, &run, &questions));
-    assert_near(report.seconds / 3600, 13.2, 0.005);
+    assert_near(report.budget.seconds / 3600, 13.2, 0.005);
     assert_near(100 * report.mfu, 21.3, 0.05);
     assert_true(report.vocab[1].parameters.active == 129105088);
     assert_true(report.vocab[1].tokens_per_second > report.vocab[0].tokens_per_second);
@@ -498,7 +498,7 @@ static void islands_multiply_the_tokens_and_pay_for_their_meetings(void **state)
     // Anchor and momentum are in host memory: the device has room for what it had before, and padding.
     assert_int_equal(together.memory.bytes[LAYOUT_OUTER] >= 8 * layout.shard_count, 1);
     assert_near(together.memory.total / alone.memory.total, 1, 1e-4);
-    assert_near(report.checkpoint_bytes / (double)report.parameters.total, 2 * 12 + 8, 1e-9);
+    assert_near(report.budget.checkpoint_bytes / (double)report.parameters.total, 2 * 12 + 8, 1e-9);
     layout_free(&layout);
 }
 

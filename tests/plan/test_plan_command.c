@@ -3,7 +3,9 @@
 #include "bench/bench_machine.h"
 #include "caught.h"
 #include "cli/commands.h"
+#include "cli/plan_write.h"
 #include "train/prediction.h"
+#include "train/setup.h"
 #include "watch/plan_text.h"
 
 #include <unistd.h>
@@ -345,6 +347,39 @@ static void a_measured_profile_reads_back(void **state) {
     text_buffer_free(&text);
 }
 
+static void a_way_with_virtual_stages_is_written_so_that_it_is_read_back(void **state) {
+    static const char *const sets[] = {"model.preset=llama-3-8b", "train.batch_tokens=1M",
+                                       "parallelism.layers_per_stage=4"};
+    SearchCandidate way = {.mesh = {.dp = 4, .tp = 2, .pp = 2, .ep = 1, .cp = 1, .etp = 1, .zero = 1},
+                           .recompute = RECOMPUTE_FULL,
+                           .micro_batch = 3,
+                           .seq = 4096,
+                           .grad_accum = 6,
+                           .virtual_stages = 2};
+    char *file = path_join(directory, "way.toml");
+    Config config, back;
+    ModelConfig model;
+    LayoutRequest layout;
+    (void)state;
+    assert_ok(config_read(&config, NULL, sets, 3));
+    for (int stages = 2; stages >= 1; stages--) { // interleaved, and plain again from a config that is interleaved
+        way.virtual_stages = stages;
+        assert_ok(plan_write_config(file, &config, &way, "# a way\n"));
+        config_free(&config);
+        assert_ok(config_read(&back, file, NULL, 0));
+        assert_ok(setup_model(&back, 0, &model));
+        assert_ok(setup_layout(&back, &model, DEVICE_CUDA, &layout));
+        assert_int_equal(layout_chunks(&layout), stages);
+        assert_memory_equal(&layout.mesh, &way.mesh, sizeof way.mesh);
+        assert_true(layout.recompute == RECOMPUTE_FULL && layout.micro_batch == 3 && layout.seq == 4096);
+        assert_int_equal(batch_plan(&back, way.mesh.dp).grad_accum, 6);
+        assert_true(back.train.batch_tokens == 0 && back.parallelism.layers_per_stage == 0);
+        config = back;
+    }
+    config_free(&config);
+    free(file);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_html_page_needs_nothing_from_elsewhere),
@@ -362,6 +397,7 @@ int main(void) {
         cmocka_unit_test(earlier_runs_calibrate_the_next_prediction),
         cmocka_unit_test(outcomes_are_printed_with_their_error),
         cmocka_unit_test(a_measured_profile_reads_back),
+        cmocka_unit_test(a_way_with_virtual_stages_is_written_so_that_it_is_read_back),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

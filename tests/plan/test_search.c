@@ -104,6 +104,34 @@ static void a_model_that_cannot_fit_finds_nothing(void **state) {
     search_free(&result);
 }
 
+// Above what a small space holds the bound changes nothing but the micro-batches between powers of two.
+static void a_bound_ends_the_search_and_large_ones_find_the_best(void **state) {
+    PlanMachine machine = catalogue_machine("h100-sxm", "hearth", 8);
+    PlanRun run = preset_run("llama-3-8b", 1, 4096, 1);
+    SearchSpace space = {.seqs = {4096}, .seq_count = 1, .batch_tokens = 1 << 19, .memory_limit = 0.85};
+    SearchResult all, bounded;
+    (void)state;
+    assert_ok(search_run(&all, &machine, &run, &space));
+    int best = 0;
+    while (all.found[best].micro_batch & (all.found[best].micro_batch - 1))
+        best++;
+    space.tries_max = 100000;
+    assert_ok(search_run(&bounded, &machine, &run, &space));
+    assert_true(bounded.tried < all.tried + 1000); // one more of each mesh
+    assert_near(bounded.found[0].tokens_per_second, all.found[best].tokens_per_second, 0);
+    search_free(&bounded);
+    machine = catalogue_machine("h100-sxm", "hearth", 55440); // many divisors
+    run = preset_run("qwen3-30b-a3b", 1, 32768, 1);
+    space = (SearchSpace){.seqs = {32768}, .seq_count = 1, .memory_limit = 0.85, .tries_max = 50};
+    assert_ok(search_run(&bounded, &machine, &run, &space));
+    assert_int_equal(bounded.tried, 50);
+    assert_true(bounded.found_count > 0);
+    for (int i = 0; i < bounded.found_count; i++) // the model is cut least first
+        assert_int_equal(bounded.found[i].mesh.tp * bounded.found[i].mesh.pp, 1);
+    search_free(&bounded);
+    search_free(&all);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(finds_the_local_batches_of_the_logged_runs),
@@ -111,6 +139,7 @@ int main(void) {
         cmocka_unit_test(nothing_is_faster_for_less_memory_than_the_frontier),
         cmocka_unit_test(thousands_of_candidates_take_about_a_second),
         cmocka_unit_test(a_model_that_cannot_fit_finds_nothing),
+        cmocka_unit_test(a_bound_ends_the_search_and_large_ones_find_the_best),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

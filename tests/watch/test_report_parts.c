@@ -161,8 +161,35 @@ static void without_a_profile_the_parts_are_the_predicted_ones_and_it_says_so(vo
     assert_true(!w.profiled && w.part[STEP_ELEMENTWISE] == 0.01);
     assert_true(fabs(w.part[STEP_LAUNCH] - 0.065) < 1e-12);
     char *sentence = report_sentence(&run, &figures, &w);
-    assert_non_null(strstr(sentence, "profile.every = 100"));
+    assert_non_null(strstr(sentence, "hearth train --profile"));
     free(sentence);
+    run_record_free(&run.record);
+}
+
+static void with_a_profile_the_parts_are_its_own_and_it_is_on_the_page(void **state) {
+    (void)state;
+    write_run(30);
+    char *folder = path_join(run_folder, "profile");
+    assert_ok(dir_make(folder));
+    free(folder);
+    run_folder_write(
+        "profile/summary.json",
+        "{\"step_seconds\":0.1,\"steps\":2,\"first_step\":7,\"trace\":\"step-7.json\",\"parts\":{\"gemm\":"
+        "0.01,\"elementwise\":0.02,\"gaps\":0.07},\"ops\":[{\"name\":\"<b>\",\"category\":\"gemm\",\"pass\":"
+        "\"backward\",\"seconds\":0.01,\"floor_seconds\":0.004}]}");
+    ReportRun run = open_run();
+    RunFigures figures = report_figures(&run);
+    Waterfall w = report_waterfall(&run.record, &figures);
+    assert_true(w.profiled && w.by_profile && w.part[STEP_ELEMENTWISE] == 0.02 && w.part[STEP_OPTIMIZER] == 0);
+    TextBuffer out = {0};
+    report_write(&run, 1, &out);
+    static const char *const parts[] = {
+        "<h2>Profile</h2>",    "The biggest loss of time is gaps between operations: 70 %",
+        "profile/step-7.json", "&lt;b&gt; (backward)",
+        "2.50</td>",           "Its parts are those of the profile below"};
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
+        if (!strstr(out.data, parts[i])) fail_msg("no \"%s\" on the page", parts[i]);
+    text_buffer_free(&out);
     run_record_free(&run.record);
 }
 
@@ -318,6 +345,7 @@ int main(void) {
         TEST(parts_that_take_longer_than_a_step_are_shrunk_to_fit),
         TEST(a_step_at_the_rates_of_its_device_is_told_about_its_shapes),
         TEST(without_a_profile_the_parts_are_the_predicted_ones_and_it_says_so),
+        TEST(with_a_profile_the_parts_are_its_own_and_it_is_on_the_page),
         TEST(losses_are_compared_between_lines_and_smoothed_around_them),
         TEST(a_chart_of_many_points_keeps_its_peaks_and_stays_small),
         TEST(a_chart_without_a_point_is_not_there),

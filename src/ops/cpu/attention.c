@@ -32,39 +32,25 @@ typedef struct AttentionWork {
 // The scratch of one worker.
 typedef struct Buffers {
     float *gemm;
-    float *q, *o;      // [rows, head_dim] queries times scale; output, or its gradient
-    float *dq;         // [rows, head_dim]
-    float *p, *dp;     // [rows, KEY_BLOCK] scores then probabilities; their gradient
+    void *q, *dout; // [rows, head_dim] in the storage type
+    float *out;     // [rows, head_dim] output, or gradient of the queries
+    float *p, *dp;  // [rows, KEY_BLOCK] scores and their gradient; then, in the storage type, what is multiplied next
     float *high, *sum; // [rows] running maximum and sum; backward: log-sum-exp and dout . out
-    float *k, *v;      // [KEY_BLOCK or seq, head_dim] where the storage is bf16
     float *dk, *dv;    // [seq, head_dim]
 } Buffers;
 
 static size_t buffers_cut(Buffers *buffers, char *memory, int seq, int group, int head_dim) {
-    size_t used = 0, rows = (size_t)group * (size_t)query_block(group), keys = (size_t)seq;
-    if (keys < KEY_BLOCK) keys = KEY_BLOCK;
-    size_t matrix = rows * (size_t)head_dim, scores = rows * KEY_BLOCK, sequence = keys * (size_t)head_dim;
-    struct {
-        float **field;
-        size_t floats;
-    } parts[] = {
-        {&buffers->gemm, GEMM_SCRATCH_FLOATS},
-        {&buffers->q, matrix},
-        {&buffers->o, matrix},
-        {&buffers->dq, matrix},
-        {&buffers->p, scores},
-        {&buffers->dp, scores},
-        {&buffers->high, rows},
-        {&buffers->sum, rows},
-        {&buffers->k, sequence},
-        {&buffers->v, sequence},
-        {&buffers->dk, sequence},
-        {&buffers->dv, sequence},
-    };
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
-        *parts[i].field = memory ? (float *)(memory + used) : NULL;
-        used += cpu_align(parts[i].floats * sizeof(float));
+    size_t used = 0, rows = (size_t)group * (size_t)query_block(group);
+    size_t matrix = rows * (size_t)head_dim, scores = rows * KEY_BLOCK, sequence = (size_t)seq * (size_t)head_dim;
+    const size_t floats[] = {
+        GEMM_SCRATCH_FLOATS, matrix, matrix, matrix, scores, scores, rows, rows, sequence, sequence};
+    enum { PARTS = sizeof floats / sizeof *floats };
+    float *part[PARTS];
+    for (int i = 0; i < PARTS; i++) {
+        part[i] = memory ? (float *)(memory + used) : NULL;
+        used += cpu_align(floats[i] * sizeof(float));
     }
+    *buffers = (Buffers){part[0], part[1], part[2], part[3], part[4], part[5], part[6], part[7], part[8], part[9]};
     return used;
 }
 
@@ -110,16 +96,14 @@ static Block block_make(const AttentionWork *attention, int batch, int kv_head, 
     return block;
 }
 
-// Stacks the block's rows of `in` (one row of head_dim per token and query head) as floats times factor.
-static void block_load(const AttentionWork *attention, const Block *block, float *out, const void *in, int64_t stride,
-                       float factor) {
+// Stacks the block's rows of `in` (one row of head_dim per token and query head).
+static void block_load(const AttentionWork *attention, const Block *block, void *out, const void *in, int64_t stride) {
     int head_dim = attention->shape.head_dim;
-    for (int64_t row = 0; row < block->rows; row++, out += head_dim) {
+    DType dtype = attention->dtype;
+    for (int64_t row = 0; row < block->rows; row++) {
         int64_t head, token = block_row(attention, block, row, &head);
-        cpu_to_floats(out, cpu_at(in, token * stride + head * head_dim, attention->dtype), attention->dtype, head_dim);
-        if (factor != 1.0f)
-            for (int i = 0; i < head_dim; i++)
-                out[i] *= factor;
+        memcpy(cpu_at_mut(out, row * head_dim, dtype), cpu_at(in, token * stride + head * head_dim, dtype),
+               (size_t)head_dim * dtype_size(dtype));
     }
 }
 
@@ -133,22 +117,27 @@ static void block_store(const AttentionWork *attention, const Block *block, void
     }
 }
 
-// Keys or values [begin, begin + count) of a KV head as floats: where they are, or in the buffer.
-static const float *keys_load(const AttentionWork *attention, const void *in, int64_t in_stride, int batch, int kv_head,
-                              int64_t begin, int64_t count, float *buffer, int64_t *stride) {
-    int head_dim = attention->shape.head_dim;
-    const void *first =
-        cpu_at(in, ((int64_t)batch * attention->shape.seq + begin) * in_stride + (int64_t)kv_head * head_dim,
-               attention->dtype);
-    if (attention->dtype == DTYPE_F32) {
-        *stride = in_stride;
-        return first;
-    }
-    for (int64_t i = 0; i < count; i++)
-        cpu_to_floats(buffer + i * head_dim, cpu_at(first, i * in_stride, attention->dtype), attention->dtype,
-                      head_dim);
-    *stride = head_dim;
-    return buffer;
+// Keys or values from `begin` on of a KV head, where they are.
+static GemmOperand keys_of(const AttentionWork *attention, const void *in, int64_t stride, const Block *block,
+                           int64_t begin, bool transposed) {
+    int64_t at = ((int64_t)block->batch * attention->shape.seq + begin) * stride +
+                 (int64_t)block->kv_head * attention->shape.head_dim;
+    return (GemmOperand){cpu_at(in, at, attention->dtype), stride, transposed, attention->dtype, NULL};
+}
+
+static GemmOperand rows_of(const AttentionWork *attention, const void *rows) {
+    return (GemmOperand){rows, attention->shape.head_dim, false, attention->dtype, NULL};
+}
+
+// Probabilities or their gradient, which stand where the scores have stood.
+static GemmOperand scores_of(const AttentionWork *attention, const float *scores, bool transposed) {
+    int64_t stride = (int64_t)KEY_BLOCK * 4 / cpu_width(attention->dtype);
+    return (GemmOperand){scores, stride, transposed, attention->dtype, NULL};
+}
+
+static void product(float *c, int64_t c_stride, bool accumulate, GemmOperand a, GemmOperand b, int64_t m, int64_t n,
+                    int64_t k, Buffers *buffers) {
+    cpu_gemm_block(&(Gemm){m, n, k, a, b, c, c_stride, DTYPE_F32, accumulate, NULL}, buffers->gemm);
 }
 
 // Scores outside the row's keys become minus infinity, up to the end of the last vector.
@@ -166,18 +155,20 @@ static void row_mask(const AttentionWork *attention, const Block *block, float *
 
 // ---- forward -------------------------------------------------------------------------------------------------------
 
-// One row of scores becomes e^(score - maximum so far); what was summed under an older maximum is scaled down.
-static void row_softmax(float *scores, int64_t keys, float *high, float *sum, float *out, int head_dim) {
+// One row of scores becomes e^(score - maximum so far); what was summed under an older maximum is scaled down. The
+// exponentials are stored over the scores: never in front of what is still to be read.
+VEC_INLINE void row_softmax_of(float *scores, int64_t keys, float scale, float *high, float *sum, float *out,
+                               int head_dim, DType dtype) {
     Vec most = vec_all(*high);
     for (int64_t i = 0; i < keys; i += VEC_LANES)
-        most = vec_max(most, *(const VecLoose *)(scores + i));
+        most = vec_max(most, *(const VecLoose *)(scores + i) * scale);
     float highest = vec_highest(most);
     // A row that has seen no key yet (its document starts in a later block) stays empty.
     float shift = highest == -INFINITY ? 0.0f : highest;
     Vec total = {0};
     for (int64_t i = 0; i < keys; i += VEC_LANES) {
-        Vec e = vec_exp(*(const VecLoose *)(scores + i) - shift);
-        *(VecLoose *)(scores + i) = e;
+        Vec e = vec_exp(*(const VecLoose *)(scores + i) * scale - shift);
+        vec_put(scores, i, VEC_LANES, dtype, e);
         total += e;
     }
     float older = *high == highest ? 1.0f : expf(*high - shift);
@@ -188,40 +179,49 @@ static void row_softmax(float *scores, int64_t keys, float *high, float *sum, fl
             out[i] *= older;
 }
 
+static void row_softmax(const AttentionWork *attention, float *scores, int64_t keys, float *high, float *sum,
+                        float *out) {
+    float scale = attention->shape.scale;
+    if (attention->dtype == DTYPE_F32)
+        row_softmax_of(scores, keys, scale, high, sum, out, attention->shape.head_dim, DTYPE_F32);
+    else
+        row_softmax_of(scores, keys, scale, high, sum, out, attention->shape.head_dim, DTYPE_BF16);
+}
+
 static void forward_block(const AttentionWork *attention, const Block *block, Buffers *buffers) {
-    int head_dim = attention->shape.head_dim;
-    block_load(attention, block, buffers->q, attention->q, attention->shape.q_stride, attention->shape.scale);
-    memset(buffers->o, 0, (size_t)(block->rows * head_dim) * sizeof(float));
+    const AttentionShape *shape = &attention->shape;
+    int head_dim = shape->head_dim;
+    block_load(attention, block, buffers->q, attention->q, shape->q_stride);
+    memset(buffers->out, 0, (size_t)(block->rows * head_dim) * sizeof(float));
     for (int64_t row = 0; row < block->rows; row++) {
         buffers->high[row] = -INFINITY;
         buffers->sum[row] = 0;
     }
     for (int64_t key = block->key_begin / KEY_BLOCK * KEY_BLOCK; key < block->key_end; key += KEY_BLOCK) {
-        int64_t keys = block->key_end - key < KEY_BLOCK ? block->key_end - key : KEY_BLOCK, k_stride, v_stride;
-        const float *k = keys_load(attention, attention->k, attention->shape.k_stride, block->batch, block->kv_head,
-                                   key, keys, buffers->k, &k_stride);
-        const float *v = keys_load(attention, attention->v, attention->shape.v_stride, block->batch, block->kv_head,
-                                   key, keys, buffers->v, &v_stride);
-        cpu_sgemm(buffers->p, KEY_BLOCK, false, buffers->q, head_dim, false, k, k_stride, true, block->rows, keys,
-                  head_dim, buffers->gemm);
+        int64_t keys = block->key_end - key < KEY_BLOCK ? block->key_end - key : KEY_BLOCK;
+        product(buffers->p, KEY_BLOCK, false, rows_of(attention, buffers->q),
+                keys_of(attention, attention->k, shape->k_stride, block, key, true), block->rows, keys, head_dim,
+                buffers);
         for (int64_t row = 0; row < block->rows; row++) {
             float *scores = buffers->p + row * KEY_BLOCK;
             row_mask(attention, block, scores, row, key, keys);
-            row_softmax(scores, keys, &buffers->high[row], &buffers->sum[row], buffers->o + row * head_dim, head_dim);
+            row_softmax(attention, scores, keys, &buffers->high[row], &buffers->sum[row],
+                        buffers->out + row * head_dim);
         }
-        cpu_sgemm(buffers->o, head_dim, true, buffers->p, KEY_BLOCK, false, v, v_stride, false, block->rows, head_dim,
-                  keys, buffers->gemm);
+        product(buffers->out, head_dim, true, scores_of(attention, buffers->p, false),
+                keys_of(attention, attention->v, shape->v_stride, block, key, false), block->rows, head_dim, keys,
+                buffers);
     }
     for (int64_t row = 0; row < block->rows; row++) {
         float factor = buffers->sum[row] > 0 ? 1.0f / buffers->sum[row] : 0; // of a row without keys, only if full
         for (int i = 0; i < head_dim; i++)
-            buffers->o[row * head_dim + i] *= factor;
+            buffers->out[row * head_dim + i] *= factor;
         if (!attention->lse) continue;
-        int64_t head, token = block_row(attention, block, row, &head), seq = attention->shape.seq;
-        attention->lse[((int64_t)block->batch * attention->shape.heads + head) * seq + token % seq] =
+        int64_t head, token = block_row(attention, block, row, &head), seq = shape->seq;
+        attention->lse[((int64_t)block->batch * shape->heads + head) * seq + token % seq] =
             buffers->high[row] + logf(buffers->sum[row]);
     }
-    block_store(attention, block, attention->out, attention->shape.o_stride, buffers->o);
+    block_store(attention, block, attention->out, shape->o_stride, buffers->out);
 }
 
 static void forward_task(void *context, int64_t begin, int64_t end, int worker) {
@@ -316,60 +316,73 @@ static void cpu_attention_cached(Ops *ops, Tensor out, Tensor q, Tensor k_cache,
 // ---- backward: with probabilities p = e^(score - lse): dv += p^T do, ds = p (do v^T - do . o), dq += ds k, dk += ds^T
 // q --
 
-// p: scores become probabilities; dp: do v^T becomes the gradient of the scores. Lanes beyond the last key hold
-// whatever they hold: no product reads them.
-static void row_gradient(float *p, float *dp, int64_t keys, float lse, float dot) {
+// p: scores become probabilities; dp: do v^T becomes the gradient of the scores before their scale. Both are stored
+// over what they were. Lanes beyond the last key hold whatever they hold: no product reads them.
+VEC_INLINE void row_gradient_of(float *p, float *dp, int64_t keys, float scale, float lse, float dot, DType dtype) {
     for (int64_t i = 0; i < keys; i += VEC_LANES) {
-        Vec e = vec_exp(*(const VecLoose *)(p + i) - lse);
-        *(VecLoose *)(p + i) = e;
-        *(VecLoose *)(dp + i) = e * (*(const VecLoose *)(dp + i) - dot);
+        Vec e = vec_exp(*(const VecLoose *)(p + i) * scale - lse);
+        Vec gradient = e * ((*(const VecLoose *)(dp + i) - dot) * scale);
+        vec_put(p, i, VEC_LANES, dtype, e);
+        vec_put(dp, i, VEC_LANES, dtype, gradient);
     }
+}
+
+static void row_gradient(const AttentionWork *attention, float *p, float *dp, int64_t keys, float lse, float dot) {
+    if (attention->dtype == DTYPE_F32)
+        row_gradient_of(p, dp, keys, attention->shape.scale, lse, dot, DTYPE_F32);
+    else
+        row_gradient_of(p, dp, keys, attention->shape.scale, lse, dot, DTYPE_BF16);
+}
+
+static float row_dot(const void *a, const void *b, int64_t count, DType dtype) {
+    VecSum dot = {0};
+    VEC_FOR(i, n, count) vec_sum_add(&dot, vec_get(a, i, n, dtype) * vec_get(b, i, n, dtype));
+    return (float)vec_sum_total(&dot);
 }
 
 static void backward_start(const AttentionWork *attention, const Block *block, Buffers *buffers) {
     const AttentionShape *shape = &attention->shape;
     int head_dim = shape->head_dim;
-    block_load(attention, block, buffers->q, attention->q, shape->q_stride, shape->scale);
-    block_load(attention, block, buffers->dq, attention->out_in, shape->o_stride, 1.0f);
-    block_load(attention, block, buffers->o, attention->dout, shape->o_stride, 1.0f);
+    block_load(attention, block, buffers->q, attention->q, shape->q_stride);
+    block_load(attention, block, buffers->dout, attention->dout, shape->o_stride);
     for (int64_t row = 0; row < block->rows; row++) {
-        VecSum dot = {0};
-        VEC_FOR(i, n, head_dim)
-        vec_sum_add(&dot, vec_get(buffers->o + row * head_dim, i, n, DTYPE_F32) *
-                              vec_get(buffers->dq + row * head_dim, i, n, DTYPE_F32));
-        buffers->sum[row] = (float)vec_sum_total(&dot);
         int64_t head, token = block_row(attention, block, row, &head);
+        buffers->sum[row] =
+            row_dot(cpu_at(buffers->dout, row * head_dim, attention->dtype),
+                    cpu_at(attention->out_in, token * shape->o_stride + head * head_dim, attention->dtype), head_dim,
+                    attention->dtype);
         buffers->high[row] =
             attention->lse_in[((int64_t)block->batch * shape->heads + head) * shape->seq + token % shape->seq];
     }
-    memset(buffers->dq, 0, (size_t)(block->rows * head_dim) * sizeof(float));
+    memset(buffers->out, 0, (size_t)(block->rows * head_dim) * sizeof(float));
 }
 
-static void backward_block(const AttentionWork *attention, const Block *block, Buffers *buffers, const float *k,
-                           int64_t k_stride, const float *v, int64_t v_stride) {
-    int head_dim = attention->shape.head_dim;
+static void backward_block(const AttentionWork *attention, const Block *block, Buffers *buffers) {
+    const AttentionShape *shape = &attention->shape;
+    int head_dim = shape->head_dim;
+    int64_t rows = block->rows;
+    GemmOperand q = rows_of(attention, buffers->q), dout = rows_of(attention, buffers->dout);
     backward_start(attention, block, buffers);
     for (int64_t key = block->key_begin / KEY_BLOCK * KEY_BLOCK; key < block->key_end; key += KEY_BLOCK) {
         int64_t keys = block->key_end - key < KEY_BLOCK ? block->key_end - key : KEY_BLOCK;
-        cpu_sgemm(buffers->p, KEY_BLOCK, false, buffers->q, head_dim, false, k + key * k_stride, k_stride, true,
-                  block->rows, keys, head_dim, buffers->gemm);
-        cpu_sgemm(buffers->dp, KEY_BLOCK, false, buffers->o, head_dim, false, v + key * v_stride, v_stride, true,
-                  block->rows, keys, head_dim, buffers->gemm);
-        for (int64_t row = 0; row < block->rows; row++) {
+        GemmOperand k = keys_of(attention, attention->k, shape->k_stride, block, key, true);
+        GemmOperand v = keys_of(attention, attention->v, shape->v_stride, block, key, true);
+        product(buffers->p, KEY_BLOCK, false, q, k, rows, keys, head_dim, buffers);
+        product(buffers->dp, KEY_BLOCK, false, dout, v, rows, keys, head_dim, buffers);
+        for (int64_t row = 0; row < rows; row++) {
             row_mask(attention, block, buffers->p + row * KEY_BLOCK, row, key, keys);
-            row_gradient(buffers->p + row * KEY_BLOCK, buffers->dp + row * KEY_BLOCK, keys, buffers->high[row],
-                         buffers->sum[row]);
+            row_gradient(attention, buffers->p + row * KEY_BLOCK, buffers->dp + row * KEY_BLOCK, keys,
+                         buffers->high[row], buffers->sum[row]);
         }
-        cpu_sgemm(buffers->dv + key * head_dim, head_dim, true, buffers->p, KEY_BLOCK, true, buffers->o, head_dim,
-                  false, keys, head_dim, block->rows, buffers->gemm);
-        cpu_sgemm(buffers->dk + key * head_dim, head_dim, true, buffers->dp, KEY_BLOCK, true, buffers->q, head_dim,
-                  false, keys, head_dim, block->rows, buffers->gemm);
-        cpu_sgemm(buffers->dq, head_dim, true, buffers->dp, KEY_BLOCK, false, k + key * k_stride, k_stride, false,
-                  block->rows, head_dim, keys, buffers->gemm);
+        product(buffers->dv + key * head_dim, head_dim, true, scores_of(attention, buffers->p, true), dout, keys,
+                head_dim, rows, buffers);
+        product(buffers->dk + key * head_dim, head_dim, true, scores_of(attention, buffers->dp, true), q, keys,
+                head_dim, rows, buffers);
+        k.transposed = false;
+        product(buffers->out, head_dim, true, scores_of(attention, buffers->dp, false), k, rows, head_dim, keys,
+                buffers);
     }
-    for (int64_t i = 0; i < block->rows * head_dim; i++)
-        buffers->dq[i] *= attention->shape.scale;
-    block_store(attention, block, attention->dq, attention->dqkv_stride, buffers->dq);
+    block_store(attention, block, attention->dq, attention->dqkv_stride, buffers->out);
 }
 
 // One KV head of one sequence: its key and value gradients are summed here over all its queries, in order.
@@ -382,16 +395,11 @@ static void backward_task(void *context, int64_t begin, int64_t end, int worker)
     buffers_cut(&buffers, cpu_scratch_of(&attention->scratch, worker), shape->seq, attention->group, head_dim);
     for (int64_t i = begin; i < end; i++) {
         int batch = (int)(i / shape->kv_heads), kv_head = (int)(i % shape->kv_heads);
-        int64_t k_stride, v_stride;
-        const float *k =
-            keys_load(attention, attention->k, shape->k_stride, batch, kv_head, 0, shape->seq, buffers.k, &k_stride);
-        const float *v =
-            keys_load(attention, attention->v, shape->v_stride, batch, kv_head, 0, shape->seq, buffers.v, &v_stride);
         memset(buffers.dk, 0, sequence * sizeof(float));
         memset(buffers.dv, 0, sequence * sizeof(float));
         for (int query = 0; query < shape->seq; query += attention->block_queries) {
             Block block = block_make(attention, batch, kv_head, query);
-            backward_block(attention, &block, &buffers, k, k_stride, v, v_stride);
+            backward_block(attention, &block, &buffers);
         }
         for (int64_t t = 0; t < shape->seq; t++) {
             int64_t at = ((int64_t)batch * shape->seq + t) * attention->dqkv_stride + (int64_t)kv_head * head_dim;

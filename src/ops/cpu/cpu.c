@@ -55,6 +55,10 @@ void ops_cpu_allocated(Ops *ops, int64_t *current, int64_t *peak) {
     pthread_mutex_unlock(&cpu->lock);
 }
 
+bool ops_cpu_multiplies_bf16(Ops *ops) {
+    return cpu_of(ops)->multiplies_bf16;
+}
+
 static int64_t cpu_memory_total(Ops *ops) {
     (void)ops;
     return memory_total_bytes();
@@ -217,7 +221,6 @@ Status ops_cpu_create(Ops **ops) {
     const CpuLevel *level;
     *ops = NULL;
     TRY(cpu_level(&level));
-    TRY(cpu_gemm_start());
     Cpu *cpu = xcalloc(1, sizeof *cpu);
     cpu->ops = (Ops){
         .kind = DEVICE_CPU,
@@ -248,7 +251,11 @@ Status ops_cpu_create(Ops **ops) {
         .choice_keep = cpu_choice_keep,
     };
     pthread_mutex_init(&cpu->lock, NULL);
-    level->install(&cpu->ops);
+    Status status = level->install(&cpu->ops);
+    if (status) {
+        ops_cpu_destroy(&cpu->ops);
+        return status;
+    }
     ops_check_calls(&cpu->ops);
     *ops = &cpu->ops;
     return NULL;

@@ -19,6 +19,7 @@ typedef struct Cpu {
     int64_t allocated, peak;
     double mark[CPU_MARKS];
     bool profiling;
+    bool multiplies_bf16; // by the CPU's own instruction
     double seconds[OP_COUNT];
     char fetched[CPU_FETCH_SLOTS][CPU_FETCH_BYTES];
 } Cpu;
@@ -98,13 +99,14 @@ static inline GemmOperand cpu_operand(Tensor tensor, bool transposed) {
 void cpu_gemm(Cpu *cpu, const Gemm *gemm); // all threads
 // A part of the product by the calling worker alone; at most GEMM_TILE rows and columns.
 void cpu_gemm_part(const Gemm *gemm, int64_t row, int64_t rows, int64_t column, int64_t columns, float *scratch);
-// The same with AVX-512 (gemm_avx512.c), of what cpu_avx512_multiplies().
+// The same with AVX-512 (gemm_avx512.c), of what cpu_avx512_multiplies(); at most AVX512_ROWS and AVX512_COLUMNS.
+enum { AVX512_ROWS = 384, AVX512_COLUMNS = 512 };
 void cpu_avx512_part(const Gemm *gemm, int64_t row, int64_t rows, int64_t column, int64_t columns, float *scratch);
-void cpu_avx512_start(void); // before the first product: asks the CPU, and HEARTH_CPU_BF16
+bool cpu_avx512_start(
+    void); // before the first product, asks the CPU and HEARTH_CPU_BF16: are bf16 products among them?
 bool cpu_avx512_multiplies(const Gemm *gemm);
-// Floats in and out, by the calling worker alone, any size.
-void cpu_sgemm(float *c, int64_t c_stride, bool accumulate, const float *a, int64_t a_stride, bool a_transposed,
-               const float *b, int64_t b_stride, bool b_transposed, int64_t m, int64_t n, int64_t k, float *scratch);
+// The whole product by the calling worker alone, any size.
+void cpu_gemm_block(const Gemm *gemm, float *scratch);
 
 enum {
     GEMM_TILE = 256,

@@ -1,5 +1,5 @@
-// Linear layers: each product is cut into tiles of the output, whose sizes depend on the shape only; a thread computes
-// a whole tile, reduction included. So the result has the same bits on any number of threads.
+// Linear layers: each product is cut into tiles of the output, whose sizes decide about no bit or depend on the shape
+// only; a thread computes a whole tile, reduction included. So the result has the same bits on any number of threads.
 #include "ops/cpu/cpu.h"
 
 int64_t cpu_gemm_tile(int64_t size, int64_t most) {
@@ -28,15 +28,40 @@ static void gemm_task(void *context, int64_t begin, int64_t end, int worker) {
     }
 }
 
+// Large tiles spend less on packing; small outputs are cut finer so that every core gets some.
+static void tiling_cut(Tiling *tiling, int64_t most_rows, int64_t most_columns) {
+    tiling->tile_rows = cpu_gemm_tile(tiling->gemm->m, most_rows);
+    tiling->tile_columns = cpu_gemm_tile(tiling->gemm->n, most_columns);
+    tiling->tiles_across = (tiling->gemm->n + tiling->tile_columns - 1) / tiling->tile_columns;
+}
+
+// The tile decides about bits: it depends on the shape only.
+static void tiling_by_shape(Tiling *tiling) {
+    bool large = (tiling->gemm->m / GEMM_TILE) * (tiling->gemm->n / GEMM_TILE) >= 16;
+    int64_t most = large ? GEMM_TILE : GEMM_TILE / 2;
+    tiling_cut(tiling, most, most);
+}
+
+// It does not with AVX-512: a few tiles for each thread.
+static void tiling_by_threads(Tiling *tiling) {
+    enum { EACH = 4, LEAST = 128 };
+    int64_t rows = AVX512_ROWS, columns = AVX512_COLUMNS, m = tiling->gemm->m, n = tiling->gemm->n;
+    while ((m + rows - 1) / rows * ((n + columns - 1) / columns) < EACH * threads_count() &&
+           (rows > LEAST || columns > LEAST))
+        if (columns > rows)
+            columns /= 2;
+        else
+            rows /= 2;
+    tiling_cut(tiling, rows, columns);
+}
+
 void cpu_gemm(Cpu *cpu, const Gemm *gemm) {
     if (!gemm->m || !gemm->n) return;
     Tiling tiling = {.gemm = gemm};
-    // Large tiles spend less on packing; small outputs are cut finer so that every core gets some.
-    bool large = (gemm->m / GEMM_TILE) * (gemm->n / GEMM_TILE) >= 16;
-    int64_t most = large ? GEMM_TILE : GEMM_TILE / 2;
-    tiling.tile_rows = cpu_gemm_tile(gemm->m, most);
-    tiling.tile_columns = cpu_gemm_tile(gemm->n, most);
-    tiling.tiles_across = (gemm->n + tiling.tile_columns - 1) / tiling.tile_columns;
+    if (cpu_avx512_multiplies(gemm))
+        tiling_by_threads(&tiling);
+    else
+        tiling_by_shape(&tiling);
     int64_t tiles_down = (gemm->m + tiling.tile_rows - 1) / tiling.tile_rows;
     tiling.scratch = cpu_scratch(cpu, 0, cpu_gemm_scratch_bytes());
     threads_for(tiles_down * tiling.tiles_across, 1, gemm_task, &tiling);
@@ -118,7 +143,7 @@ static void cpu_moe_router_backward(Ops *ops, Tensor din, Tensor dweight, Tensor
 }
 
 void cpu_install_gemm(Ops *ops) {
-    cpu_avx512_start();
+    cpu_of(ops)->multiplies_bf16 = cpu_avx512_start();
     ops->linear_forward = cpu_linear_forward;
     ops->linear_backward_input = cpu_linear_backward_input;
     ops->linear_backward_weight = cpu_linear_backward_weight;

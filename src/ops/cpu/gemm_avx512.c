@@ -6,6 +6,7 @@
 #include "ops/cpu/cpu.h"
 
 #include <assert.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,26 +20,31 @@
 // What the panels are made of: a float, or two bf16 that follow each other along k (zero behind an odd k).
 typedef uint32_t Cell;
 
-// A register tile is TILE_ROWS x 2 vectors: 28 sums, two vectors of b and a broadcast cell of a. A panel of b stays in
-// the first cache while all rows of a pass by; DEPTH cells along k are what fits there.
+// A register tile is TILE_ROWS x 2 vectors: 28 sums, two vectors of b and a broadcast cell of a. A panel of b, packed
+// just before, stays in the first cache while the packed rows of a pass by from the second; DEPTH cells along k are
+// what fits there.
 enum { LANES = 16, TILE_ROWS = 14, TILE_COLUMNS = 2 * LANES, DEPTH = 192 };
 enum {
-    A_PANELS = (GEMM_TILE + TILE_ROWS - 1) / TILE_ROWS,
+    A_PANELS = (AVX512_ROWS + TILE_ROWS - 1) / TILE_ROWS,
     A_CELLS = A_PANELS * TILE_ROWS * DEPTH + LANES, // a whole vector is stored where a panel's line ends
-    B_CELLS = GEMM_TILE * DEPTH,
+    B_CELLS = TILE_COLUMNS * DEPTH,
 };
-static_assert(A_CELLS + B_CELLS + GEMM_TILE * GEMM_TILE <= GEMM_SCRATCH_FLOATS, "the buffers fit the scratch");
+static_assert(A_CELLS + B_CELLS + AVX512_ROWS * AVX512_COLUMNS <= GEMM_SCRATCH_FLOATS, "the buffers fit the scratch");
 
-static bool bf16_used;
+static atomic_bool bf16_used;
 
-void cpu_avx512_start(void) {
+bool cpu_avx512_start(void) {
     const char *asked = getenv("HEARTH_CPU_BF16");
-    bf16_used = __builtin_cpu_supports("avx512bf16") && !(asked && strcmp(asked, "0") == 0);
+    bool used = __builtin_cpu_supports("avx512bf16") && !(asked && strcmp(asked, "0") == 0);
+    atomic_store(&bf16_used, used);
+    return used;
 }
 
 bool cpu_avx512_multiplies(const Gemm *gemm) {
     if (gemm->a.dtype != gemm->b.dtype) return false;
-    return gemm->a.dtype == DTYPE_F32 ? gemm->c_dtype == DTYPE_F32 : gemm->a.dtype == DTYPE_BF16 && bf16_used;
+    return gemm->a.dtype == DTYPE_F32
+               ? gemm->c_dtype == DTYPE_F32
+               : gemm->a.dtype == DTYPE_BF16 && atomic_load_explicit(&bf16_used, memory_order_relaxed);
 }
 
 // ---- packing: out[panel][cell along k][line in the panel] -----------------------------------------------------------
@@ -261,24 +267,25 @@ WITH_BF16 static void tile_floats(int64_t rows, const Cell *a, const Cell *b, in
 }
 
 void cpu_avx512_part(const Gemm *gemm, int64_t row, int64_t rows, int64_t column, int64_t columns, float *scratch) {
-    assert(rows <= GEMM_TILE && columns <= GEMM_TILE);
+    assert(rows <= AVX512_ROWS && columns <= AVX512_COLUMNS);
     bool half = gemm->a.dtype == DTYPE_BF16, floats = gemm->c_dtype == DTYPE_F32;
     TileRun *run = half ? tile_bf16 : tile_floats;
     int64_t most = half ? 2 * DEPTH : DEPTH, at = row * gemm->c_stride + column, first = 0;
     Cell *a = (Cell *)scratch, *b = a + A_CELLS;
     float *partial = floats ? (float *)gemm->c + at : (float *)(b + B_CELLS);
-    int64_t stride = floats ? gemm->c_stride : GEMM_TILE;
+    int64_t stride = floats ? gemm->c_stride : AVX512_COLUMNS;
     const void *add = gemm->accumulate ? gemm->c : gemm->add;
     if (add) add = cpu_at(add, at, gemm->c_dtype);
     do { // once where k is 0, too
         int64_t depth = gemm->k - first < most ? gemm->k - first : most, cells = cells_of(depth, half);
         bool last = first + depth == gemm->k;
         pack_a(a, &gemm->a, row, rows, first, depth);
-        pack_b(b, &gemm->b, column, columns, first, depth);
         const float *old = first ? partial : floats ? add : NULL;
         for (int64_t j = 0; j < columns; j += TILE_COLUMNS) {
+            TileOut out = {.float_stride = stride, .c_stride = gemm->c_stride, .columns = columns - j};
+            if (out.columns > TILE_COLUMNS) out.columns = TILE_COLUMNS;
+            pack_b(b, &gemm->b, column + j, out.columns, first, depth);
             for (int64_t i = 0; i < rows; i += TILE_ROWS) {
-                TileOut out = {.float_stride = stride, .c_stride = gemm->c_stride, .columns = columns - j};
                 if (old) out.old = old + i * stride + j;
                 if (floats || !last) {
                     out.floats = partial + i * stride + j;
@@ -286,7 +293,7 @@ void cpu_avx512_part(const Gemm *gemm, int64_t row, int64_t rows, int64_t column
                     out.c = (bf16 *)gemm->c + at + i * gemm->c_stride + j;
                     if (add) out.add = (const bf16 *)add + i * gemm->c_stride + j;
                 }
-                run(rows - i < TILE_ROWS ? rows - i : TILE_ROWS, a + i * cells, b + j * cells, cells, &out);
+                run(rows - i < TILE_ROWS ? rows - i : TILE_ROWS, a + i * cells, b, cells, &out);
             }
         }
         first += depth;
@@ -295,7 +302,9 @@ void cpu_avx512_part(const Gemm *gemm, int64_t row, int64_t rows, int64_t column
 
 #else
 
-void cpu_avx512_start(void) {}
+bool cpu_avx512_start(void) {
+    return false;
+}
 
 bool cpu_avx512_multiplies(const Gemm *gemm) {
     (void)gemm;

@@ -149,11 +149,11 @@ VEC_INLINE void store_sums(uint16_t *out, int64_t stride, const uint16_t *add, c
 }
 
 void cpu_gemm_part(const Gemm *gemm, int64_t row, int64_t rows, int64_t column, int64_t columns, float *scratch) {
-    assert(rows <= GEMM_TILE && columns <= GEMM_TILE);
     if (cpu_avx512_multiplies(gemm)) {
         cpu_avx512_part(gemm, row, rows, column, columns, scratch);
         return;
     }
+    assert(rows <= GEMM_TILE && columns <= GEMM_TILE);
     bool direct = gemm->c_dtype == DTYPE_F32;
     void *out = cpu_at_mut(gemm->c, row * gemm->c_stride + column, gemm->c_dtype);
     float *c = direct ? out : scratch + 2 * (GEMM_TILE + 32) * GEMM_DEPTH;
@@ -171,19 +171,9 @@ void cpu_gemm_part(const Gemm *gemm, int64_t row, int64_t rows, int64_t column, 
     if (!direct) VEC_BY_STORAGE(gemm->c_dtype, store_sums, out, gemm->c_stride, add, c, rows, columns);
 }
 
-void cpu_sgemm(float *c, int64_t c_stride, bool accumulate, const float *a, int64_t a_stride, bool a_transposed,
-               const float *b, int64_t b_stride, bool b_transposed, int64_t m, int64_t n, int64_t k, float *scratch) {
-    Gemm gemm = {m,
-                 n,
-                 k,
-                 {a, a_stride, a_transposed, DTYPE_F32, NULL},
-                 {b, b_stride, b_transposed, DTYPE_F32, NULL},
-                 c,
-                 c_stride,
-                 DTYPE_F32,
-                 accumulate};
-    for (int64_t i = 0; i < m; i += GEMM_TILE)
-        for (int64_t j = 0; j < n; j += GEMM_TILE)
-            cpu_gemm_part(&gemm, i, m - i < GEMM_TILE ? m - i : GEMM_TILE, j, n - j < GEMM_TILE ? n - j : GEMM_TILE,
-                          scratch);
+void cpu_gemm_block(const Gemm *gemm, float *scratch) {
+    for (int64_t i = 0; i < gemm->m; i += GEMM_TILE)
+        for (int64_t j = 0; j < gemm->n; j += GEMM_TILE)
+            cpu_gemm_part(gemm, i, gemm->m - i < GEMM_TILE ? gemm->m - i : GEMM_TILE, j,
+                          gemm->n - j < GEMM_TILE ? gemm->n - j : GEMM_TILE, scratch);
 }

@@ -1,8 +1,9 @@
-// The way into one copy of this folder: every file puts its functions into the table.
+// The way into one copy of this folder: what the copy chooses for itself, and every file's functions into the table.
 #include "ops/cpu/cpu.h"
 #include "ops/cpu/level.h"
 
-void CPU_INSTALL(Ops *ops) {
+Status CPU_INSTALL(Ops *ops) {
+    TRY(cpu_gemm_start());
     cpu_install_attention(ops);
     cpu_install_cross_entropy(ops);
     cpu_install_elements(ops);
@@ -15,4 +16,5 @@ void CPU_INSTALL(Ops *ops) {
     cpu_install_optimizer(ops);
     cpu_install_rope(ops);
     cpu_install_swiglu(ops);
+    return NULL;
 }

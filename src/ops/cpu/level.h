@@ -12,7 +12,7 @@ typedef struct CpuLevel {
     const char *name;  // as HEARTH_CPU names it: a level of the x86-64 ABI
     const char *title; // what it adds
     bool (*there)(void);
-    void (*install)(Ops *ops);
+    Status (*install)(Ops *ops);
 } CpuLevel;
 
 // The highest level of this build that the CPU has, or the lower one that HEARTH_CPU names. A usage error when
@@ -20,6 +20,6 @@ typedef struct CpuLevel {
 Status cpu_level(const CpuLevel **level);
 void cpu_level_names(char *out, size_t size); // of all levels in this build: "v1 v3 v4"
 
-void cpu_install_plain(Ops *ops);
-void cpu_install_v3(Ops *ops);
-void cpu_install_v4(Ops *ops);
+Status cpu_install_plain(Ops *ops);
+Status cpu_install_v3(Ops *ops);
+Status cpu_install_v4(Ops *ops);

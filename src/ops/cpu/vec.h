@@ -129,17 +129,21 @@ VEC_INLINE Vec vec_get(const void *data, int64_t i, int64_t n, DType dtype) {
 
 VEC_INLINE void vec_put(void *data, int64_t i, int64_t n, DType dtype, Vec value) {
     if (dtype == DTYPE_F32) {
-        if (n == VEC_LANES)
+        if (n == VEC_LANES) {
             *(VecLoose *)((float *)data + i) = value;
-        else
-            memcpy((float *)data + i, &value, (size_t)n * 4);
+        } else {
+            Vec some = value; // a copy: what has an address would pass through memory in both branches
+            memcpy((float *)data + i, &some, (size_t)n * 4);
+        }
         return;
     }
     VecHalf half = dtype == DTYPE_BF16 ? vec_to_bf16(value) : vec_to_f16(value);
-    if (n == VEC_LANES)
+    if (n == VEC_LANES) {
         *(VecHalfLoose *)((uint16_t *)data + i) = half;
-    else
-        memcpy((uint16_t *)data + i, &half, (size_t)n * 2);
+    } else {
+        VecHalf some = half;
+        memcpy((uint16_t *)data + i, &some, (size_t)n * 2);
+    }
 }
 
 // Calls a function whose last argument is the storage type, compiled once for each.

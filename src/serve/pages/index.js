@@ -27,7 +27,7 @@ function runRow(run) {
     make('td', {}, box),
     make('td', {}, make('a', {href: '/run?' + runsQuery([run.name])}, run.name)),
     make('td', {}, make('span', {class: 'state ' + run.state}, run.state)),
-    right(grouped(run.step)), right(count(run.tokens), true),
+    right(grouped(run.step), true), right(count(run.tokens), true),
     right(dash(run.loss, loss => loss.toFixed(4))), right(dash(run.val_loss, loss => loss.toFixed(4)), true),
     right(dash(run.tok_s, grouped)), right(dash(run.mfu, mfu => (100 * mfu).toFixed(1) + ' %'), true),
     right(duration(Math.max(0, Date.now() / 1000 - run.time)) + ' ago', true), right(bytes(run.size_bytes), true),

@@ -68,3 +68,6 @@ function repeat(seconds, f) {
   document.addEventListener('visibilitychange', turn);
   return () => { clearInterval(timer); document.removeEventListener('visibilitychange', turn); };
 }
+
+for (const link of document.querySelectorAll('nav.top a:not(.brand)'))
+  if (link.pathname === location.pathname) link.setAttribute('aria-current', 'page');

@@ -15,7 +15,7 @@ byId('report').href = '/report?' + runsQuery([name]);
 
 function chartFor(one) {
   const main = one.key in CURVES && !one.eval;
-  const parent = byId(one.key === 'loss' ? 'losses' : main ? 'curves' : 'others');
+  const parent = byId(main && ['loss', 'tok_s'].includes(one.key) ? 'first' : main ? 'curves' : 'others');
   if (!charts.has(one.tag)) charts.set(one.tag, new LineChart(parent, curveOptions(one)));
   return charts.get(one.tag);
 }

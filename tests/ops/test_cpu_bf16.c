@@ -1,0 +1,132 @@
+// bf16 products by the CPU's own instruction (AVX512-BF16) and without it: both are within a strict bound, equal where
+// nothing is rounded, and with the instruction an element's bits depend on nothing but its row and its column.
+#include "oracle.h"
+
+#include "base/threads.h"
+
+#include <stdlib.h>
+
+static const int sizes[] = {1, 2, 15, 17, 33}, depths[] = {1, 2, 3, 31, 33, 385, 801};
+enum { SIZES = sizeof sizes / sizeof *sizes, DEPTHS = sizeof depths / sizeof *depths };
+
+static Ops *ops_with(bool instruction) {
+    if (instruction)
+        unsetenv("HEARTH_CPU_BF16");
+    else
+        setenv("HEARTH_CPU_BF16", "0", 1);
+    return oracle_ops(1, 1, 0, 1, 8, 0);
+}
+
+static Values small_integers(int64_t count) {
+    int32_t *drawn = ids(count, 17);
+    double *value = doubles(count);
+    for (int64_t i = 0; i < count; i++)
+        value[i] = drawn[i] - 8;
+    Values values = values_of(DTYPE_BF16, count, value);
+    free(drawn), free(value);
+    return values;
+}
+
+// A weight gradient: floats come out, so nothing but the sum is rounded. Products of bf16 are exact in float, and each
+// addition is off by at most 2^-24 of its result, which no partial sum of magnitudes exceeds: k * 2^-24 * sum of
+// magnitudes bounds them all (to first order; k * 2^-24 is below 2^-14).
+static void check_sums(Ops *ops, int m, int n, int k) {
+    Values dout = values_normal(DTYPE_BF16, (int64_t)k * m, 1, 0), in = values_normal(DTYPE_BF16, (int64_t)k * n, 1, 0);
+    Values out = values_poison(DTYPE_F32, (int64_t)m * n);
+    double *want = doubles(out.count), *bound = doubles(out.count);
+    double *a = magnitudes(dout.value, dout.count), *b = magnitudes(in.value, in.count);
+    oracle_matmul(want, dout.value, 1, m, in.value, n, 1, m, n, k);
+    oracle_matmul(bound, a, 1, m, b, n, 1, m, n, k);
+    ops->linear_backward_weight(ops, view(&out, m, n), view(&dout, k, m), view(&in, k, n), false);
+    values_read(&out);
+    for (int64_t i = 0; i < out.count; i++)
+        if (!(fabs(out.value[i] - want[i]) <= 1.001 * k * 0x1p-24 * bound[i]))
+            fail_msg("[%lld] of %d x %d x %d is %.9g, expected %.9g", (long long)i, m, n, k, out.value[i], want[i]);
+    values_free(&dout, &in, &out);
+    free(want), free(bound), free(a), free(b);
+}
+
+static void nothing_but_sums_is_rounded(void **state) {
+    (void)state;
+    for (int with = 0; with < 2; with++) {
+        Ops *ops = ops_with(with);
+        for (int i = 0; i < SIZES * SIZES * DEPTHS; i++)
+            check_sums(ops, sizes[i % SIZES], sizes[i / SIZES % SIZES], depths[i / SIZES / SIZES]);
+        check_sums(ops, 300, 550, 37); // several tiles
+        oracle_ops_free(ops);
+    }
+}
+
+enum { ROWS = 61, IN_DIM = 403, OUT_DIM = 150, EXPERTS = 3 };
+static const int32_t offsets[] = {0, 17, 17, ROWS};
+
+// Every product of small integers, whose sums stay below 2^24: exact in any order.
+static void run_integers(Ops *ops, Values results[6]) {
+    values_restart();
+    Values in = small_integers(ROWS * IN_DIM), dout = small_integers(ROWS * OUT_DIM);
+    Values weight = small_integers(EXPERTS * OUT_DIM * IN_DIM);
+    Tensor x = view(&in, ROWS, IN_DIM), d = view(&dout, ROWS, OUT_DIM), all = view(&weight, EXPERTS * OUT_DIM, IN_DIM);
+    Tensor w = tensor_rows(all, 0, OUT_DIM), rows = view_ints(offsets, 1, EXPERTS + 1);
+    const DType dtypes[] = {DTYPE_BF16, DTYPE_BF16, DTYPE_F32, DTYPE_BF16, DTYPE_BF16, DTYPE_F32};
+    const int64_t counts[] = {dout.count, in.count, OUT_DIM * IN_DIM, dout.count, in.count, weight.count};
+    for (int i = 0; i < 6; i++)
+        results[i] = i == 2 ? values_zero(dtypes[i], counts[i]) : values_poison(dtypes[i], counts[i]);
+    ops->linear_forward(ops, view(&results[0], ROWS, OUT_DIM), x, w, d);
+    ops->linear_backward_input(ops, view(&results[1], ROWS, IN_DIM), d, w);
+    ops->linear_backward_weight(ops, view(&results[2], OUT_DIM, IN_DIM), d, x, true);
+    ops->grouped_linear_forward(ops, view(&results[3], ROWS, OUT_DIM), x, all, rows);
+    ops->grouped_linear_backward_input(ops, view(&results[4], ROWS, IN_DIM), d, all, rows);
+    ops->grouped_linear_backward_weight(ops, view(&results[5], EXPERTS * OUT_DIM, IN_DIM), d, x, rows, false);
+    values_free(&in, &dout, &weight);
+}
+
+static void products_that_round_nothing_have_the_same_bits_without_the_instruction(void **state) {
+    (void)state;
+    Values results[2][6];
+    for (int with = 0; with < 2; with++) {
+        Ops *ops = ops_with(with);
+        run_integers(ops, results[with]);
+        oracle_ops_free(ops);
+    }
+    for (int i = 0; i < 6; i++) {
+        Values *a = &results[0][i], *b = &results[1][i];
+        assert_memory_equal(a->data, b->data, (size_t)a->count * dtype_size(a->dtype));
+        values_free(a, b);
+    }
+}
+
+// Rows of a product, each computed alone and as part of all, on one thread and on several.
+static void an_element_has_the_same_bits_wherever_it_stands(void **state) {
+    (void)state;
+    Ops *asked = ops_with(true);
+    bool instruction = ops_cpu_multiplies_bf16(asked);
+    oracle_ops_free(asked);
+    if (!instruction) skip();
+    enum { ALL = 700, K = 900, N = 530 };
+    Values in = values_normal(DTYPE_BF16, ALL * K, 1, 0), weight = values_normal(DTYPE_BF16, N * K, 1, 0);
+    Values out = values_poison(DTYPE_BF16, ALL * N), alone = values_poison(DTYPE_BF16, ALL * N);
+    const int threads[] = {1, 2, 3, 5};
+    for (int t = 0; t < 4; t++) {
+        threads_set(threads[t]);
+        Ops *ops = ops_with(true);
+        Tensor x = view(&in, ALL, K), w = view(&weight, N, K), to = view(&alone, ALL, N);
+        ops->linear_forward(ops, view(&out, ALL, N), x, w, TENSOR_NONE);
+        for (int row = 0, rows = 1; t == 0 && row < ALL; row += rows) {
+            rows = row % 40 + 1 < ALL - row ? row % 40 + 1 : ALL - row;
+            ops->linear_forward(ops, tensor_rows(to, row, rows), tensor_rows(x, row, rows), w, TENSOR_NONE);
+        }
+        oracle_ops_free(ops);
+        assert_memory_equal(out.data, alone.data, ALL * N * sizeof(bf16));
+    }
+    threads_set(0);
+    values_free(&in, &weight, &out, &alone);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(nothing_but_sums_is_rounded),
+        cmocka_unit_test(products_that_round_nothing_have_the_same_bits_without_the_instruction),
+        cmocka_unit_test(an_element_has_the_same_bits_wherever_it_stands),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
