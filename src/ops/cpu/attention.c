@@ -182,10 +182,7 @@ VEC_INLINE void row_softmax_of(float *scores, int64_t keys, float scale, float *
 static void row_softmax(const AttentionWork *attention, float *scores, int64_t keys, float *high, float *sum,
                         float *out) {
     float scale = attention->shape.scale;
-    if (attention->dtype == DTYPE_F32)
-        row_softmax_of(scores, keys, scale, high, sum, out, attention->shape.head_dim, DTYPE_F32);
-    else
-        row_softmax_of(scores, keys, scale, high, sum, out, attention->shape.head_dim, DTYPE_BF16);
+    VEC_BY_STORAGE(attention->dtype, row_softmax_of, scores, keys, scale, high, sum, out, attention->shape.head_dim);
 }
 
 static void forward_block(const AttentionWork *attention, const Block *block, Buffers *buffers) {
@@ -328,10 +325,7 @@ VEC_INLINE void row_gradient_of(float *p, float *dp, int64_t keys, float scale, 
 }
 
 static void row_gradient(const AttentionWork *attention, float *p, float *dp, int64_t keys, float lse, float dot) {
-    if (attention->dtype == DTYPE_F32)
-        row_gradient_of(p, dp, keys, attention->shape.scale, lse, dot, DTYPE_F32);
-    else
-        row_gradient_of(p, dp, keys, attention->shape.scale, lse, dot, DTYPE_BF16);
+    VEC_BY_STORAGE(attention->dtype, row_gradient_of, p, dp, keys, attention->shape.scale, lse, dot);
 }
 
 static float row_dot(const void *a, const void *b, int64_t count, DType dtype) {
