@@ -106,7 +106,7 @@ void values_check_rounded(const char *what, Values *values, const double *want, 
     for (int64_t i = 0; i < values->count; i++) {
         double error = fabs(values->value[i] - want[i]);
         double bound = least + unit * fabs(want[i]) + 8 * 0x1p-24 * sqrt((double)length + 8) * fmax(fabs(want[i]), rms);
-        if (magnitude && values->dtype == DTYPE_BF16) bound += 0x1p-8 * magnitude[i];
+        if (magnitude && values->dtype != DTYPE_F32) bound += unit * magnitude[i];
         if (!(error <= bound))
             fail_msg("%s [%lld of %lld] is %.9g, expected %.9g: off by %.3g, allowed %.3g (rms %.3g)", what,
                      (long long)i, (long long)values->count, values->value[i], want[i], error, bound, rms);

@@ -43,8 +43,8 @@ Tensor view_ints(const int32_t *data, int64_t rows, int64_t cols);
 // add up like a random walk. A dropped term of a dot product of `length` is off by about rms / sqrt(length): thousands
 // of times the float bound, and above the bf16 one to length 4096.
 void values_check(const char *what, Values *values, const double *want, int64_t length);
-// The same, and 2^-8 * magnitude more for bf16 values: what rounding each addend of a sum to bf16 may add up to, where
-// `magnitude` is the sum of the addends' magnitudes.
+// The same, and u * magnitude more for values of 16 bits: what rounding each addend of a sum to them may add up to,
+// where `magnitude` is the sum of the addends' magnitudes.
 void values_check_rounded(const char *what, Values *values, const double *want, const double *magnitude,
                           int64_t length);
 double *doubles(int64_t count); // zeroed
