@@ -334,7 +334,8 @@ static Status check_loss(Trainer *trainer, const StepTry *try, MetricsStep *metr
     int64_t every = trainer->config->train.loss_check_every;
     if (!every || (trainer->step + 1) % every) return NULL;
     uint64_t micro = (uint64_t)trainer->config->train.micro_batch, round = try->samples / (uint64_t)try->accum;
-    uint64_t rank = (uint64_t)(ranks_island(&trainer->ranks) * trainer->ranks.mesh.dp + trainer->ranks.place.dp);
+    uint64_t rank =
+        (uint64_t)ranks_island(&trainer->ranks) * (uint64_t)trainer->ranks.mesh.dp + (uint64_t)trainer->ranks.place.dp;
     EvaluateBatch batch = {.samples = &trainer->train,
                            .first = trainer->sample + rank * micro,
                            .round = round,

@@ -8,7 +8,7 @@ STEPS = 14
 SCALE = 2**26  # about six steps overflow before the first that does not
 # Data-parallel ranks add the same gradients in another order: 1e-7 of the norm, and of the loss less, until a weight of f16
 # falls to its other neighbour (2^-11 of it). With tensor and context parallelism products are parts of a sum, each of
-# which f16 rounds.
+# which f16 rounds, and with expert parallelism so are a token's experts.
 LOSS_BOUND = {"data": 2e-5, "parts": 2e-4}
 CHECK_EVERY = 3
 
@@ -42,7 +42,7 @@ class Half:
         if not any(skipped) or skipped[-1] and skipped[-2]:
             raise Failure(f"no step overflowed, or all did: {skipped}")
         loss = max(relative(a, b) for a, b in zip(values(run, "loss"), values(one, "loss")))
-        bound = LOSS_BOUND["parts" if mesh.tp * mesh.cp > 1 else "data"]
+        bound = LOSS_BOUND["parts" if mesh.tp * mesh.cp * mesh.ep > 1 else "data"]
         if not loss <= bound:
             raise Failure(f"a loss differs by {loss:.2g}, and {bound:.2g} is allowed")
         planned = self.bench.planned_bytes(self.configs[name], mesh, used)
