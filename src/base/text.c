@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static void *memory_or_exit(void *memory, size_t bytes) {
+void *memory_or_exit(void *memory, size_t bytes) {
     if (!memory && bytes) {
         char
             line[64]; // at once and with nothing else: handlers of other libraries may need memory, or wait for threads

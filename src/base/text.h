@@ -8,6 +8,7 @@
 
 // malloc, calloc and realloc that end the program when the system has no memory left: for host-side bookkeeping only.
 // Anything whose size comes from a file or a config is checked before it is asked for.
+void *memory_or_exit(void *memory, size_t bytes); // what a library gave, of about so many bytes
 void *xmalloc(size_t bytes);
 void *xcalloc(size_t count, size_t bytes);
 void *xrealloc(void *old, size_t bytes);

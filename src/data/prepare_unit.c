@@ -156,7 +156,7 @@ static Status entries_write(const UnitBuffer *buffer, UnitOutput *output) {
 
 // What entries_write will write.
 static void entries_checksum(const UnitBuffer *buffer, UnitHeader *header) {
-    XXH64_state_t *digest = XXH64_createState();
+    XXH64_state_t *digest = memory_or_exit(XXH64_createState(), 88);
     XXH64_reset(digest, 0);
     for (size_t i = 0; i < buffer->count; i++)
         XXH64_update(digest, &buffer->entries[i].record, sizeof(UnitRecord));
@@ -301,7 +301,7 @@ static void heap_sink(UnitMerge *merge, size_t at) {
 
 static Stream stream_make(const UnitMerge *merge, uint64_t offset, uint64_t end, uint64_t checksum) {
     Stream stream = {.offset = offset, .end = end, .data = xmalloc(merge->buffer_bytes), .checksum = checksum};
-    stream.digest = XXH64_createState();
+    stream.digest = memory_or_exit(XXH64_createState(), 88);
     XXH64_reset(stream.digest, 0);
     return stream;
 }

@@ -209,8 +209,7 @@ Status shard_writer_open(ShardWriter **out, const char *path, uint64_t vocab_siz
     writer->header.token_bytes = shard_token_bytes(vocab_size);
     writer->header.vocab_size = vocab_size;
     writer->header.tokenizer_hash = tokenizer_hash;
-    writer->hash = XXH64_createState();
-    assert(writer->hash);
+    writer->hash = memory_or_exit(XXH64_createState(), 88);
     XXH64_reset(writer->hash, 0);
     writer->documents_capacity = 1024;
     writer->documents = xmalloc(writer->documents_capacity * sizeof *writer->documents);

@@ -44,7 +44,7 @@ static Status hash_range(XXH64_state_t *digest, int fd, size_t offset, size_t by
 // A tensor of rows x cols elements of `size` bytes, from `offset` of the file on.
 static Status hash_box(const CheckpointBox *box, int fd, size_t offset, int64_t cols, size_t size, char *chunk,
                        const char *path, uint64_t *hash) {
-    XXH64_state_t *digest = XXH64_createState();
+    XXH64_state_t *digest = memory_or_exit(XXH64_createState(), 88);
     XXH64_reset(digest, 0);
     bool joined = box->cols == cols;
     int64_t runs = joined ? 1 : box->rows, length = joined ? box->rows * box->cols : box->cols;

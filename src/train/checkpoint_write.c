@@ -87,7 +87,7 @@ void checkpoint_hash_text(char out[24], uint64_t hash) {
 // Rows that are whole in the file and in the parameter are one stretch in both.
 static Status write_box(const CheckpointJob *job, int fd, const char *path, int64_t offset, int64_t all_cols,
                         const LayoutParam *param, CheckpointBox *box, ModelState state, float *chunk) {
-    XXH64_state_t *digest = XXH64_createState();
+    XXH64_state_t *digest = memory_or_exit(XXH64_createState(), 88);
     XXH64_reset(digest, 0);
     bool joined = box->cols == all_cols && box->stride == all_cols;
     int64_t runs = joined ? 1 : box->rows, length = joined ? box->rows * box->cols : box->cols;
