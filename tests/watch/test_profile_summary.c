@@ -146,8 +146,8 @@ static void a_summary_that_makes_no_sense_does_no_harm(void **state) {
         "3",
         "{\"step_seconds\":-1}",
         "{\"step_seconds\":\"x\"}",
-        "{\"step_seconds\":1,\"steps\":1e99,\"parts\":3,\"floors\":[],\"ops\":[3,{},{\"name\":\"x\"},{\"name\":\"\","
-        "\"category\":\"gemm\"},{\"name\":\"y\",\"category\":\"gemm\",\"seconds\":-4,\"pass\":7}]}",
+        ("{\"step_seconds\":1,\"steps\":1e99,\"parts\":3,\"floors\":[],\"ops\":[3,{},{\"name\":\"x\"},{\"name\":\"\","
+         "\"category\":\"gemm\"},{\"name\":\"y\",\"category\":\"gemm\",\"seconds\":-4,\"pass\":7}]}"),
     };
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
         json_t *root = json_loads(texts[i], JSON_DECODE_ANY, NULL);
