@@ -147,11 +147,9 @@ static void expect_parts_that_add_up(const char *const *sets, int set_count, boo
         run_steps_of(&run, 1);
         run_steps_of(&run, 2);
         ProfileSummary summary = read_summary();
-        double sum = 0, ops = 0;
+        double sum = 0;
         for (int k = 0; k < PROFILE_PART_COUNT; k++)
             sum += summary.part[k];
-        for (int k = 0; k < CATEGORY_COUNT; k++)
-            ops += summary.part[k];
         assert_true(fabs(sum / summary.step_seconds - 1) < 1e-9);
         assert_true(summary.part[CATEGORY_GEMM] > 0 && summary.part[CATEGORY_ATTENTION] > 0 &&
                     summary.part[CATEGORY_OPTIMIZER] > 0 && summary.part[CATEGORY_ELEMENTWISE] > 0);
