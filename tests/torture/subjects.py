@@ -239,7 +239,12 @@ class Preparation:
             with open(self.source, "a") as file:
                 file.write('{"text": "one more"}\n')
             what = "the source is changed"
-        return what, lambda: shutil.copy2(self.bench.corpus, self.source)
+
+        def put_back():
+            shutil.copy2(self.bench.corpus, self.source)
+            if os.path.exists(os.path.join(self.out, "dataset.json")):  # whole, perhaps of the other source: not gone on with
+                shutil.rmtree(self.out)
+        return what, put_back
 
 
 class Export:
