@@ -274,13 +274,20 @@ static char *creating_mark(void) {
     return text_format(".creating-%s-", host);
 }
 
-// Under another name first: a run directory that can be seen can be resumed.
-Status run_directory_create(const char *path, const Trainer *trainer) {
+// What starts that were killed left beside `path`, whatever run it was to be.
+static void remove_half_made(const char *path) {
     char *mark = creating_mark(), *folder = path_directory(path);
-    char *beside = text_format("%s%s%ld", path, mark, (long)getpid()); // two runs may start at the same moment
-    leftovers_remove(folder, mark);                                    // whatever run it was to be
+    leftovers_remove(folder, mark);
     free(folder);
     free(mark);
+}
+
+// Under another name first: a run directory that can be seen can be resumed.
+Status run_directory_create(const char *path, const Trainer *trainer) {
+    char *mark = creating_mark();
+    char *beside = text_format("%s%s%ld", path, mark, (long)getpid()); // two runs may start at the same moment
+    free(mark);
+    remove_half_made(path);
     Status status = dir_remove(beside);
     if (!status) status = write_run_files(beside, trainer);
     if (!status && io_rename(beside, path) != 0)
@@ -299,6 +306,7 @@ Status run_directory_restore(const char *path, const Trainer *trainer, bool *mis
 }
 
 Status run_directory_update(const char *path, const Trainer *trainer, bool keep_shape) {
+    remove_half_made(path); // where the start that made this run could not
     TRY(environment_write(path, trainer));
     if (!keep_shape) return write_config(path, &trainer->resolved);
     Config own, changed;

@@ -161,6 +161,9 @@ class Leftovers(Case):
             (folder / "config.toml").write_text("")
         self.hearth("train", self.config, "--run", runs / "new")
         self.assertEqual([p.exists() for p in (dead, alive, other)], [False, True, True])
+        dead.mkdir()  # and by one that goes on with a run
+        self.hearth("train", "--resume", "--run", runs / "new", "--set", "train.steps=9")
+        self.assertFalse(dead.exists())
 
 
 def memory_limit(mebibytes):
