@@ -1,26 +1,11 @@
 // Checkpoints: whole or not there, checked, and kept by the rules.
-#include "tiny_run.h"
+#include "tiny_folder.h"
 
 #include "train/checkpoint.h"
 #include "train/router_bias.h"
 #include "train/trainer.h"
 
 #include <sys/resource.h>
-
-static char *directory;
-
-static int make_directory(void **state) {
-    (void)state;
-    directory = tiny_directory();
-    return 0;
-}
-
-static int remove_directory(void **state) {
-    (void)state;
-    status_free(dir_remove(directory));
-    free(directory);
-    return 0;
-}
 
 typedef struct Fixture {
     Config config;

@@ -1,22 +1,7 @@
 // The loss of FP8 steps, taken in bf16 as well: what it says, and that it disturbs nothing.
-#include "tiny_run.h"
+#include "tiny_folder.h"
 
 #include "train/trainer.h"
-
-static char *directory;
-
-static int make_directory(void **state) {
-    (void)state;
-    directory = tiny_directory();
-    return 0;
-}
-
-static int remove_directory(void **state) {
-    (void)state;
-    status_free(dir_remove(directory));
-    free(directory);
-    return 0;
-}
 
 enum { STEPS = 4 };
 

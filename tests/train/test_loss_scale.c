@@ -1,24 +1,9 @@
 // Dynamic loss scaling: the rule, its state, and runs in fp16 whose gradients overflow.
-#include "tiny_run.h"
+#include "tiny_folder.h"
 
 #include "base/json.h"
 #include "train/loss_scale.h"
 #include "train/trainer.h"
-
-static char *directory;
-
-static int make_directory(void **state) {
-    (void)state;
-    directory = tiny_directory();
-    return 0;
-}
-
-static int remove_directory(void **state) {
-    (void)state;
-    status_free(dir_remove(directory));
-    free(directory);
-    return 0;
-}
 
 // ---- the rule ------------------------------------------------------------------------------------------------------
 

@@ -1,23 +1,8 @@
 // From [model] to a shape: sizes written out are what transformers makes of them, and a config.json keeps its layers.
-#include "tiny_run.h"
+#include "tiny_folder.h"
 
 #include "train/setup.h"
 #include "train/trainer.h"
-
-static char *directory;
-
-static int make_directory(void **state) {
-    (void)state;
-    directory = tiny_directory();
-    return 0;
-}
-
-static int remove_directory(void **state) {
-    (void)state;
-    status_free(dir_remove(directory));
-    free(directory);
-    return 0;
-}
 
 static char *written_file(const char *name, const char *text) {
     char *path = path_join(directory, name);

@@ -1,24 +1,9 @@
 // How a run watches and steers the load of experts.
-#include "tiny_run.h"
+#include "tiny_folder.h"
 
 #include "base/json.h"
 #include "train/trainer.h"
 #include "watch/expert_load.h"
-
-static char *directory;
-
-static int make_directory(void **state) {
-    (void)state;
-    directory = tiny_directory();
-    return 0;
-}
-
-static int remove_directory(void **state) {
-    (void)state;
-    status_free(dir_remove(directory));
-    free(directory);
-    return 0;
-}
 
 // ---- the statistics ------------------------------------------------------------------------------------------------
 

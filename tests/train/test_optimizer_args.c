@@ -1,5 +1,5 @@
 // What trainer_step tells the guard and AdamW, recorded at the op table.
-#include "tiny_run.h"
+#include "tiny_folder.h"
 
 #include "train/trainer.h"
 
@@ -44,8 +44,6 @@ typedef struct Recording {
     Trainer trainer;
 } Recording;
 
-static char *directory;
-
 static void recording_open(Recording *recording, const char *const *sets, int set_count) {
     char *path = tiny_config(directory, "optimizer.toml", STEPS, "");
     assert_ok(config_read(&recording->config, path, sets, set_count));
@@ -69,19 +67,6 @@ static MetricsStep recording_step(Recording *recording) {
     assert_ok(trainer_step(&recording->trainer, &metrics, NULL, &stopped));
     assert_false(stopped);
     return metrics;
-}
-
-static int make_directory(void **state) {
-    (void)state;
-    directory = tiny_directory();
-    return 0;
-}
-
-static int remove_directory(void **state) {
-    (void)state;
-    status_free(dir_remove(directory));
-    free(directory);
-    return 0;
 }
 
 // ---- what is told --------------------------------------------------------------------------------------------------

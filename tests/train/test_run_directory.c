@@ -1,23 +1,8 @@
 // Run directories: which one --resume means, and how a new one takes its name.
-#include "tiny_run.h"
+#include "tiny_folder.h"
 
 #include "train/run.h"
 #include "train/trainer.h"
-
-static char *directory;
-
-static int make_directory(void **state) {
-    (void)state;
-    directory = tiny_directory();
-    return 0;
-}
-
-static int remove_directory(void **state) {
-    (void)state;
-    status_free(dir_remove(directory));
-    free(directory);
-    return 0;
-}
 
 static void add_run(const char *name) {
     char *run = text_format("%s/runs/%s", directory, name), *file = path_join(run, "config.toml");

@@ -1,23 +1,8 @@
 // The arithmetic of a step: accumulation, masking, guards, and the moment a signal comes.
-#include "tiny_run.h"
+#include "tiny_folder.h"
 
 #include "train/evaluate.h"
 #include "train/trainer.h"
-
-static char *directory;
-
-static int make_directory(void **state) {
-    (void)state;
-    directory = tiny_directory();
-    return 0;
-}
-
-static int remove_directory(void **state) {
-    (void)state;
-    status_free(dir_remove(directory));
-    free(directory);
-    return 0;
-}
 
 static void open_trainer(Trainer *trainer, Config *config, const char *const *sets, int set_count) {
     char *path = tiny_config(directory, "step.toml", 20, "");

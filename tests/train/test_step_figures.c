@@ -1,5 +1,5 @@
 // The figures that a step and an evaluation report. The loader is this file's own: it says how long it was waited for.
-#include "tiny_run.h"
+#include "tiny_folder.h"
 
 #include "data/loader.h"
 #include "train/evaluate.h"
@@ -49,21 +49,6 @@ void loader_stop(Loader *loader) {
 }
 
 // ---- tests ----------------------------------------------------------------------------------------------------------
-
-static char *directory;
-
-static int make_directory(void **state) {
-    (void)state;
-    directory = tiny_directory();
-    return 0;
-}
-
-static int remove_directory(void **state) {
-    (void)state;
-    status_free(dir_remove(directory));
-    free(directory);
-    return 0;
-}
 
 static void open_trainer(Trainer *trainer, Config *config, const char *const *sets, int set_count) {
     char *path = tiny_config(directory, "figures.toml", 20, "");
