@@ -11,6 +11,10 @@ import time
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
+class Navigated(RuntimeError):
+    """The page that was asked has been left for another before it could answer."""
+
+
 class Browser:
     """with Browser() as browser: page = browser.page(390, dark=True); page.open(url)"""
 
@@ -70,7 +74,8 @@ class Browser:
                 raise TimeoutError(method)
             if answer.get("id") == self.number:
                 if "error" in answer:
-                    raise RuntimeError(f"{method}: {answer['error']}")
+                    left = method == "Runtime.evaluate" and answer["error"].get("code") == -32000
+                    raise (Navigated if left else RuntimeError)(f"{method}: {answer['error']}")
                 return answer["result"]
             self.events.append(answer)
 
@@ -102,11 +107,22 @@ class Page:
 
     def wait(self, expression, seconds=60):
         until = time.monotonic() + seconds
-        while not (found := self.value(f"(found => typeof found === 'object' ? Boolean(found) : found)({expression})")):
+        while not (found := self.value_now(expression)):
             if time.monotonic() > until:
                 raise TimeoutError(f"{expression}; the page says {self.value('document.body.innerText')[:500]!r}")
             time.sleep(0.05)
         return found
+
+    def value_now(self, expression):
+        """Its value on the page that is shown; None while one page gives way to the next."""
+        try:
+            return self.value(f"(found => typeof found === 'object' ? Boolean(found) : found)({expression})")
+        except Navigated:
+            return None
+
+    def click(self, expression):
+        """A click may lead to another page before it is answered."""
+        self.value_now(f"{expression}.click()")
 
     def complaints(self):
         """Errors of the console, exceptions, and what the page's policy refused."""

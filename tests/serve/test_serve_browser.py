@@ -78,7 +78,7 @@ class Dashboard(ServeCase):
             self.fits(page)
             self.assertEqual(self.is_dark(page), dark)
             self.photograph(page, f"run-{width}-{'dark' if dark else 'light'}")
-        page.value("document.querySelector('#axes button:nth-child(2)').click()")  # over the wall clock
+        page.click("document.querySelector('#axes button:nth-child(2)')")  # over the wall clock
         page.wait("document.querySelector('#first svg .name').textContent === 'wall clock'")
         self.assertIn("over=time", page.value("location.search"))
         child.terminate()
@@ -97,7 +97,7 @@ class Dashboard(ServeCase):
                 self.photograph(page, f"index-{width}-{'dark' if dark else 'light'}")
                 self.assertTrue(page.value("byId('compare').disabled"))
                 page.value("document.querySelectorAll('#runs input').forEach(box => box.click())")
-                page.value("byId('compare').click()")
+                page.click("byId('compare')")
                 page.wait("location.pathname === '/compare' && document.querySelectorAll('#curves polyline').length >= 10 "
                           "&& document.querySelector('#tables td')")
                 for title, points in page.value(CURVES).items():
@@ -120,7 +120,7 @@ class Dashboard(ServeCase):
         page = self.browser.page(1400)
         page.open(self.at + "/")
         page.wait("document.querySelectorAll('#runs tr').length === 3")
-        page.value(f"[...document.querySelectorAll('#runs a')].find(a => a.textContent.startsWith('<img')).click()")
+        page.click(f"[...document.querySelectorAll('#runs a')].find(a => a.textContent.startsWith('<img'))")
         page.wait("location.pathname === '/run' && document.querySelector('#log .warn') && document.querySelector('#first polyline')")
         self.assertIn(evil, page.value("byId('log').textContent"))
         self.assertIn(evil, page.value("byId('before').textContent"))
@@ -149,9 +149,9 @@ class Dashboard(ServeCase):
         page.open(f"http://127.0.0.1:{self.port}/?token=correct-horse")
         page.wait("document.querySelectorAll('#runs tr').length === 2")
         self.assertNotIn("token", page.value("location.href"))
-        page.value("document.querySelector('#runs a').click()")
+        page.click("document.querySelector('#runs a')")
         page.wait("location.pathname === '/run' && document.querySelectorAll('#first polyline').length && source")
-        page.value("byId('report').click()")
+        page.click("byId('report')")
         page.wait("location.pathname === '/report' && document.querySelectorAll('polyline').length > 5")
         self.assertEqual(page.complaints(), [])
 
