@@ -81,7 +81,9 @@ Status run_resume(Run *run, const char *checkpoint) {
     if (!same_data)
         log_warn("the training data has changed since %s: the run goes on at the same place of the new data",
                  checkpoint);
-    return checkpoint_set_aside(run->checkpoints, run->trainer.step);
+    TRY(checkpoint_set_aside(run->checkpoints, run->trainer.step));
+    checkpoint_writer_prune(run->writer); // what the process before had no time to; this checkpoint is the newest now
+    return NULL;
 }
 
 bool run_has_ended(const Run *run) {

@@ -146,11 +146,10 @@ class Training:
     @staticmethod
     def exchanged(found, expected, tolerant):
         """Checkpoints that only one of the two kept. A stop writes one at a step of its own, and one that could not be written
-        leaves its place to an older one: as many are kept, or one more where the end came between the last one and the removal of
-        the oldest. With failed writes one that is kept for good may be missing."""
+        leaves its place to an older one: as many are kept. With failed writes one that is kept for good may be missing."""
         found, expected = ({name.split("/")[0] for name in files["files"]} for files in (found, expected))
         more = len(found) - len(expected)
-        sound = more in (0, 1) or (tolerant and more < 0)
+        sound = more == 0 or (tolerant and more < 0)
         return found ^ expected if sound else set()
 
     def finished(self, code, said):
