@@ -391,6 +391,16 @@ bool layout_slice_owner(const Layout *layout, const LayoutParam *param, int inde
 // parameter's unit, whatever the ZeRO stage. Over the ranks that share the unit they cover the parameter once.
 void layout_owned(const Layout *layout, const LayoutParam *param, int64_t *first, int64_t *count);
 
+// From which ZeRO stage on each is sharded.
+enum { ZERO_MOMENTS = 1, ZERO_GRADIENTS = 2, ZERO_WEIGHTS = 3 };
+
+// The part of a parameter that a block has here which is sharded from `stage` on: elements [first, first + count) of
+// it, from element `at` of the block on. Of one that is not sharded: all of it. (Stage 0: of what is sharded always.)
+typedef struct LayoutPart {
+    int64_t first, count, at;
+} LayoutPart;
+LayoutPart layout_part(const Layout *layout, const LayoutParam *param, int stage);
+
 // The gradient norm of several ranks is put together from norms of parts, each of which one rank counts: so many ranks
 // (0: there is nothing to put together, each has all gradients), and so many parts on this one. Where ZeRO alone cuts
 // the model a part is a unit, else there are two to a parameter, because of KV heads that several ranks hold.

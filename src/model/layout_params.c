@@ -166,6 +166,15 @@ void layout_owned(const Layout *layout, const LayoutParam *param, int64_t *first
     *count = to > from ? to - from : 0;
 }
 
+LayoutPart layout_part(const Layout *layout, const LayoutParam *param, int stage) {
+    if (layout->zero < stage) return (LayoutPart){0, param->count, param->offset};
+    const LayoutUnit *unit = &layout->units[param->unit];
+    LayoutPart part;
+    layout_owned(layout, param, &part.first, &part.count);
+    part.at = unit->shard_offset + param->offset + part.first - unit->offset - unit->rank * unit->piece;
+    return part;
+}
+
 void layout_build_params(Layout *layout) {
     const LayoutRequest *request = &layout->request;
     const ModelConfig *c = &request->config;

@@ -131,7 +131,8 @@ struct DeviceTrace {
     CUpti_SubscriberHandle subscriber;
     uint64_t call; // under way on the thread that calls ops; 0: none
     bool pushed, started;
-    double offset; // seconds: clock_seconds() less the library's clock
+    uint64_t start;       // of the library's clock: nanoseconds since 1970, too many for a double
+    double start_seconds; // clock_seconds() of the same moment
 
     pthread_mutex_t lock; // of what its threads touch
     NumberMap nodes;      // of graphs: to the call they were recorded in
@@ -259,14 +260,18 @@ static const char *name_keep(DeviceTrace *trace, const char *name) {
     return trace->names[trace->name_count++] = text_copy(name);
 }
 
+static double host_time(const DeviceTrace *trace, uint64_t time) {
+    return trace->start_seconds + 1e-9 * (double)(int64_t)(time - trace->start);
+}
+
 static void activity_add(DeviceTrace *trace, DeviceActivity activity, uint64_t begin, uint64_t end, uint64_t node) {
     if (!begin || end < begin) return; // it has no times
     if (trace->count == trace->room) {
         trace->room = trace->room ? 2 * trace->room : 4096;
         trace->activities = xrealloc(trace->activities, (size_t)trace->room * sizeof *trace->activities);
     }
-    activity.begin = 1e-9 * (double)begin + trace->offset;
-    activity.end = 1e-9 * (double)end + trace->offset;
+    activity.begin = host_time(trace, begin);
+    activity.end = host_time(trace, end);
     activity.call = map_get(&trace->nodes, node); // of what no graph has: when all correlations are known
     trace->activities[trace->count++] = activity;
 }
@@ -444,13 +449,12 @@ void device_trace_leave(DeviceTrace *trace) {
 
 Status device_trace_start(DeviceTrace *trace) {
     const Cupti *cupti = &trace->cupti;
-    uint64_t now = 0;
     trace->started = true;
     for (int i = 0; i < ACTIVITY_KINDS; i++)
         CUPTI_TRY(cupti, cuptiActivityEnable(activity_kinds[i]));
     double before = clock_seconds();
-    CUPTI_TRY(cupti, cuptiGetTimestamp(&now));
-    trace->offset = (before + clock_seconds()) / 2 - 1e-9 * (double)now;
+    CUPTI_TRY(cupti, cuptiGetTimestamp(&trace->start));
+    trace->start_seconds = (before + clock_seconds()) / 2;
     return NULL;
 }
 

@@ -30,8 +30,17 @@ struct CheckpointWriter {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     bool busy, stop;
+    bool unpruned; // what the policy removes is still there, which is told
     Status status; // of the last write, until polled
 };
+
+void checkpoint_writer_prune(CheckpointWriter *writer) {
+    if (writer->rank != 0) return;
+    Status status = checkpoint_prune(writer->directory, &writer->policy);
+    if (status && !writer->unpruned) log_warn("older checkpoints were not removed: %s", status_text(status));
+    writer->unpruned = status != NULL;
+    status_free(status);
+}
 
 static void writer_run(CheckpointWriter *writer) {
     double limit = writer->policy.limit_seconds;
@@ -48,11 +57,7 @@ static void writer_run(CheckpointWriter *writer) {
                          .token = XXH64(mark, sizeof mark, 0),
                          .limit = limit > 0 ? limit : LIMIT_SECONDS};
     Status status = checkpoint_write(&job);
-    if (!status && writer->rank == 0) { // the checkpoint is complete, whatever becomes of the older ones
-        Status pruned = checkpoint_prune(writer->directory, &writer->policy);
-        if (pruned) log_warn("older checkpoints were not removed: %s", status_text(pruned));
-        status_free(pruned);
-    }
+    if (!status) checkpoint_writer_prune(writer); // it is complete, whatever becomes of the older ones
     pthread_mutex_lock(&writer->lock);
     if (!status) writer->done_step = writer->step;
     status_free(writer->status);

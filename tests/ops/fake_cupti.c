@@ -1,5 +1,5 @@
 // A library with the names of CUPTI. What is called between a push and a pop of a correlation launches one kernel that
-// takes as long as the call; more activities come by hand. Its clock is CLOCK_MONOTONIC and a thousand seconds.
+// takes as long as the call; more activities come by hand. Its clock is CLOCK_MONOTONIC and FAKE_CUPTI_AHEAD.
 #include "fake_cupti.h"
 
 #include <cupti.h>

@@ -5,8 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define FAKE_CUPTI_AHEAD  1000000000000u // nanoseconds
-#define FAKE_CUPTI_BUFFER 4096           // bytes that it fills of a buffer
+#define FAKE_CUPTI_AHEAD  1700000000000000000u // nanoseconds: CUPTI counts from 1970
+#define FAKE_CUPTI_BUFFER 4096                 // bytes that it fills of a buffer
 
 typedef struct FakeCuptiPlan {
     const char *fails; // name of the function; NULL: none

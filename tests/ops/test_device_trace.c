@@ -111,6 +111,27 @@ static void kernels_of_a_graph_are_of_the_call_that_recorded_their_node(void **s
     device_trace_close(trace);
 }
 
+static void times_are_kept_to_the_nanosecond(void **state) {
+    (void)state;
+    DeviceActivity *activities;
+    int64_t count, lost;
+    DeviceTrace *trace = opened();
+    assert_ok(device_trace_start(trace));
+    uint64_t first = fake_time(clock_seconds() + 1);
+    for (uint64_t i = 0; i < 40; i++)
+        kernel("short", 0, 0, 1, first + 100 * i, first + 100 * i + 30);
+    assert_ok(device_trace_stop(trace, &activities, &count, &lost));
+    assert_int_equal(count, 40);
+    // Begin and end are each rounded to clock_seconds(), which is below 2^25 (a year): to half of 2^-28 of a second.
+    double rounding = 0x1p-28;
+    for (int i = 0; i < 40; i++) {
+        assert_true(fabs(activities[i].end - activities[i].begin - 30e-9) <= rounding);
+        assert_true(fabs(activities[i].begin - activities[0].begin - 100e-9 * i) <= rounding);
+    }
+    free(activities);
+    device_trace_close(trace);
+}
+
 static void what_the_library_dropped_is_told(void **state) {
     (void)state;
     DeviceActivity *activities;
@@ -159,6 +180,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(kernels_are_of_the_call_that_launched_them),
         cmocka_unit_test(kernels_of_a_graph_are_of_the_call_that_recorded_their_node),
+        cmocka_unit_test(times_are_kept_to_the_nanosecond),
         cmocka_unit_test(what_the_library_dropped_is_told),
         cmocka_unit_test(a_library_that_fails_is_an_error),
     };

@@ -68,12 +68,13 @@ template <typename T> __device__ __forceinline__ float2 pair_unpack(uint32_t pai
 }
 
 template <typename T> __device__ __forceinline__ void vec_unpack(float (&out)[Vec<T>::N], const uint4 &raw) {
-    const uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
+    if constexpr (sizeof(T) == 4) {
+        out[0] = __uint_as_float(raw.x), out[1] = __uint_as_float(raw.y);
+        out[2] = __uint_as_float(raw.z), out[3] = __uint_as_float(raw.w);
+    } else {
+        const uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-        if constexpr (sizeof(T) == 4) {
-            out[i] = __uint_as_float(words[i]);
-        } else {
+        for (int i = 0; i < 4; i++) {
             const float2 pair = pair_unpack<T>(words[i]);
             out[2 * i] = pair.x, out[2 * i + 1] = pair.y;
         }
