@@ -41,7 +41,8 @@ Status runs_answer_list(const ServeRequest *request, ServeReply *reply) {
         json_decref(runs);
         return status;
     }
-    serve_reply_json(reply, json_pack("{s:s*,s:o}", "folder", serve_site_folder(request->site), "runs", runs));
+    serve_reply_json(reply,
+                     json_pack("{s:o,s:o}", "folder", json_text(serve_site_folder(request->site)), "runs", runs));
     return NULL;
 }
 

@@ -20,7 +20,7 @@ Status run_state_write(const char *directory, RunState state, int64_t step, cons
     char *path = path_join(directory, "state.json");
     json_t *root = json_pack("{s:s,s:I,s:I,s:I}", "state", run_state_names[state], "step", (json_int_t)step, "process",
                              (json_int_t)getpid(), "time", (json_int_t)time(NULL));
-    if (message) json_object_set_new(root, "message", json_string(message)); // left out where it is no UTF-8
+    if (message) json_object_set_new(root, "message", json_text(message));
     Status status = json_write_file(root, path);
     json_decref(root);
     free(path);

@@ -48,6 +48,9 @@ check "and so is another RANK than that of one process" grep -q 'RANK is 1 in th
 SLURM_JOB_ID=1 SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=4 SLURM_PROCID=0 SLURM_LOCALID=0 "$hearth" "${bench[@]}" >"$folder/out" 2>"$folder/err"
 check "srun without PMIx is noticed" grep -q 'srun has started 4 ranks, but MPI finds 1' "$folder/err"
 
+timeout -s KILL 60 env --ignore-signal=CHLD "$hearth" "${bench[@]}" --ranks 2 >"$folder/out" 2>"$folder/err"
+check "who was started with SIGCHLD ignored hears of the end all the same" test $? = 0
+
 # A signal to the parent goes to the ranks. env -i style background jobs ignore SIGINT in a script, so SIGTERM.
 "$hearth" bench comm --ranks 2 --sizes 4K --seconds 30.$$ --print --device cpu >"$folder/out" 2>"$folder/err" &
 parent=$!
