@@ -108,7 +108,8 @@ typedef enum LayoutKind {
     LAYOUT_MASTER,
     LAYOUT_GRADIENTS,
     LAYOUT_MOMENTS, // first all m, then all v
-    LAYOUT_FP8,     // weights in FP8, as they are and transposed, made anew from the others after every step
+    LAYOUT_FP8,     // weights in FP8, as they are and transposed, made anew from the others after every step; ZeRO 3:
+                    // the one that the next product reads
     LAYOUT_ACTIVATIONS,
     LAYOUT_TEMPORARIES,
     LAYOUT_GATHERED,  // ZeRO 2 and 3: what is whole only for a while, gradients first; behind it, gradients as bf16

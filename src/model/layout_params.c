@@ -122,11 +122,14 @@ static bool has_fp8(const Layout *layout, const LayoutParam *param, bool cols) {
     }
 }
 
+// Where weights are whole only for a while (ZeRO 3), so are their copies: all share the place of one.
 static void place_fp8(Layout *layout, LayoutParam *param) {
+    int64_t *bytes = &layout->bytes[LAYOUT_FP8];
     for (int cols = 0; cols < 2; cols++) {
         bool there = has_fp8(layout, param, cols);
-        *(cols ? &param->fp8_cols : &param->fp8_rows) = there ? layout->bytes[LAYOUT_FP8] : -1;
-        if (there) layout->bytes[LAYOUT_FP8] += align_up(param->count, LAYOUT_ALIGN);
+        int64_t at = layout->zero >= 3 ? 0 : *bytes, end = at + align_up(param->count, LAYOUT_ALIGN);
+        *(cols ? &param->fp8_cols : &param->fp8_rows) = there ? at : -1;
+        if (there && end > *bytes) *bytes = end;
     }
 }
 
