@@ -651,6 +651,9 @@ static int64_t gathered_at(const Layout *layout, const LayoutUnit *unit) {
 
 Tensor model_unit(const Model *model, LayoutKind kind, const LayoutUnit *unit) {
     const Layout *layout = &model->layout;
+    if (kind == LAYOUT_FP8)
+        return tensor_make(model_unit(model, LAYOUT_WEIGHTS, unit).data, DTYPE_E4M3, 1, unit->count,
+                           layout_kind_name(kind));
     bool weights = kind == LAYOUT_WEIGHTS;
     DType dtype = weights ? layout->dtype : DTYPE_F32;
     if (layout->zero < (weights ? ZERO_WEIGHTS : ZERO_GRADIENTS))
@@ -671,6 +674,8 @@ Tensor model_wire(const Model *model, const LayoutUnit *unit) {
 
 Tensor model_piece(const Model *model, LayoutKind kind, const LayoutUnit *unit, bool second) {
     const Layout *layout = &model->layout;
+    if (kind == LAYOUT_FP8)
+        return tensor_make((char *)model->memory[kind] + unit->fp8, DTYPE_E4M3, 1, unit->piece, layout_kind_name(kind));
     int stage = kind == LAYOUT_WEIGHTS ? ZERO_WEIGHTS : kind == LAYOUT_GRADIENTS ? ZERO_GRADIENTS : ZERO_MOMENTS;
     DType dtype = kind == LAYOUT_WEIGHTS ? layout->dtype : kind == LAYOUT_MASTER ? master_dtype(layout) : DTYPE_F32;
     bool sharded = layout->zero >= stage;
