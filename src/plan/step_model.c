@@ -185,18 +185,20 @@ static void data_parallel(const PlanMachine *machine, const PlanRun *run, const 
     Group expert = group_of(machine, expert_ranks, (double)mesh->ep * mesh->etp);
     *axis = (StepAxis){.ranks = (int)ranks, .between_nodes = dense.nodes > 1};
     if (ranks == 1 && expert_ranks == 1) return;
-    double counts[2] = {0, 0};
-    for (int i = 0; i < layout->param_count; i++)
-        counts[layout->params[i].expert] += (double)layout->params[i].count;
-    double width = (double)dtype_size(layout->dtype), grad_bytes = (double)dtype_size(layout->request.reduce);
+    double counts[2] = {0, 0}, weights[2] = {0, 0}; // of experts apart: elements, and bytes that are gathered
+    for (int i = 0; i < layout->param_count; i++) {
+        const LayoutParam *param = &layout->params[i];
+        counts[param->expert] += (double)param->count;
+        DType dtype = layout->units[param->unit].fp8 >= 0 ? DTYPE_E4M3 : layout->dtype;
+        weights[param->expert] += (double)param->count * (double)dtype_size(dtype);
+    }
+    double grad_bytes = (double)dtype_size(layout->request.reduce);
     double reduce =
         phase_seconds(machine, dense, counts[0] * grad_bytes) + phase_seconds(machine, expert, counts[1] * grad_bytes);
-    double gather =
-        phase_seconds(machine, dense, counts[0] * width) + phase_seconds(machine, expert, counts[1] * width);
+    double gather = phase_seconds(machine, dense, weights[0]) + phase_seconds(machine, expert, weights[1]);
     double reduce_bytes = plan_ring_phase_bytes(counts[0] * grad_bytes, ranks) +
                           plan_ring_phase_bytes(counts[1] * grad_bytes, expert_ranks);
-    double gather_bytes =
-        plan_ring_phase_bytes(counts[0] * width, ranks) + plan_ring_phase_bytes(counts[1] * width, expert_ranks);
+    double gather_bytes = plan_ring_phase_bytes(weights[0], ranks) + plan_ring_phase_bytes(weights[1], expert_ranks);
     double layers = layout->layer_count, times = mesh->zero >= 2 ? run->grad_accum : 1;
     if (mesh->zero == 0) reduce *= 2, reduce_bytes *= 2; // all-reduce: both phases of the gradients
     double behind = reduce + (mesh->zero == 3 ? gather : 0);

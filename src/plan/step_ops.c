@@ -199,7 +199,9 @@ static void price_elements(Pricing *p, const StepCall *c, OpCost cost) {
     switch (r->op) {
     case OP_ADD_RMSNORM_FORWARD:
     case OP_RMSNORM_FP8_FORWARD: snprintf(name, sizeof name, "%s", t[5].name); break;
-    case OP_QUANTIZE: snprintf(name, sizeof name, "%s to FP8", t[3].name); break;
+    case OP_QUANTIZE:
+        snprintf(name, sizeof name, t[3].dtype == DTYPE_E4M3 ? "%s in FP8, transposed" : "%s to FP8", t[3].name);
+        break;
     case OP_SWIGLU_FP8_FORWARD: snprintf(name, sizeof name, "SwiGLU"); break;
     case OP_SWIGLU_FP8_BACKWARD: snprintf(name, sizeof name, "SwiGLU backward"); break;
     case OP_ADD_RMSNORM_BACKWARD: snprintf(name, sizeof name, "%s backward", t[5].name); break;
