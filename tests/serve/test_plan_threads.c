@@ -13,7 +13,7 @@ static const char *const targets[] = {
     "/api/plan?model=qwen3-30b-a3b&node=hgx-h200&ep=4&zero=1&seq=4096&precision=fp8",
     "/api/plan?model=llama-3-8b&gpu=rtx-4090", // does not fit: what would is searched for
     "/api/plan?params=8B&tokens=15T&gpus=64",
-    "/api/plan?model=smollm-360m&hours=30&model.layers=24&vocab=50000",
+    "/api/plan?model=smollm-360m&compare-nodes=true&hours=30&model.layers=24&vocab=50000",
     "/api/plan?model=llama-3-8b&tp=3", // these are refused
     "/api/plan?model=llama-3-8b&micro-bach=1",
 };
