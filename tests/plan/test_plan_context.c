@@ -60,10 +60,11 @@ static void short_blocks_hide_no_more_than_their_attention(void **state) {
 // Of the pairs of whole chunks one in 2 cp - 1 has the rank's own keys.
 static void the_context_factor_is_that_of_other_ranks_keys(void **state) {
     PlanMachine machine = catalogue_machine("h100-sxm", "torchtitan", RANKS);
-    PlanPrediction plain = predict_ring(&machine, RECOMPUTE_NONE), slower;
     (void)state;
+    machine.software.context_factor = 1;
+    PlanPrediction plain = predict_ring(&machine, RECOMPUTE_NONE);
     machine.software.context_factor = 3;
-    slower = predict_ring(&machine, RECOMPUTE_NONE);
+    PlanPrediction slower = predict_ring(&machine, RECOMPUTE_NONE);
     const char *const names[] = {"attention to earlier chunks", "attention to earlier chunks backward"};
     for (int i = 0; i < 2; i++)
         assert_near(line_seconds(&slower.step, names[i]) / line_seconds(&plain.step, names[i]), (6 * 3 + 1) / 7.0,
