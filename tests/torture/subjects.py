@@ -90,6 +90,7 @@ class Training:
         shutil.rmtree(self.data, ignore_errors=True)
         shutil.copytree(bench.data, self.data)
         values = {"model": "", "more": "", **self.VARIANTS[self.variant], "data": self.data, "device": bench.device}
+        values["steps"] *= bench.stretch
         with open(self.config, "w") as file:
             file.write(CONFIG.format(**values))
 
