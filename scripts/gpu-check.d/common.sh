@@ -27,7 +27,7 @@ work_open() {
     # Runs of a check neither learn from others nor teach them, and have the catalogue of this checkout.
     export HEARTH_HISTORY='' HEARTH_HARDWARE=$PWD/configs/hardware.toml
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 PYTHONDONTWRITEBYTECODE=1
-    unset HEARTH_TUNE_CACHE
+    export HEARTH_TUNE_CACHE=$work/tune.txt
 }
 
 work_close() {
@@ -165,8 +165,8 @@ bounded() { # SECONDS COMMAND...: 124 when it was ended
     return "$code"
 }
 
-# The last line that the command prints is the row's detail; it returns 77 where something that it needs is missing. What
-# takes four times as long as it should has stopped; a rehearsal's machine may be slow.
+# The last line that the command prints is the row's detail; it returns 77, or says SKIPPED, where something that it needs is
+# missing. What takes four times as long as it should has stopped; a rehearsal's machine may be slow.
 check() { # NAME SECONDS COMMAND...: a case that takes so long on an H200
     local name=$1 seconds=$2 log code=0 most rest begin=$SECONDS
     log=${name//[^a-zA-Z0-9.]/-}.log
@@ -176,6 +176,7 @@ check() { # NAME SECONDS COMMAND...: a case that takes so long on an H200
     rest=$(time_left)
     if ((rest < most)); then most=$rest; fi
     bounded "$most" "$@" </dev/null >"$work/$log" 2>&1 || code=$?
+    if [[ $code == 0 && $(tail -n 1 "$work/$log") == SKIPPED* ]]; then code=77; fi
     case $code in
     0) note "$name" ok "$(tail -n 1 "$work/$log") [$((SECONDS - begin)) s]" ;;
     77) note "$name" SKIPPED "$(tail -n 1 "$work/$log")" ;;

@@ -1,4 +1,5 @@
-# Every op of the CUDA table against the CPU's, and every kernel that an op may choose.
+# Every op of the CUDA table against the CPU's, and every kernel that an op may choose. Without a tuning cache, so that
+# every race is run.
 # shellcheck shell=bash disable=SC2154
 
 variants() { # KIND WHAT: an op runs the fastest of its kernels only; here all of them
@@ -14,6 +15,7 @@ variants() { # KIND WHAT: an op runs the fastest of its kernels only; here all o
 # Their CPU side takes most of the time, so all run at once.
 part_ops() {
     local compare dtype
+    local -x HEARTH_TUNE_CACHE=
     compare=$(program ops_compare)
     if on_cpu; then
         note "ops_compare" SKIPPED "it compares a GPU with the CPU"

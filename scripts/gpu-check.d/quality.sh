@@ -33,13 +33,19 @@ quality_run() { # PRECISION SEED
     # Asked to stop while there is time to write a checkpoint.
     seconds=$(($(time_left) - 15))
     timeout -s TERM "$seconds" "$hearth" train "${start[@]}" || code=$?
-    if ((code == 124)); then
+    if quality_ended "$run"; then
+        rm -rf "$run/checkpoints"
+        quality_loss "$run"
+    elif ((code == 0 || code == 124)); then
         echo "(time) stopped at step $(curve "$run" | tail -n 1 | cut -d ' ' -f 1) of $quality_steps; the next call goes on"
         return 77
+    else
+        return 1
     fi
-    if ((code)); then return 1; fi
-    rm -rf "$run/checkpoints"
-    sed -n 's/.*"eval":"full","val_loss":\([0-9.e+-]*\).*/validation loss \1/p' "$run/metrics.jsonl" | tail -n 1
+}
+
+quality_loss() { # RUN
+    sed -n 's/.*"eval":"full","val_loss":\([0-9.e+-]*\).*/validation loss \1/p' "$1/metrics.jsonl" | tail -n 1
 }
 
 part_quality() {
@@ -55,9 +61,9 @@ part_quality() {
     for seed in 1 2 3; do
         for precision in bf16 fp8 fp16; do
             if quality_ended "$work/quality/$precision-$seed"; then
-                note "quality, $precision, order $seed" ok "has ended in an earlier call"
+                note "quality, $precision, order $seed" ok "$(quality_loss "$work/quality/$precision-$seed"), in an earlier call"
             else
-                check "quality, $precision, order $seed" "$(pick 40 5)" quality_run "$precision" "$seed"
+                check "quality, $precision, order $seed" "$(pick 40 20)" quality_run "$precision" "$seed"
             fi
         done
     done

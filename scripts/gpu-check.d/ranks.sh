@@ -50,17 +50,16 @@ TOML
 
 ranks_train() { # BACKEND RANKS RUN KEY=VALUE...
     local backend=$1 count=$2 run=$3 launcher=()
-    local -x HEARTH_THREADS HEARTH_TUNE_CACHE=$work/ranks/tune-$backend.txt
+    local -x HEARTH_THREADS TMPDIR=${TMPDIR:-/tmp}
     HEARTH_THREADS=$(pick 2 1)
     if ((count > 1)); then
+        TMPDIR=$(mktemp -d "$work/mpi.XXXXXX") # of several mpirun in one folder, one that ends takes it from the others
         launcher=(mpirun --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 -n "$count")
     else
         HEARTH_THREADS=$(pick 4 1)
     fi
     if [[ $backend == nccl ]]; then
         local -x NCCL_MULTI_RANK_GPU_ENABLE=1 NCCL_DEBUG=WARN LD_LIBRARY_PATH=$nccl_path${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-    else
-        HEARTH_TUNE_CACHE=$run.tune.txt # cases run beside each other
     fi
     rm -rf "$run"
     sets "${@:4}"
@@ -172,6 +171,6 @@ part_ranks() {
         check "one rank, $name" "$(pick 20 5)" reference_run "$name" $(model_keys "$name") &
     done
     wait
-    rank_cases mpi 2
+    rank_cases mpi 3
     if nccl_ready; then rank_cases nccl 1; fi # kernels that wait for each other must be on the GPU at the same time
 }

@@ -37,20 +37,20 @@ race_ops() {
         linear_*) keys=linear last=1 ;;
         esac
         for ((choice = 0; choice <= last; choice++)); do
-            export HEARTH_TUNE_CACHE=$work/race-$op-$choice.tune
-            sed -E "s/\t($keys [^\t]*)\t.*/\t\1\t$choice/" "$work/tune.txt" >"$HEARTH_TUNE_CACHE"
-            race "$work/race-$op-$choice.log" "$ops_compare" --small "$op"
+            export HEARTH_TUNE_CACHE=$work/sanitizer/race-$op-$choice.tune
+            sed -E "s/\t($keys [^\t]*)\t.*/\t\1\t$choice/" "$work/sanitizer/tune.txt" >"$HEARTH_TUNE_CACHE"
+            race "$work/sanitizer/race-$op-$choice.log" "$ops_compare" --small "$op"
         done
-    done < <(awk 'NF == 6 && $2 ~ /^[0-9]+$/ { print $1 }' "$work/ops.log")
+    done < <(awk 'NF == 6 && $2 ~ /^[0-9]+$/ { print $1 }' "$work/sanitizer/ops.log")
     if ((count == 0)); then
         echo "ops_compare has named no ops"
         return 1
     fi
     for op in rmsnorm cross_entropy grouped_linear; do # those with other kernels on other GPUs
-        race "$work/race-$op-portable.log" "$ops_compare" --small --portable "$op"
+        race "$work/sanitizer/race-$op-portable.log" "$ops_compare" --small --portable "$op"
     done
     for (( ; running > 0; running--)); do wait -n || missed=$((missed + 1)); done
-    if ((missed)); then grep -l '^========= .*Error' "$work"/race-*.log; fi
+    if ((missed)); then grep -l '^========= .*Error' "$work"/sanitizer/race-*.log; fi
     echo "$count runs of ops and their variants, $missed of them with hazards or failures"
     ((missed == 0))
 }
@@ -70,9 +70,10 @@ part_sanitizer() {
         if [[ -n $bench ]]; then benches+=("$bench"); fi
     done
     # Kernels are chosen beforehand: a race under the sanitizer takes minutes.
-    export HEARTH_TUNE_CACHE=$work/tune.txt
-    "$ops_compare" --small >"$work/ops.log" 2>&1
-    for bench in "${benches[@]}"; do "$bench" --small >>"$work/benches.log" 2>&1; done
+    mkdir -p "$work/sanitizer"
+    local -x HEARTH_TUNE_CACHE=$work/sanitizer/tune.txt
+    "$ops_compare" --small >"$work/sanitizer/ops.log" 2>&1
+    for bench in "${benches[@]}"; do "$bench" --small >>"$work/sanitizer/benches.log" 2>&1; done
     for bench in "$ops_compare" "${benches[@]}"; do
         check "memcheck, $(basename "$bench")" 60 sanitize memcheck "$bench" --small &
     done
@@ -82,5 +83,4 @@ part_sanitizer() {
     if [[ -n $bench ]]; then check "racecheck, attention_bench" 60 sanitize racecheck "$bench" --small & fi
     check "racecheck, every op" 120 race_ops &
     wait
-    unset HEARTH_TUNE_CACHE
 }

@@ -80,7 +80,7 @@ part_speed() {
             return
         fi
     fi
-    export HEARTH_TUNE_CACHE=$work/tune-speed.txt
+    local -x HEARTH_TUNE_CACHE=$work/tune-speed.txt # of races that nothing disturbed
     for precision in bf16 fp8; do
         if on_cpu; then
             speed_case "$precision" demo-llama 64 1 1
@@ -93,7 +93,6 @@ part_speed() {
         speed_case "$precision" qwen3-30b-a3b 4096 4 2 --layers 4
     done
     tf32_speed
-    unset HEARTH_TUNE_CACHE
 }
 
 tf32_speed() {

@@ -7,7 +7,7 @@ overflow_keys=(train.precision=fp16 train.loss_scale=1073741824 train.loss_scale
 train_words() { # RUN STEPS KEY=VALUE...: sets `command` to a run of the demo's model, without evaluation
     sets "data.train=[\"$work/data\"]" train.device="$device" train.steps="$2" schedule.warmup_steps=5 eval.every=0 \
         eval.at_end=false checkpoint.every=10 checkpoint.at_end=false watch.terminal=off train.hours=0 \
-        train.seq="$(pick 256 32)" "${@:3}"
+        "${tiny[@]}" "${@:3}"
     command=("$hearth" train configs/demo.toml --run "$1" "${words[@]}")
 }
 
@@ -113,7 +113,8 @@ train_all() { # LABEL KEY=VALUE...
 
 part_training() {
     local precision
-    run_steps=$(pick 200 40) curve_steps=$(pick 50 10)
+    run_steps=$(pick 200 100) curve_steps=$(pick 50 10) tiny=()
+    if on_cpu; then tiny=(train.seq=32 model.hidden=32 model.layers=2 model.heads=2 model.ffn=64); fi
     synthetic_data || return
     for precision in fp32 bf16 fp16 fp8; do
         train_all "$precision" train.precision="$precision" &
