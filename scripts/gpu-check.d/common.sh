@@ -166,13 +166,13 @@ bounded() { # SECONDS COMMAND...: 124 when it was ended
 }
 
 # The last line that the command prints is the row's detail; it returns 77, or says SKIPPED, where something that it needs is
-# missing. What takes four times as long as it should has stopped; a rehearsal's machine may be slow.
+# missing. What takes four times as long as it should has stopped, unless `patience` gives it more seconds.
 check() { # NAME SECONDS COMMAND...: a case that takes so long on an H200
     local name=$1 seconds=$2 log code=0 most rest begin=$SECONDS
     log=${name//[^a-zA-Z0-9.]/-}.log
     shift 2
     if ! fits "$name" "$seconds"; then return 0; fi
-    most=$(pick $((4 * seconds + 60)) 900)
+    most=${patience:-$(pick $((4 * seconds + 60)) 900)}
     rest=$(time_left)
     if ((rest < most)); then most=$rest; fi
     bounded "$most" "$@" </dev/null >"$work/$log" 2>&1 || code=$?

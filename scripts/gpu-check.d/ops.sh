@@ -15,7 +15,8 @@ variants() { # KIND WHAT: an op runs the fastest of its kernels only; here all o
 # Their CPU side takes most of the time, so all run at once.
 part_ops() {
     local compare dtype
-    local -x HEARTH_TUNE_CACHE=
+    local -x HEARTH_TUNE_CACHE='' HEARTH_THREADS
+    HEARTH_THREADS=$(((3 + $(nproc)) / 4))
     compare=$(program ops_compare)
     if on_cpu; then
         note "ops_compare" SKIPPED "it compares a GPU with the CPU"
@@ -30,6 +31,7 @@ part_ops() {
         check "ops_compare, $dtype, kernels of other GPUs" 60 "$compare" --dtype "$dtype" --portable &
     done
     wait
+    unset HEARTH_THREADS
     variants linear "linear layers"
     variants swiglu "SwiGLU products"
     variants attention "attention"

@@ -1,7 +1,7 @@
 # Does FP8 or fp16 cost quality? A Llama of 124M parameters on real text, in bf16, FP8 and fp16, with the same three orders
 # of data. A run that the limit stops writes a checkpoint and goes on in the next call with the same HEARTH_WORK; of one that
 # has ended only its metrics are needed.
-# shellcheck shell=bash disable=SC2154
+# shellcheck shell=bash disable=SC2154,SC2034 # variables of scripts/gpu-check; patience is check's
 
 quality_keys() {
     quality_steps=$(pick 610 12) # of 65,536 tokens: 40M
@@ -49,7 +49,7 @@ quality_loss() { # RUN
 }
 
 part_quality() {
-    local precision seed
+    local precision seed patience=3600
     if [[ -z ${HEARTH_DATA:-} || ! -d ${HEARTH_DATA:-} ]]; then
         note "quality" SKIPPED "HEARTH_DATA names no dataset"
         return

@@ -59,7 +59,7 @@ ranks_train() { # BACKEND RANKS RUN KEY=VALUE...
         HEARTH_THREADS=$(pick 4 1)
     fi
     if [[ $backend == nccl ]]; then
-        local -x NCCL_MULTI_RANK_GPU_ENABLE=1 NCCL_DEBUG=WARN LD_LIBRARY_PATH=$nccl_path${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+        local -x NCCL_MULTI_RANK_GPU_ENABLE=1 NCCL_DEBUG=WARN LD_LIBRARY_PATH=${nccl_path:+$nccl_path:}${LD_LIBRARY_PATH:-}
     fi
     rm -rf "$run"
     sets "${@:4}"
