@@ -259,14 +259,13 @@ static void round_weight(Model *model, ParamId id, int layer) {
     Tensor rows = weight_place(model, id, layer, false), cols = weight_place(model, id, layer, true);
     Tensor weight = model_weight(model, id, layer);
     if (rounds_gathered(model)) {
-        const LayoutParam *param = layout_param(&model->layout, id, layer);
-        if (model->layout.units[param->unit].fp8 < 0) return;
+        if (model->layout.units[layout_param(&model->layout, id, layer)->unit].fp8 < 0) return;
         weight = own_part(model, LAYOUT_WEIGHTS, id, layer);
-        if (!tensor_present(weight)) return;
         rows = own_part(model, LAYOUT_FP8, id, layer);
         cols = TENSOR_NONE;
     }
-    model->ops->quantize(model->ops, rows, cols, TENSOR_NONE, weight, scale_of(model, weight_slot(id), layer));
+    if (tensor_present(weight))
+        model->ops->quantize(model->ops, rows, cols, TENSOR_NONE, weight, scale_of(model, weight_slot(id), layer));
 }
 
 // First the maxima, which give the scales, then the copies.
