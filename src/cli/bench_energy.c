@@ -30,14 +30,16 @@ static Status counter_read(void *context, double *joules) {
                                                     : status_runtime("NVML cannot read the GPU's energy counter");
 }
 
-static Status counter_open(EnergyCounter *counter, const Ops *ops, const char *device, const char *powercap) {
+// nvml: its library, which is asked also when a CPU does the work; NULL: the system's, of a GPU that does.
+static Status counter_open(EnergyCounter *counter, const Ops *ops, const char *device, const char *powercap,
+                           const char *nvml) {
     *counter = (EnergyCounter){0};
-    if (ops->kind == DEVICE_CPU) return rapl_open(&counter->rapl, powercap);
+    if (ops->kind == DEVICE_CPU && !nvml) return rapl_open(&counter->rapl, powercap);
     int gpu = text_starts_with(device, "cuda:") ? atoi(device + strlen("cuda:")) : 0;
     double joules;
-    counter->machine = machine_open(&(MachineOptions){.gpu = gpu, .every = 0.05});
+    counter->machine = machine_open(&(MachineOptions){.gpu = gpu, .nvml = nvml, .every = 0.05});
     if (machine_joules(counter->machine, &joules)) return NULL;
-    return status_hint(status_runtime("%s has no energy counter that NVML can read", ops->device),
+    return status_hint(status_runtime("GPU %d has no energy counter that NVML can read", gpu),
                        "GPUs from Volta on have one; libnvidia-ml.so.1, which comes with the driver, must be there");
 }
 
@@ -219,7 +221,7 @@ static Status run_steps(Ops *ops, EnergyTable *table, int accum) {
 // ---- the command ----------------------------------------------------------------------------------------------------
 
 typedef struct EnergyRequest {
-    const char *model, *device, *precision, *recompute, *powercap, *only;
+    const char *model, *device, *precision, *recompute, *powercap, *nvml, *only;
     int64_t seq, micro_batch, accum, layers;
     double seconds;
     bool step, json;
@@ -255,7 +257,7 @@ static Status run_energy(const EnergyRequest *asked, Ops *ops) {
     TRY(request_read(&bench, asked, ops));
     EnergyTable table = {.counter = &counter, .model = asked->model, .json = asked->json, .bench = &bench};
     MeterWindow rest;
-    Status status = counter_open(&counter, ops, asked->device, asked->powercap);
+    Status status = counter_open(&counter, ops, asked->device, asked->powercap, asked->nvml);
     if (!status) status = meter_rest(&bench.source, fmin(1, asked->seconds), &rest);
     if (!status) {
         print_machine(&table, ops, &rest);
@@ -284,6 +286,9 @@ Status bench_energy_command(int argc, char **argv) {
         {"--device", ARG_TEXT, &asked.device, "D", "auto, cpu or cuda"},
         {"--powercap", ARG_TEXT, &asked.powercap, "DIR",
          "where Linux shows the energy counters of the CPU (/sys/class/powercap)"},
+        {"--nvml", ARG_TEXT, &asked.nvml, "FILE",
+         "library to ask for the energy counter of a GPU, on whatever device the work is done (libnvidia-ml.so.1 for "
+         "work on a GPU)"},
         {"--json", ARG_FLAG, &asked.json, NULL, "one JSON object a line: the machine, each measurement, what is saved"},
     };
     const ArgCommand command = {

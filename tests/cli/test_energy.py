@@ -118,6 +118,22 @@ class Energy(unittest.TestCase):
         self.assertIn("has no energy counter", said)
         self.assertIn("hint: ", said)
 
+    def test_a_gpu_is_set_against_its_power_limit(self):
+        """The library that test_machine has: 700 W at most, and always held back by that."""
+        gpu = SHORT + ["--nvml", os.environ["HEARTH_FAKE_NVML"], "--precision", "fp32"]
+        machine, step = map(json.loads, self.bench(*gpu, "--step", "--json").split("\n")[:-1])
+        self.assertEqual((machine["counter"], machine["limit_w"]), ("NVML", 700))
+        self.assertEqual(step["power_capped"], 1)
+        self.near(step["of_limit"], step["watts"] / 700)
+        text = self.bench(*gpu, "--step")
+        self.assertRegex(text, r" W at rest, by NVML \(board\), 700 W at most\n")
+        self.assertRegex(text, r"\nfp32 .* 100%  .*\n +held back by its power limit\n$")
+        self.assertRegex(self.bench(*gpu, "down"), r"\ndown +forward .* 100% ")
+
+    def test_a_gpu_without_a_counter_says_so(self):
+        said = self.bench(*SHORT, "--nvml", "/nowhere.so", code=1)
+        self.assertIn("GPU 0 has no energy counter that NVML can read", said)
+
     def test_wrong_requests_are_refused(self):
         for words, message in ((["--precision", "int4"], 'not "int4"'), (["--precision", "tf32"], "tf32 is of GPUs"),
                                (["--seconds", "0"], "--seconds must be between"), (["--layers", "-1"], "--layers"),
