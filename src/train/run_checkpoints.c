@@ -5,6 +5,7 @@
 #include "train/run_internal.h"
 
 #include <stdlib.h>
+#include <time.h>
 #include <unistd.h>
 
 Status run_open_writer(Run *run, const char *folder, bool async) {
@@ -13,7 +14,7 @@ Status run_open_writer(Run *run, const char *folder, bool async) {
     CheckpointPolicy policy = {.keep_last = config->checkpoint.keep_last,
                                .keep_every = config->checkpoint.keep_every,
                                .keep_best = config->checkpoint.keep_best,
-                               .async = async};
+                               .async = async || (run->world && run->world->size > 1)}; // settle_writer waits
     return checkpoint_writer_open(&run->writer, folder, &trainer->model->layout, &policy, ranks_rank(&trainer->ranks),
                                   ranks_size(&trainer->ranks));
 }
@@ -52,33 +53,49 @@ static void restore_directory(Run *run) {
     status_free(status);
 }
 
+// Waits for the write under way, on all ranks together: none waits for the disk of another inside of a collective,
+// whose limit is not meant for that. All ranks then know whether it failed anywhere: a rank whose own part is on disk
+// must not be missing when the others try again.
+static void settle_writer(Run *run) {
+    World *world = run->world;
+    if (!world || world->size == 1) {
+        run_poll_writer(run, true);
+        return;
+    }
+    double(*all)[2] = xmalloc((size_t)world->size * sizeof *all);
+    int failed = -1;
+    for (bool busy = true; busy;) {
+        bool mine = checkpoint_is_busy(run->writer); // asked first: if not, its outcome is there
+        run_poll_writer(run, false);
+        world_gather_doubles(world, (double[]){mine, run->save_failure != NULL}, 2, all[0]);
+        busy = false;
+        for (int rank = 0; rank < world->size; rank++) { // rank 0 fails with any other
+            busy |= all[rank][0] != 0;
+            if (all[rank][1] != 0) failed = rank;
+        }
+        if (mine && failed >= 0) checkpoint_give_up(run->writer, failed);
+        if (busy) nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+    }
+    if (failed >= 0 && !run->save_failure)
+        run->save_failure = status_runtime("rank %d did not write its part of the checkpoint", failed);
+    free(all);
+}
+
 static Status write_checkpoint(Run *run) {
     restore_directory(run);
     if (run->recorder) recorder_flush(run->recorder); // a run that goes on from here has the lines of all steps before
-    run_poll_writer(run, true); // checkpoint_save would wait as well, and the outcome of this one must not be lost
+    settle_writer(run); // checkpoint_save would wait as well, and the outcome of this one must not be lost
+    status_free(run->save_failure);
+    run->save_failure = NULL;
     TRY(checkpoint_save(run->writer, run->trainer.model, run->trainer.step, trainer_state(&run->trainer)));
     run->saved_step = run->trainer.step;
     run->saved_at = clock_seconds();
-    if (!run->config->checkpoint.async) run_poll_writer(run, true);
+    if (!run->config->checkpoint.async) settle_writer(run);
     return NULL;
 }
 
 Status run_save_checkpoint(Run *run) {
     return run->saved_step == run->trainer.step ? NULL : write_checkpoint(run);
-}
-
-// Waits for the write under way. All ranks then know whether it failed anywhere: a rank whose own part is on disk must
-// not be missing when the others try again.
-static void settle_writer(Run *run) {
-    run_poll_writer(run, true);
-    World *world = run->world;
-    if (!world || world->size == 1) return;
-    double mine = run->save_failure != NULL, *all = xmalloc((size_t)world->size * sizeof *all);
-    world_gather_doubles(world, &mine, 1, all);
-    for (int rank = world->size - 1; rank >= 0 && !run->save_failure; rank--) // rank 0 fails with any other
-        if (all[rank] != 0)
-            run->save_failure = status_runtime("rank %d did not write its part of the checkpoint", rank);
-    free(all);
 }
 
 static char *rescue_path(const Run *run) {
