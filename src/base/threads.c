@@ -131,11 +131,10 @@ static void pool_start(int count) {
     }
     if (count > THREADS_MAX) count = THREADS_MAX;
     atomic_store(&pool.generation, 0);
-    pool.count = 1;
-    for (int i = 1; i < count; i++) {
-        if (pthread_create(&pool.thread[i], NULL, helper_main, (void *)(intptr_t)i)) break;
-        pool.count = i + 1;
-    }
+    int made = 1;
+    while (made < count && !pthread_create(&pool.thread[made], NULL, helper_main, (void *)(intptr_t)made))
+        made++;
+    pool.count = made; // at once: others ask for it without the lock
 }
 
 void threads_set(int count) {
@@ -146,12 +145,13 @@ void threads_set(int count) {
 }
 
 int threads_count(void) {
-    if (!pool.count) {
-        pthread_mutex_lock(&pool.owner);
-        if (!pool.count) pool_start(0);
-        pthread_mutex_unlock(&pool.owner);
-    }
-    return pool.count;
+    int count = pool.count;
+    if (count) return count;
+    pthread_mutex_lock(&pool.owner);
+    if (!pool.count) pool_start(0);
+    count = pool.count;
+    pthread_mutex_unlock(&pool.owner);
+    return count;
 }
 
 void threads_for(int64_t count, int64_t chunk, ThreadsTask *task, void *context) {

@@ -108,7 +108,8 @@ typedef enum LayoutKind {
     LAYOUT_MASTER,
     LAYOUT_GRADIENTS,
     LAYOUT_MOMENTS, // first all m, then all v
-    LAYOUT_FP8,     // weights in FP8, as they are and transposed, made anew from the others after every step
+    LAYOUT_FP8,     // weights in FP8, as they are and transposed, made anew from the others after every step; ZeRO 3:
+                    // the one that the next product reads, and this rank's pieces of units that travel in FP8
     LAYOUT_ACTIVATIONS,
     LAYOUT_TEMPORARIES,
     LAYOUT_GATHERED,  // ZeRO 2 and 3: what is whole only for a while, gradients first; behind it, gradients as bf16
@@ -177,6 +178,7 @@ typedef struct LayoutUnit {
     int ranks, rank;       // how many share it, and which of them this one is
     int64_t piece;         // elements of one rank's piece; the last ones may be padding
     int64_t shard_offset;  // of this rank's piece in what is sharded
+    int64_t fp8; // in bytes, in LAYOUT_FP8: this rank's piece, and what is gathered of the others'; -1: the weights are
 } LayoutUnit;
 
 // ---- activations ----------------------------------------------------------------------------------------------------

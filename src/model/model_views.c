@@ -28,6 +28,9 @@ static int64_t gathered_at(const Layout *layout, const LayoutUnit *unit) {
 
 Tensor model_unit(const Model *model, LayoutKind kind, const LayoutUnit *unit) {
     const Layout *layout = &model->layout;
+    if (kind == LAYOUT_FP8)
+        return tensor_make(model_unit(model, LAYOUT_WEIGHTS, unit).data, DTYPE_E4M3, 1, unit->count,
+                           layout_kind_name(kind));
     bool weights = kind == LAYOUT_WEIGHTS;
     DType dtype = block_dtype(layout, kind);
     if (layout->zero < (weights ? ZERO_WEIGHTS : ZERO_GRADIENTS))
@@ -48,6 +51,8 @@ Tensor model_wire(const Model *model, const LayoutUnit *unit) {
 
 Tensor model_piece(const Model *model, LayoutKind kind, const LayoutUnit *unit, bool second) {
     const Layout *layout = &model->layout;
+    if (kind == LAYOUT_FP8)
+        return tensor_make((char *)model->memory[kind] + unit->fp8, DTYPE_E4M3, 1, unit->piece, layout_kind_name(kind));
     int stage = kind == LAYOUT_WEIGHTS ? ZERO_WEIGHTS : kind == LAYOUT_GRADIENTS ? ZERO_GRADIENTS : ZERO_MOMENTS;
     bool sharded = layout->zero >= stage;
     int64_t at = sharded ? unit->shard_offset : unit->offset + unit->rank * unit->piece;

@@ -84,6 +84,7 @@ static void take_step(RunRecord *run, const json_t *line, int64_t step, double t
                                               .accum = number_of(line, "grad_accum"),
                                               .clock = number_of(line, "gpu_clock"),
                                               .power = number_of(line, "gpu_power"),
+                                              .energy = number_of(line, "gpu_energy"),
                                               .temperature = number_of(line, "gpu_temperature"),
                                               .throttled = number_of(line, "gpu_throttled"),
                                               .skipped = json_is_true(json_object_get(line, "skipped")),

@@ -91,6 +91,7 @@ class Training:
         shutil.rmtree(self.data, ignore_errors=True)
         shutil.copytree(bench.data, self.data)
         self.values = {"model": "", "keep_every": 0, **self.VARIANTS[self.variant], "data": self.data, "device": bench.device}
+        self.values["steps"] *= bench.stretch
         with open(self.config, "w") as file:
             file.write(CONFIG.format(**self.values))
 

@@ -83,12 +83,13 @@ template <typename T> __device__ __forceinline__ void vec_unpack(float (&out)[Ve
 
 // The sum of the products of eight elements each.
 template <typename T> __device__ __forceinline__ float dot8(const uint4 &x, const uint4 &y) {
-    float xs[8], ys[8], total = 0;
-    vec_unpack<T>(xs, x);
-    vec_unpack<T>(ys, y);
+    const T *xs = (const T *)&x, *ys = (const T *)&y;
+    float total = 0;
 #pragma unroll
-    for (int e = 0; e < 8; e += 2)
-        total = fmaf(xs[e], ys[e], fmaf(xs[e + 1], ys[e + 1], total));
+    for (int e = 0; e < 8; e += 2) {
+        const float a[2] = {to_float(xs[e]), to_float(xs[e + 1])}, b[2] = {to_float(ys[e]), to_float(ys[e + 1])};
+        total = fmaf(a[0], b[0], fmaf(a[1], b[1], total));
+    }
     return total;
 }
 
