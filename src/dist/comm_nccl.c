@@ -13,6 +13,7 @@
 #include <assert.h>
 #include <nccl.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 enum { NCCL_SLOTS = 512 }; // operations whose events are kept; an older one is done when a younger is
 
