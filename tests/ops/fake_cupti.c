@@ -73,7 +73,8 @@ static void put(const void *record) {
 
 static void *deliver(void *context) {
     (void)context;
-    fake_cupti_kernel("delivered", 0, 0, 1, clock_now(), clock_now() + 1000);
+    uint64_t now = clock_now();
+    fake_cupti_kernel("delivered", 0, 0, 1, now, now + 1000);
     give_buffer();
     return NULL;
 }
