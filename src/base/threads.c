@@ -4,11 +4,12 @@
 #include "base/text.h"
 #include "base/timeline.h"
 
-#include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
+#include <time.h>
 
 enum { THREADS_MAX = 256, SPIN_ROUNDS = 4000 };
 #define RANGE_SHOWN 20e-6 // seconds: a shorter part of a loop is no range of its own
@@ -181,4 +182,23 @@ void threads_for(int64_t count, int64_t chunk, ThreadsTask *task, void *context)
         pthread_mutex_unlock(&pool.lock);
     }
     pthread_mutex_unlock(&pool.owner);
+}
+
+// ---- beside the pool ------------------------------------------------------------------------------------------------
+
+int thread_start(pthread_t *thread, void *(*run)(void *context), void *context) {
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int error = pthread_create(thread, NULL, run, context);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return error;
+}
+
+void condition_init(pthread_cond_t *condition) {
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(condition, &monotonic);
+    pthread_condattr_destroy(&monotonic);
 }

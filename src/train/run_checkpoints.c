@@ -74,7 +74,7 @@ static void settle_writer(Run *run) {
             if (all[rank][1] != 0) failed = rank;
         }
         if (mine && failed >= 0) checkpoint_give_up(run->writer, failed);
-        if (busy) nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+        if (busy) nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
     }
     if (failed >= 0 && !run->save_failure)
         run->save_failure = status_runtime("rank %d did not write its part of the checkpoint", failed);

@@ -38,6 +38,8 @@ check "and the planner reads it" test $? = 0
 
 HEARTH_MPIRUN=/nowhere/mpirun "$hearth" "${bench[@]}" --ranks 2 >"$folder/out" 2>"$folder/err"
 check "a launcher that is not there is named" grep -q 'cannot start /nowhere/mpirun' "$folder/err"
+HEARTH_MPIRUN=mpirun "$hearth" "${bench[@]}" --ranks 2 >"$folder/out" 2>"$folder/err"
+check "a launcher may be named as the PATH finds it" test $? = 0
 OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=0 "$hearth" "${bench[@]}" --ranks 3 >"$folder/out" 2>"$folder/err"
 check "a launcher with another number of ranks is refused" grep -q -- '--ranks is 3, but mpirun has started 2' "$folder/err"
 WORLD_SIZE=4 "$hearth" "${bench[@]}" >"$folder/out" 2>"$folder/err"
