@@ -163,6 +163,7 @@ part_ranks() {
         note "ranks" SKIPPED "mpirun is not installed"
         return
     fi
+    rm -rf "$work/ranks"
     mkdir -p "$work/ranks"
     rank_models
     synthetic_data || return

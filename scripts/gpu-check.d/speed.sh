@@ -47,6 +47,10 @@ bench_turns() { # LABEL: `command`, run by the old hearth too where there is one
 
 peer() { # LABEL MODEL SEQ MICRO_BATCH ACCUM PRECISION
     local lines best name=$2
+    if [[ ! -e $work/bench/$1.new.txt ]]; then
+        echo "hearth has no speed to compare with"
+        return 77
+    fi
     if [[ $name == qwen3-30b-a3b ]]; then name=$name-4l; fi
     lines=$(STEPS=6 COMPILE_BLOCKS=1 SDPA=CUDNN_ATTENTION FP8=${6/bf16/} python3 "$HEARTH_PEER" "$name:$3:$4:$5")
     echo "$lines"
@@ -55,7 +59,7 @@ peer() { # LABEL MODEL SEQ MICRO_BATCH ACCUM PRECISION
         echo "the peer gives no speed"
         return 77
     fi
-    awk -v own="$(median <"$work/bench/$1.new.txt" 2>/dev/null)" -v peer="$best" 'BEGIN {
+    awk -v own="$(median <"$work/bench/$1.new.txt")" -v peer="$best" 'BEGIN {
         printf "%.0f tok/s; hearth is %.3f times as fast\n", peer, own / peer }'
 }
 
@@ -72,6 +76,7 @@ speed_case() { # PRECISION MODEL SEQ MICRO_BATCH ACCUM OPTIONS...
 part_speed() {
     local precision
     rounds=1 old_hearth=
+    rm -rf "$work/bench"
     if [[ -n ${HEARTH_OLD:-} ]]; then
         old_hearth=$(unpacked "$HEARTH_OLD")
         rounds=${HEARTH_ROUNDS:-3}

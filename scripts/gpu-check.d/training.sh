@@ -115,6 +115,7 @@ part_training() {
     local precision
     run_steps=$(pick 200 100) curve_steps=$(pick 50 10) tiny=()
     if on_cpu; then tiny=(train.seq=32 model.hidden=32 model.layers=2 model.heads=2 model.ffn=64); fi
+    rm -rf "$work"/first-* # of an earlier call in the same folder
     synthetic_data || return
     for precision in fp32 bf16 fp16 fp8; do
         train_all "$precision" train.precision="$precision" &

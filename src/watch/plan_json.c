@@ -144,7 +144,6 @@ json_t *plan_report_json(const PlanReport *r) {
     json_object_set_new(root, "checkpoint", plan_checkpoint_json(&r->budget));
     json_object_set_new(root, "storage", plan_storage_json(&r->budget, &r->machine));
     if (r->fp8.what[0]) json_object_set_new(root, "fp8", change_json(&r->fp8));
-    if (r->fp8_refused[0]) json_object_set_new(root, "fp8_refused", json_string(r->fp8_refused));
     if (r->stash_count) json_object_set_new(root, "pipeline", pipeline_json(r));
     json_object_set_new(root, "advice", advice_json(r));
     add_inverse(root, r);

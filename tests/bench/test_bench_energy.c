@@ -9,7 +9,7 @@
 typedef struct FakeWatt {
     double now, joules, seen, watts;
     OpId last;
-    int looks;
+    int looks, calls, batch; // calls of products since the last look, and between the last two
 } FakeWatt;
 
 #define LOOK        0x1p-6
@@ -19,6 +19,8 @@ typedef struct FakeWatt {
 
 static double fake_seconds(void *context) {
     FakeWatt *fake = context;
+    fake->batch = fake->calls;
+    fake->calls = 0;
     fake->now += LOOK;
     fake->joules += fake->watts * LOOK;
     if (++fake->looks % 2 == 0) fake->seen = fake->joules;
@@ -58,17 +60,20 @@ static void note_call(void *context, const OpRecord *record) {
         for (int i = 1; i < 3; i++)
             check_operand(record->tensor[i], fp8 ? record->tensor[i + 2] : TENSOR_NONE);
     fake->last = record->op;
+    fake->calls++;
 }
 
 enum { ROWS_MAX = 64 };
 typedef struct Rows {
     EnergyRow row[ROWS_MAX];
-    int count;
+    int batch[ROWS_MAX], count;
+    FakeWatt fake;
 } Rows;
 
 static void row_keep(void *context, const EnergyRow *row) {
     Rows *rows = context;
     assert_true(rows->count < ROWS_MAX);
+    rows->batch[rows->count] = rows->fake.batch;
     rows->row[rows->count++] = *row;
 }
 
@@ -77,20 +82,19 @@ static BenchEnergy small_energy(SmallModel which, FakeWatt *fake, const char *fo
                          .source = {fake_read, fake_seconds, fake},
                          .seconds = SECONDS,
                          .warm = 2 * LOOK,
-                         .batch_ms = 0.2};
+                         .batch_ms = 1};
     bench.request.seq = 16; // FP8 wants multiples of 16
     assert_ok(energy_formats_parse(bench.formats, &bench.format_count, formats));
     return bench;
 }
 
 static Status measure(SmallModel which, const char *formats, const char *only, Rows *rows) {
-    FakeWatt fake = {.watts = WATTS_OTHER, .last = OP_COUNT};
-    BenchEnergy bench = small_energy(which, &fake, formats);
+    *rows = (Rows){.fake = {.watts = WATTS_OTHER, .last = OP_COUNT}};
+    BenchEnergy bench = small_energy(which, &rows->fake, formats);
     Ops *ops;
     int64_t current, peak;
-    *rows = (Rows){0};
     assert_ok(ops_cpu_create(&ops));
-    ops_observe(ops, note_call, &fake);
+    ops_observe(ops, note_call, &rows->fake);
     Status status = bench_energy_products(ops, &bench, only, row_keep, rows);
     ops_stop_observing(ops);
     ops_cpu_allocated(ops, &current, &peak);
@@ -155,8 +159,8 @@ static void joules_of_a_call_are_those_of_the_counter(void **state) {
         assert_true(row->measured.seconds == SECONDS && row->measured.moves == 11);
         assert_true(row->measured.joules == watts * row->measured.seconds);
         assert_true(fabs(row->joules / row->seconds / watts - 1) < 1e-15); // two divisions by the same number
-        double per_batch = calls / (double)row->measured.batches;
-        assert_true(per_batch > 0.5 && fabs(per_batch - rint(per_batch)) < 1e-9);
+        assert_int_equal(row->measured.batches, 22);
+        assert_true(fabs(calls / (22.0 * rows.batch[i]) - 1) < 1e-15); // likewise
         assert_true(row->first_joules == rows.row[i - i % 3].joules);
         assert_true(row->flops == 2.0 * 32 * 160 * 48);
     }

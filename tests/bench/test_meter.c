@@ -72,6 +72,9 @@ static void batches_longer_than_all_patience_are_measured(void **state) {
     assert_ok(measure(&fake, 0, 1, &window));
     assert_int_equal(window.batches, METER_MOVES);
     assert_true(window.joules == 80 * window.seconds);
+    fake.period = 1.5 * fake.batch; // some batches end before it moves
+    assert_ok(measure(&fake, 0, 1, &window));
+    assert_int_equal(window.moves, METER_MOVES);
 }
 
 static void a_counter_that_stands_still_is_refused(void **state) {

@@ -142,7 +142,14 @@ class Rows(Checks):
             old.write_text(f'#!/bin/sh\necho "{{\\"tok_s\\": {1000 * factor}, \\"step_ms\\": 1}}"\n')
             old.chmod(0o755)
             rows = self.check("speed", code=verdict == "FAILED", bin_dir=new, HEARTH_OLD=str(old))
+            self.assertIn("medians of 3", self.said)
             self.assertEqual(rows["speed, demo-llama 64/1/1 bf16"][0], verdict, self.said)
+
+    def test_a_peer_is_not_timed_against_nothing(self):
+        mute = self.stand_in('[ "$1" = bench ] && exit 1\nexec $hearth "$@"')
+        rows = self.check("speed", code=1, bin_dir=mute, HEARTH_PEER="nowhere")
+        self.assertEqual(rows["speed, demo-llama 64/1/1 bf16"][0], "FAILED")
+        self.assertEqual(rows["speed, demo-llama 64/1/1 bf16, peer"], ("SKIPPED", "hearth has no speed to compare with"))
 
     def test_packed_programs_are_unpacked(self):
         pack = self.folder / "pack"

@@ -81,7 +81,7 @@ class Pages(ServeCase):
         wide = "model=qwen3-30b-a3b&node=hgx-h200&ep=4&pp=2&zero=1&seq=4096&micro-batch=1&accum=4&hours=100&vocab=50000&compare-nodes=true"
         targets = {wide: {"pipeline", "nodes", "vocabulary", "hours", "fp8"},
                    "model=llama-3-8b&gpu=h100-sxm&gpus=8&seq=4096&micro-batch=4": {"fitting"},
-                   "model=llama-3-8b&gpu=h100-sxm&gpus=16384&zero=3&seq=8192&micro-batch=1&mtbf-hours=0.1": {"fp8_refused"},
+                   "model=llama-3-8b&gpu=h100-sxm&gpus=16384&zero=3&seq=8192&micro-batch=1&mtbf-hours=0.1": {"fp8"},
                    "model=demo-moe&gpu=cpu&precision=fp32": set(),
                    "params=8B&gpus=64&gpu=h100-sxm&tokens=15T&hours=100": {"nodes", "fp8_source", "typical_seconds"}}
         with Browser() as browser:

@@ -41,7 +41,6 @@ function speedCard(plan, f) {
       bare ? f('precision', name => 'of a run in ' + name) : null),
     fact('tokens/s modelled', f('tokens_per_second', grouped), plan.calibration === 1 ? f('calibration', () => 'no earlier runs to correct it by') : f('calibration', n => 'step time x ' + digits(n) + ' by earlier runs')),
     fact('with FP8', fp8, f('fp8|tokens_per_second', n => count(n) + ' tok/s, '), f('fp8|memory_fraction', n => 'memory ' + percent(n, 0) + ': '), f('fp8|what'), fp8 && ' ', fp8 && applyButton(plan.fp8.what)),
-    fact('with FP8', f('fp8_refused', () => 'not this run'), plan.fp8_refused || null),
     fact('with FP8', f('fp8_seconds', s => times(s)[0]), f('fp8_source')));
 }
 
