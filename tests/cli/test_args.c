@@ -40,7 +40,7 @@ static void a_value_that_may_be_left_out_is_given_with_an_equals_sign(void **sta
     (void)state;
     Parsed parsed;
     assert_ok(parse(&parsed, 0, 1, WORDS("--profile", "7"))); // the word is no value
-    assert_true(parsed.profile == -1 && parsed.words.count == 1);
+    assert_true(parsed.profile == ARG_NO_VALUE && parsed.words.count == 1);
     parsed_free(&parsed);
     assert_ok(parse(&parsed, 0, 1, WORDS("--profile=7")));
     assert_true(parsed.profile == 7 && parsed.words.count == 0);
