@@ -5,6 +5,7 @@ import os
 import resource
 import shutil
 import signal
+import subprocess
 import time
 
 from jobs import Failure, Mesh, Missed, Run, alive, main, processes_below, rank_processes
@@ -172,6 +173,20 @@ class Faults:
         texts = ["another configuration than rank 0 on ", f": rank {rank} on "]
         return self.ends(job, name, processes_below(job.pid), texts, code=2)
 
+    def other_instructions(self, number):
+        """It would round otherwise: the weights of the ranks would drift apart."""
+        mesh, rank, name = self.mesh_of(number), 1 + number % (RANKS - 1), f"instructions-{number}"
+        words = self.bench.command(["train", self.config, "--run", self.bench.path(name)], RANKS, self.sets(mesh), {0: {}})
+        starts = [at for at, word in enumerate(words) if word == self.bench.program]
+        for at in reversed(range(RANKS)):
+            words[starts[at]:starts[at]] = ["env", "HEARTH_CPU=v1" if at == rank else "HEARTH_CPU=v3"]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT_SECONDS, env=self.bench.environment)
+        if "this hearth has code for" in done.stderr or "and this CPU has no" in done.stderr:
+            return "left out: one instruction set here"
+        if done.returncode != 2 or "another kind of device than rank 0 on " not in done.stderr or f": rank {rank} on " not in done.stderr:
+            raise Failure(f"ended with {done.returncode}:\n{done.stderr}")
+        return ""
+
 
 def tests(bench, quick):
     faults = Faults(bench)
@@ -183,6 +198,7 @@ def tests(bench, quick):
         ("a rank that cannot even say that it failed", faults.speechless),
         ("a rank whose disk is full for a moment", faults.full_for_a_moment),
         ("a rank with another configuration", faults.other_configuration),
+        ("a rank with another instruction set", faults.other_instructions),
     ]
     rounds = 1 if quick else 10
     return [(f"{name}, {number + 1}", until_met, test, number) for name, test in kinds for number in range(rounds)]
