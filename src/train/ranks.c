@@ -121,29 +121,10 @@ static Status open_ends(Ranks *ranks, Ops *ops) {
     return open_group(ranks, &ranks->groups.ends, ops, "ends", (MeshGroup){line.first, last * line.stride, 2});
 }
 
-// Ranks that repeat each other's work must round alike: weights would drift apart, tokens go to different experts.
-static Status agree_on_device(World *world, Ops *ops) {
-    const CpuLevel *level;
-    char kind[64] = "GPU";
-    if (ops->kind == DEVICE_CPU) {
-        TRY(cpu_level(&level));
-        snprintf(kind, sizeof kind, "CPU %s%s", level->name, ops_cpu_multiplies_bf16(ops) ? " with bf16" : "");
-    }
-    Status differs = world_agree(world, "kind of device", kind, strlen(kind));
-    if (!differs) return NULL;
-    Status status = status_hint(status_usage("%s", status_message(differs)),
-                                "this one is a %s; train.device, HEARTH_CPU and HEARTH_CPU_BF16=0, the same on all "
-                                "ranks, choose what all of them have",
-                                kind);
-    status_free(differs);
-    return status;
-}
-
 Status ranks_open(Ranks *ranks, Ops *ops, const LayoutRequest *request) {
     int place = ranks_place(ranks);
     ranks->place = mesh_place(&ranks->mesh, place);
     if (ranks_of_island(ranks) == 1) return NULL;
-    TRY(agree_on_device(ranks->world, ops));
     const Mesh *mesh = &ranks->mesh;
     ModelRanks *groups = &ranks->groups;
     const struct {
@@ -184,6 +165,24 @@ Status ranks_agree_config(World *world, const Config *config) {
     config_write(config, &text);
     Status status = world_agree(world, "configuration", text.data, text.length);
     text_buffer_free(&text);
+    return status;
+}
+
+Status ranks_agree_device(const Ranks *ranks, Ops *ops) {
+    if (ranks_of_island(ranks) == 1) return NULL;
+    const CpuLevel *level;
+    char kind[64] = "GPU";
+    if (ops->kind == DEVICE_CPU) {
+        TRY(cpu_level(&level));
+        snprintf(kind, sizeof kind, "CPU %s%s", level->name, ops_cpu_multiplies_bf16(ops) ? " with bf16" : "");
+    }
+    Status differs = world_agree(ranks->world, "kind of device", kind, strlen(kind));
+    if (!differs) return NULL;
+    Status status = status_hint(status_usage("%s", status_message(differs)),
+                                "this one is a %s; train.device, HEARTH_CPU and HEARTH_CPU_BF16=0, the same on all "
+                                "ranks, choose what all of them have",
+                                kind);
+    status_free(differs);
     return status;
 }
 

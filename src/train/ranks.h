@@ -32,6 +32,9 @@ static inline int ranks_size(const Ranks *ranks) {
 
 // All ranks must be told the same; files that differ from host to host would show up much later.
 Status ranks_agree_config(World *world, const Config *config);
+// The same kind of device on all: ranks that repeat each other's work must round alike, or their weights drift apart
+// and their tokens go to different experts.
+Status ranks_agree_device(const Ranks *ranks, Ops *ops);
 
 static inline int ranks_of_island(const Ranks *ranks) {
     return ranks->islands > 1 ? ranks_size(ranks) / ranks->islands : ranks_size(ranks);

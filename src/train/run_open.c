@@ -81,6 +81,7 @@ Status run_open(Run *run, const RunOptions *options, const char *checkpoint) {
     if (!options->resume && run->first) TRY(run_directory_choose(config, options, &run->directory));
     ranks_broadcast_text(run->world, &run->directory, 0);
     TRY(trainer_open_ranks(&run->trainer, config, run->world));
+    TRY(ranks_agree_device(&run->trainer.ranks, run->trainer.ops));
     if (!options->resume && run->first) {
         TRY(run_directory_create(run->directory, &run->trainer));
         TRY(run_lock(run));
