@@ -13,7 +13,8 @@ from jobs import send_signal, set_file_limit, until_met, wait_until
 from models import MODELS, config_text
 
 WATCH_SECONDS = 3
-LIMIT_SECONDS = 60  # WATCH_SECONDS and what a loaded machine takes to say so
+PATIENT_SECONDS = 20  # where the watchdog has nothing to say: ranks of a loaded machine may make each other wait
+LIMIT_SECONDS = 60  # these and what a loaded machine takes to say so
 STEPS = 400
 RANKS = 4
 MESHES = [Mesh(4), Mesh(4, 1, 3), Mesh(1, 4), Mesh(2, 2), Mesh(2, pp=2)]
@@ -44,12 +45,12 @@ class Faults:
             self.whole[mesh.name] = self.bench.train(self.config, mesh, f"whole-{len(self.whole)}", self.sets(mesh))
         return self.whole[mesh.name]
 
-    def start(self, name, mesh, special=None, more=None):
+    def start(self, name, mesh, special=None, more=None, watch_seconds=PATIENT_SECONDS):
         """The job, when it has made its run directory; its ranks' processes; and the run."""
         run = Run(self.bench.path(name))
         shutil.rmtree(run.path, ignore_errors=True)
         words, sets = ["train", self.config, "--run", run.path], {**self.sets(mesh), **(more or {})}
-        environment = {"HEARTH_WATCH_SECONDS": str(WATCH_SECONDS)}
+        environment = {"HEARTH_WATCH_SECONDS": str(watch_seconds)}
         job, processes = self.bench.start(words, RANKS, sets, name + ".log", special, environment), {}
         if not special:
             wait_until(lambda: os.path.isdir(os.path.join(run.path, "checkpoints")), "its directory", job)
@@ -112,7 +113,7 @@ class Faults:
     def stopped(self, number):
         mesh, rank, name = self.mesh_of(number), (number + 2) % RANKS, f"stopped-{number}"
         self.undisturbed(mesh)
-        job, processes, run = self.start(name, mesh)
+        job, processes, run = self.start(name, mesh, watch_seconds=WATCH_SECONDS)
         wait_until(lambda: run.last_step() >= 25, "its steps", job)
         send_signal(processes[rank], signal.SIGSTOP)
         texts = [f"has not ended within {WATCH_SECONDS} s, at step ", named(rank, processes), "is stopped (SIGSTOP)"]
