@@ -13,10 +13,10 @@ test: build
 	@grep -hs '^SKIPPED' build*/Testing/Temporary/LastTest.log | sort -u || true
 test-ranks: build # collectives, and whole jobs of many ranks against one, resumed on other meshes, and with faults
 	@ctest --preset $(PRESET) -L ranks
-	@for subject in equal context reshard faults commands diloco fp8; do python3 tests/ranks/test_$$subject.py build/hearth || failed=1; done; \
+	@for subject in equal context reshard faults commands diloco fp8 fp16; do python3 tests/ranks/test_$$subject.py build/hearth || failed=1; done; \
 	python3 tests/cluster/test_hosts.py build/hearth || failed=1; [ -z "$$failed" ]
-mesh-fuzz: build # random models and meshes of up to 8 ranks against one: SECONDS=1800 SEED=1
-	@scripts/mesh-fuzz build/tests/mesh_fuzz --seconds $(or $(SECONDS),60) --seed $(or $(SEED),1)
+mesh-fuzz: build # random models and meshes of up to 8 ranks against one: SECONDS=1800 SEED=1 PRECISION=fp8
+	@scripts/mesh-fuzz build/tests/mesh_fuzz --seconds $(or $(SECONDS),60) --seed $(or $(SEED),1) --precision $(or $(PRECISION),fp32)
 demo: build
 	@scripts/demo
 bench: build

@@ -2,6 +2,7 @@
 #include "base/json.h"
 
 #include "base/file.h"
+#include "base/utf8.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -68,4 +69,12 @@ Status json_get_text(const json_t *object, const char *key, const char **value, 
     if (!json_is_string(member)) return wrong_type(where, key, "a string");
     *value = json_string_value(member);
     return NULL;
+}
+
+json_t *json_text(const char *bytes) {
+    TextBuffer text = {0};
+    utf8_repair(&text, bytes, strlen(bytes));
+    json_t *string = json_stringn(text.data ? text.data : "", text.length);
+    text_buffer_free(&text);
+    return string;
 }

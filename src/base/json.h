@@ -20,3 +20,7 @@ Status json_get_double(const json_t *object, const char *key, double *value, con
 Status json_get_bool(const json_t *object, const char *key, bool *value, const char *where);
 Status json_get_text(const json_t *object, const char *key, const char **value, const char *where); // borrowed
 bool json_has(const json_t *object, const char *key); // present and not null
+
+// A string of any bytes, such as a path; what is no UTF-8 becomes U+FFFD. jansson would make no value of it at all, and
+// json_pack nothing of all the others either.
+json_t *json_text(const char *bytes);

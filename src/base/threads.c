@@ -4,11 +4,12 @@
 #include "base/text.h"
 #include "base/timeline.h"
 
-#include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
+#include <time.h>
 
 enum { THREADS_MAX = 256, SPIN_ROUNDS = 4000 };
 #define RANGE_SHOWN 20e-6 // seconds: a shorter part of a loop is no range of its own
@@ -130,11 +131,10 @@ static void pool_start(int count) {
     }
     if (count > THREADS_MAX) count = THREADS_MAX;
     atomic_store(&pool.generation, 0);
-    pool.count = 1;
-    for (int i = 1; i < count; i++) {
-        if (pthread_create(&pool.thread[i], NULL, helper_main, (void *)(intptr_t)i)) break;
-        pool.count = i + 1;
-    }
+    int made = 1;
+    while (made < count && !pthread_create(&pool.thread[made], NULL, helper_main, (void *)(intptr_t)made))
+        made++;
+    pool.count = made; // at once: others ask for it without the lock
 }
 
 void threads_set(int count) {
@@ -145,12 +145,13 @@ void threads_set(int count) {
 }
 
 int threads_count(void) {
-    if (!pool.count) {
-        pthread_mutex_lock(&pool.owner);
-        if (!pool.count) pool_start(0);
-        pthread_mutex_unlock(&pool.owner);
-    }
-    return pool.count;
+    int count = pool.count;
+    if (count) return count;
+    pthread_mutex_lock(&pool.owner);
+    if (!pool.count) pool_start(0);
+    count = pool.count;
+    pthread_mutex_unlock(&pool.owner);
+    return count;
 }
 
 void threads_for(int64_t count, int64_t chunk, ThreadsTask *task, void *context) {
@@ -181,4 +182,23 @@ void threads_for(int64_t count, int64_t chunk, ThreadsTask *task, void *context)
         pthread_mutex_unlock(&pool.lock);
     }
     pthread_mutex_unlock(&pool.owner);
+}
+
+// ---- beside the pool ------------------------------------------------------------------------------------------------
+
+int thread_start(pthread_t *thread, void *(*run)(void *context), void *context) {
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int error = pthread_create(thread, NULL, run, context);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return error;
+}
+
+void condition_init(pthread_cond_t *condition) {
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(condition, &monotonic);
+    pthread_condattr_destroy(&monotonic);
 }

@@ -7,6 +7,7 @@
 
 #include "base/status.h"
 
+#include <pthread.h>
 #include <stdint.h>
 
 // Called once before the first loop; 0 means HEARTH_THREADS, or else the number of cores. Later calls change it.
@@ -23,3 +24,9 @@ typedef void ThreadsTask(void *context, int64_t begin, int64_t end, int worker);
 // runs at a time: a second thread that calls it runs its loop inline too, as worker 0 of its own; such callers must not
 // share per-worker scratch with the first.
 void threads_for(int64_t count, int64_t chunk, ThreadsTask *task, void *context);
+
+// ---- threads beside the pool, which wait more than they compute ----------------------------------------------------
+
+// With all signals blocked: they are for the program's own threads. 0, or the error of pthread_create.
+int thread_start(pthread_t *thread, void *(*run)(void *context), void *context);
+void condition_init(pthread_cond_t *condition); // its limits are times of CLOCK_MONOTONIC

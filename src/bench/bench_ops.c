@@ -3,6 +3,7 @@
 #include "base/rng.h"
 #include "base/stats.h"
 #include "base/text.h"
+#include "bench/operands.h"
 #include "model/model.h"
 #include "model/step_record.h"
 
@@ -10,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROUNDS = 7, REPEATS_MAX = 20, RANDOM_BLOCK = 1 << 20, WARM_UP_MS = 500 };
+enum { ROUNDS = 7, REPEATS_MAX = 20, WARM_UP_MS = 500 };
 
 typedef struct Bench {
     Ops *ops;
@@ -86,42 +87,12 @@ static void report_row(Bench *b, const char *op, const char *shape, double ms, O
 
 // ---- the ceilings ---------------------------------------------------------------------------------------------------
 
-// Random values, mean 0 and deviation 1: the power that a GPU draws, and with it its clock, depends on them. One block
-// of them, again and again.
-static void fill_random(Ops *ops, Tensor out) {
-    size_t size = dtype_size(out.dtype), bytes = (size_t)tensor_count(out) * size;
-    float *values = xmalloc(RANDOM_BLOCK * sizeof *values);
-    uint16_t *narrow = xmalloc(RANDOM_BLOCK * sizeof *narrow);
-    rng_fill_normal(values, RANDOM_BLOCK, 1, RNG_STREAM_BENCH, 0, 0, 1);
-    for (int64_t i = 0; i < RANDOM_BLOCK; i++)
-        narrow[i] = out.dtype == DTYPE_F16 ? f16_from_f32(values[i]) : bf16_from_f32(values[i]);
-    size_t block = RANDOM_BLOCK * size < bytes ? RANDOM_BLOCK * size : bytes;
-    ops->upload(ops, out.data, dtype_size(out.dtype) == 2 ? (const void *)narrow : values, block);
-    for (size_t at = block; at < bytes; at += block)
-        ops->copy(ops, (char *)out.data + at, out.data, bytes - at < block ? bytes - at : block);
-    free(values);
-    free(narrow);
-}
-
 static void fill_ones(Ops *ops, Tensor out) { // floats
     float *values = xmalloc((size_t)tensor_count(out) * sizeof *values);
     for (int64_t i = 0; i < tensor_count(out); i++)
         values[i] = 1;
     ops->upload(ops, out.data, values, (size_t)tensor_count(out) * sizeof *values);
     free(values);
-}
-
-static Status make_tensor(Ops *ops, Tensor *out, DType dtype, int64_t rows, int64_t cols) {
-    void *memory;
-    TRY(ops->alloc(ops, &memory, (size_t)(rows * cols) * dtype_size(dtype), "bench ops"));
-    *out = tensor_make(memory, dtype, rows, cols, "of the benchmark");
-    return NULL;
-}
-
-static void free_tensor(Ops *ops, Tensor *tensor) {
-    if (tensor_present(*tensor))
-        ops->free(ops, tensor->data, (size_t)tensor_count(*tensor) * dtype_size(tensor->dtype));
-    *tensor = TENSOR_NONE;
 }
 
 // Large enough to leave caches behind and to fill the device.
@@ -133,8 +104,8 @@ static Status time_ceiling(Bench *b, OpId op, double *rate) {
     OpRecord call = {.op = op};
     Status status = NULL;
     for (int i = 0; i < (copy ? 2 : 3) && !status; i++) {
-        status = make_tensor(b->ops, &call.tensor[i], dtype, copy ? 1 : edge, copy ? copied / 4 : edge);
-        if (!status) fill_random(b->ops, call.tensor[i]);
+        status = operand_make(b->ops, &call.tensor[i], dtype, copy ? 1 : edge, copy ? copied / 4 : edge);
+        if (!status) operand_fill(b->ops, call.tensor[i]);
     }
     OpCost cost = copy ? (OpCost){.bytes = 2.0 * (double)copied} : op_cost(&call, -1, 0);
     double ms = 0;
@@ -153,7 +124,7 @@ static Status time_ceiling(Bench *b, OpId op, double *rate) {
         *rate = 1e3 * (copy ? cost.bytes : cost.flops) / ms;
     }
     for (int i = 0; i < 3; i++)
-        free_tensor(b->ops, &call.tensor[i]);
+        operand_free(b->ops, &call.tensor[i]);
     return status;
 }
 
@@ -212,18 +183,18 @@ static Status stand_in(Bench *b, Stand *stand, OpRecord *call) {
     *stand = (Stand){0};
     switch (call->op) {
     case OP_SWIGLU_BACKWARD: // writes over what it reads
-        TRY(make_tensor(b->ops, &stand->result[1], t[1].dtype, t[1].rows, t[1].cols));
+        TRY(operand_make(b->ops, &stand->result[1], t[1].dtype, t[1].rows, t[1].cols));
         t[1].data = stand->result[1].data;
         // fall through
     case OP_LINEAR_SWIGLU_BACKWARD:
-        TRY(make_tensor(b->ops, &stand->result[0], t[0].dtype, t[0].rows, t[0].cols));
+        TRY(operand_make(b->ops, &stand->result[0], t[0].dtype, t[0].rows, t[0].cols));
         t[0].data = stand->result[0].data;
         break;
     case OP_QK_ROPE_BACKWARD: // in place, and each time by rstd; heads of deviation 1 have one of 1
         if (!tensor_present(t[4])) break;
-        TRY(make_tensor(b->ops, &stand->in, t[3].dtype, t[3].rows, t[3].stride));
-        TRY(make_tensor(b->ops, &stand->rstd, t[4].dtype, t[4].rows, t[4].cols));
-        fill_random(b->ops, stand->in);
+        TRY(operand_make(b->ops, &stand->in, t[3].dtype, t[3].rows, t[3].stride));
+        TRY(operand_make(b->ops, &stand->rstd, t[4].dtype, t[4].rows, t[4].cols));
+        operand_fill(b->ops, stand->in);
         fill_ones(b->ops, stand->rstd);
         t[3].data = stand->in.data;
         t[4].data = stand->rstd.data;
@@ -234,10 +205,10 @@ static Status stand_in(Bench *b, Stand *stand, OpRecord *call) {
 }
 
 static void stand_free(Bench *b, Stand *stand) {
-    free_tensor(b->ops, &stand->in);
-    free_tensor(b->ops, &stand->rstd);
-    free_tensor(b->ops, &stand->result[0]);
-    free_tensor(b->ops, &stand->result[1]);
+    operand_free(b->ops, &stand->in);
+    operand_free(b->ops, &stand->rstd);
+    operand_free(b->ops, &stand->result[0]);
+    operand_free(b->ops, &stand->result[1]);
 }
 
 static Status time_step_call(Bench *b, const StepCall *step, bool accumulate) {

@@ -49,7 +49,7 @@ static Status store(const Arg *arg, const char *text) {
     case ARG_TEXT: *(const char **)arg->value = text; return NULL;
     case ARG_INT_IF_GIVEN:
         if (!text) {
-            *(int64_t *)arg->value = -1;
+            *(int64_t *)arg->value = ARG_NO_VALUE;
             return NULL;
         } // else as:
         // fall through

@@ -14,8 +14,10 @@ typedef enum ArgKind {
     ARG_INT,
     ARG_DOUBLE,
     ARG_LIST,
-    ARG_INT_IF_GIVEN, // "--profile" and "--profile=3": without a value it becomes -1
+    ARG_INT_IF_GIVEN, // "--profile" and "--profile=3": without a value it becomes ARG_NO_VALUE
 } ArgKind;
+
+#define ARG_NO_VALUE INT64_MIN
 
 typedef struct ArgList {
     const char **items;

@@ -10,6 +10,7 @@
 #include "ops/ops.h"
 
 Status bench_comm_command(int argc, char **argv);
+Status bench_energy_command(int argc, char **argv);
 Status bench_machine_command(int argc, char **argv);
 Status bench_ops_command(int argc, char **argv);
 

@@ -282,7 +282,8 @@ Status cmd_bench(int argc, char **argv) {
     static const Command table[] = {
         {"step", "whole training steps of a model: tok/s, MFU, memory, time split", bench_step_command},
         {"ops", "each op at a model's shapes, against its floor", bench_ops_command},
+        {"energy", "joules of products and of whole steps, FP8 against bf16", bench_energy_command},
         {"comm", "collectives between ranks: time, algorithm and bus bandwidth", bench_comm_command},
         {"machine", "a profile of this machine for the planner", bench_machine_command}};
-    return commands_run("hearth bench", "hearth bench measures this machine.", table, 4, argc, argv);
+    return commands_run("hearth bench", "hearth bench measures this machine.", table, ARG_COUNT(table), argc, argv);
 }

@@ -21,7 +21,7 @@ typedef struct PlanArgs {
     NumbersArgs numbers;
     ArgList sets;
     const char *html, *svg, *schedule, *seqs, *write;
-    bool json, search, ops, compare_nodes;
+    bool json, search, ops;
 } PlanArgs;
 
 // Options that say nothing without another one, or beside it.
@@ -34,7 +34,7 @@ static Status check_together(const PlanArgs *args) {
         {"--hours", request->hours > 0}, {"--target-hours", request->target_hours > 0},
         {"--vocab", request->vocab > 0}, {"--mfu", request->mfu > 0},
         {"--tok-s", request->rate > 0},  {"--mtbf-hours", request->mtbf_hours > 0},
-        {"--schedule", args->schedule},  {"--compare-nodes", args->compare_nodes},
+        {"--schedule", args->schedule},  {"--compare-nodes", request->compare_nodes},
     };
     for (size_t i = 0; args->search && i < sizeof of_one_plan / sizeof of_one_plan[0]; i++)
         if (of_one_plan[i].given)
@@ -151,23 +151,17 @@ static Status simulate_plan(Document *document, const PlanReport *report, const 
     return status;
 }
 
-static void compare_nodes(Document *document, json_t *json, const Hardware *hardware, const PlanReport *report) {
-    PlanNodes *nodes = xmalloc(sizeof *nodes);
-    plan_nodes_of_report(nodes, hardware, report);
-    plan_nodes_section(document, nodes, report->machine.gpus);
-    json_object_update_new(json, plan_nodes_json(nodes));
-    free(nodes);
-}
-
 static Status plan_one(const PlanSetup *setup, const PlanArgs *args) {
     PlanReport *report = xmalloc(sizeof *report);
     Status status = plan_setup_report(report, setup, &args->request);
     Document *document = status ? NULL : plan_document(report, args->ops || args->html);
     if (!status && args->schedule) status = simulate_plan(document, report, args);
     if (!status) {
-        json_t *json = plan_setup_json(setup, report);
+        PlanNodes *nodes = plan_setup_nodes(setup, report, &args->request);
+        json_t *json = plan_setup_json(setup, report, nodes);
         build_section(document, &setup->config, report);
-        if (args->compare_nodes) compare_nodes(document, json, &setup->hardware, report);
+        if (nodes) plan_nodes_section(document, nodes, report->machine.gpus);
+        free(nodes);
         status = show_plan(document, json, args);
     } else {
         document_free(document);
@@ -282,7 +276,6 @@ Status cmd_plan(int argc, char **argv) {
          "parameters (8B) instead of a model: time and cost from bare numbers"},
         {"--active-params", ARG_TEXT, &a.numbers.active_params, "N", "of these, the ones that a token meets (MoE)"},
         {"--peak-tflops", ARG_TEXT, &a.numbers.peak_tflops, "T", "dense peak of a device, with --params"},
-        {"--compare-nodes", ARG_FLAG, &a.compare_nodes, NULL, "the run on every node of the catalogue"},
         {"--schedule", ARG_TEXT, &a.schedule, "S", "simulate the step: gpipe, 1f1b or interleaved"},
         {"--svg", ARG_TEXT, &a.svg, "FILE", "timeline of the simulated step"},
         {"--search", ARG_FLAG, &a.search, NULL, "try all ways to cut and batch, show the fastest"},

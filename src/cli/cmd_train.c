@@ -1,4 +1,5 @@
 // hearth train: a run, from a config file or from where it stopped.
+#include "base/range.h"
 #include "base/text.h"
 #include "cli/args.h"
 #include "cli/commands.h"
@@ -9,7 +10,7 @@
 #include <stdio_ext.h>
 #include <stdlib.h>
 
-enum { PROFILE_STEPS = 3 };
+enum { PROFILE_STEPS = 3, PROFILE_STEPS_MOST = 1000 }; // most: as of profile.active
 
 // Started by mpirun or srun, this process is one of several ranks. A failure of one ends all, with its message.
 static Status train_ranks(RunOptions *options, int *stopped_by) {
@@ -56,13 +57,14 @@ Status cmd_train(int argc, char **argv) {
     Status status = args_parse(&command, argc, argv, &words, &helped);
     if (!status && !helped) {
         options.config = words.count ? words.items[0] : NULL;
-        if (options.profile < 0) options.profile = PROFILE_STEPS;
+        if (options.profile == ARG_NO_VALUE) options.profile = PROFILE_STEPS;
         options.sets = sets.items;
         options.set_count = sets.count;
         if (!options.config && !options.resume)
             status = status_hint(status_usage("hearth train needs a config file"), "usage: %s", command.usage);
         else
-            status = launch_ranks(ranks, &launched, &code);
+            status = check_number("--profile", (double)options.profile, 0, PROFILE_STEPS_MOST);
+        if (!status) status = launch_ranks(ranks, &launched, &code);
         if (!status && !launched) status = train_ranks(&options, &stopped_by);
     }
     free(words.items);

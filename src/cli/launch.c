@@ -122,6 +122,7 @@ static Status run_ranks(char **words, int *code) {
     for (size_t i = 0; i < sizeof passed_on / sizeof *passed_on; i++)
         sigaddset(&signals, passed_on[i]);
     sigprocmask(SIG_BLOCK, &signals, &before);
+    signal(SIGCHLD, SIG_DFL); // whoever started this one may ignore it: no signal would come, and no exit code
     fflush(NULL);
     pid_t parent = getpid(), child = fork();
     if (child < 0) {
@@ -133,7 +134,7 @@ static Status run_ranks(char **words, int *code) {
         setpgid(0, 0); // the terminal's Ctrl-C comes to this process alone, which passes it on
         prctl(PR_SET_PDEATHSIG, SIGTERM);
         if (getppid() != parent) _exit(1); // it died in between
-        execv(words[0], words);
+        execvp(words[0], words);
         fprintf(stderr, "hearth: error: cannot start %s: %s\n", words[0], strerror(errno));
         _exit(127);
     }

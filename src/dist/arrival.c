@@ -1,11 +1,11 @@
 #include "dist/arrival.h"
 
 #include "base/text.h"
+#include "base/threads.h"
 
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -168,17 +168,9 @@ static void *arrival_main(void *argument) {
 Arrival *arrival_start(const Launch *launch, double limit) {
     Arrival *arrival = xcalloc(1, sizeof *arrival);
     *arrival = (Arrival){.launch = *launch, .limit = limit, .here = say_here(launch)};
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&arrival->changed, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    condition_init(&arrival->changed);
     pthread_mutex_init(&arrival->lock, NULL);
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    arrival->started = pthread_create(&arrival->thread, NULL, arrival_main, arrival) == 0;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    arrival->started = thread_start(&arrival->thread, arrival_main, arrival) == 0;
     return arrival;
 }
 

@@ -6,13 +6,14 @@
 #ifdef HEARTH_HAVE_NCCL
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/threads.h"
 #include "dist/queue.h"
 #include "ops/cuda/cuda.h"
 
 #include <assert.h>
 #include <nccl.h>
-#include <signal.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 enum { NCCL_SLOTS = 512 }; // operations whose events are kept; an older one is done when a younger is
 
@@ -369,11 +370,7 @@ static Status queue_open(NcclQueue **out, Comm *comm) {
     cuda_check(world, cudaMalloc((void **)&queue->token, sizeof *queue->token), "the creation");
     cuda_check(world, cudaMemset(queue->token, 0, sizeof *queue->token), "the creation");
     pthread_mutex_init(&queue->lock, NULL);
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int failed = pthread_create(&queue->thread, NULL, watch_main, queue);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int failed = thread_start(&queue->thread, watch_main, queue);
     if (failed) return status_runtime("no thread to watch NCCL: %s", strerror(failed));
     comm->world->state->nccl = queue;
     *out = queue;

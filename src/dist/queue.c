@@ -1,9 +1,9 @@
 #include "dist/queue.h"
 
+#include "base/threads.h"
 #include "base/timeline.h"
 
 #include <assert.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -109,11 +109,7 @@ Status queue_create(Queue **out, const QueueRunner *runner) {
     pthread_mutex_init(&queue->lock, NULL);
     pthread_cond_init(&queue->work, NULL);
     pthread_cond_init(&queue->done, NULL);
-    sigset_t all, before;
-    sigfillset(&all); // signals are for the program's own threads
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int failed = pthread_create(&queue->thread, NULL, queue_main, queue);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int failed = thread_start(&queue->thread, queue_main, queue);
     if (failed) {
         free(queue);
         return status_runtime("no thread for the communication: %s", strerror(failed));

@@ -2,10 +2,10 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/threads.h"
 
 #include <poll.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -537,11 +537,7 @@ Status watch_start(Watch *watch, const bool *connected) {
     if (watch->listener >= 0) close(watch->listener);
     watch->listener = -1;
     watch->hub_heard = clock_seconds();
-    sigset_t all, before;
-    sigfillset(&all); // signals are for the program's own threads
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int failed = pthread_create(&watch->thread, NULL, watch_main, watch);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int failed = thread_start(&watch->thread, watch_main, watch);
     if (failed) return status_runtime("no thread for the watchdog: %s", strerror(failed));
     watch->started = true;
     return NULL;

@@ -35,12 +35,56 @@ static Fp8Slot input_slot(ParamId id) {
     return id == PARAM_QKV ? FP8_ATTN_IN : id == PARAM_O ? FP8_ATTN_OUT : id == PARAM_GATE_UP ? FP8_MLP_IN : FP8_HIDDEN;
 }
 
-static Tensor weight_copy(const Model *model, ParamId id, int layer, bool cols) {
+// The place of a weight's copy.
+static Tensor weight_place(const Model *model, ParamId id, int layer, bool cols) {
     const LayoutParam *param = layout_param(&model->layout, id, layer);
     int64_t offset = param ? (cols ? param->fp8_cols : param->fp8_rows) : -1;
     if (offset < 0) return TENSOR_NONE;
     return tensor_make((char *)model->memory[LAYOUT_FP8] + offset, DTYPE_E4M3, param->shape[cols], param->shape[!cols],
                        layout_param_name(id));
+}
+
+// ZeRO 3: weights are here for a layer's passes only, and their copies for one product.
+static bool rounds_gathered(const Model *model) {
+    return model->layout.zero >= 3;
+}
+
+bool fp8_travels(const Model *model, const LayoutUnit *unit) {
+    return unit->fp8 >= 0 && !model->evaluating;
+}
+
+// A gathered weight as it came: codes, or bf16.
+static Tensor gathered_weight(const Model *model, ParamId id, int layer) {
+    const LayoutParam *param = layout_param(&model->layout, id, layer);
+    const LayoutUnit *unit = &model->layout.units[param->unit];
+    if (!fp8_travels(model, unit)) return model_weight(model, id, layer);
+    Tensor codes = tensor_cols(model_unit(model, LAYOUT_FP8, unit), param->offset - unit->offset, param->count);
+    return tensor_make(codes.data, codes.dtype, param->shape[0], param->shape[1], layout_param_name(id));
+}
+
+// The copy that the next product reads.
+static Tensor weight_copy(Model *model, ParamId id, int layer, bool cols) {
+    Tensor copy = weight_place(model, id, layer, cols);
+    if (!rounds_gathered(model)) return copy;
+    Tensor weight = gathered_weight(model, id, layer);
+    if (!cols && weight.dtype == DTYPE_E4M3) return weight;
+    model->ops->quantize(model->ops, cols ? TENSOR_NONE : copy, cols ? copy : TENSOR_NONE, TENSOR_NONE, weight,
+                         scale_of(model, weight_slot(id), layer));
+    return copy;
+}
+
+// What a rank always has of a weight: its part of its piece of LAYOUT_WEIGHTS or LAYOUT_FP8.
+static Tensor own_part(const Model *model, LayoutKind kind, ParamId id, int layer) {
+    enum { ROW = 128 }; // a kernel works on many rows at once; pieces are multiples of it, and so are FP8's weights
+    const LayoutParam *param = layout_param(&model->layout, id, layer);
+    const LayoutUnit *unit = &model->layout.units[param->unit];
+    int64_t first, count;
+    layout_owned(&model->layout, param, &first, &count);
+    if (!count) return TENSOR_NONE;
+    int64_t at = param->offset + first - unit->offset - unit->rank * unit->piece;
+    Tensor own = tensor_cols(model_piece(model, kind, unit, false), at, count);
+    assert(count % ROW == 0);
+    return tensor_make(own.data, own.dtype, count / ROW, ROW, layout_param_name(id));
 }
 
 // The place of a copy under the shape that this use gives it.
@@ -191,27 +235,45 @@ static void set_scales(Model *model, Fp8Slot first, Fp8Slot end, float most) {
     model->ops->quantize_scales(model->ops, scale, amax, most);
 }
 
-static void round_weights(Model *model) {
+// Calls for every weight of this rank that products read in FP8.
+static void each_weight(Model *model, void (*call)(Model *, ParamId, int layer)) {
     static const ParamId ids[] = {PARAM_QKV, PARAM_O, PARAM_GATE_UP, PARAM_DOWN};
-    const Layout *layout = &model->layout;
-    for (int copies = 0; copies < 2; copies++) { // first the maxima, which give the scales
-        for (int i = 0; i < 4 * layout->layer_count; i++) {
-            ParamId id = ids[i % 4];
-            int layer = layout_layer(layout, i / 4);
-            Fp8Slot slot = weight_slot(id);
-            Tensor rows = weight_copy(model, id, layer, false), cols = weight_copy(model, id, layer, true);
-            if (!tensor_present(rows) && !tensor_present(cols)) continue;
-            Tensor scale = scale_of(model, slot, layer), weight = model_weight(model, id, layer);
-            if (copies)
-                model->ops->quantize(model->ops, rows, cols, TENSOR_NONE, weight, scale);
-            else
-                model->ops->quantize(model->ops, TENSOR_NONE, TENSOR_NONE, amax_of(model, slot, layer), weight, scale);
-        }
-        if (copies) continue;
-        share_amax(model,
-                   tensor_rows(model_const(model, CONST_FP8_AMAX), FP8_FIRST_WEIGHT, FP8_SLOTS - FP8_FIRST_WEIGHT));
-        set_scales(model, FP8_FIRST_WEIGHT, FP8_SLOTS, E4M3_MAX);
+    for (int i = 0; i < 4 * model->layout.layer_count; i++) {
+        int layer = layout_layer(&model->layout, i / 4);
+        bool there = tensor_present(weight_place(model, ids[i % 4], layer, false)) ||
+                     tensor_present(weight_place(model, ids[i % 4], layer, true));
+        if (there) call(model, ids[i % 4], layer);
     }
+}
+
+static void note_weight(Model *model, ParamId id, int layer) {
+    Tensor own = rounds_gathered(model) ? own_part(model, LAYOUT_WEIGHTS, id, layer) : model_weight(model, id, layer);
+    Fp8Slot slot = weight_slot(id);
+    if (tensor_present(own))
+        model->ops->quantize(model->ops, TENSOR_NONE, TENSOR_NONE, amax_of(model, slot, layer), own,
+                             scale_of(model, slot, layer));
+}
+
+// What is kept in FP8 of a weight: its copies, or this rank's part of what travels.
+static void round_weight(Model *model, ParamId id, int layer) {
+    Tensor rows = weight_place(model, id, layer, false), cols = weight_place(model, id, layer, true);
+    Tensor weight = model_weight(model, id, layer);
+    if (rounds_gathered(model)) {
+        if (model->layout.units[layout_param(&model->layout, id, layer)->unit].fp8 < 0) return;
+        weight = own_part(model, LAYOUT_WEIGHTS, id, layer);
+        rows = own_part(model, LAYOUT_FP8, id, layer);
+        cols = TENSOR_NONE;
+    }
+    if (tensor_present(weight))
+        model->ops->quantize(model->ops, rows, cols, TENSOR_NONE, weight, scale_of(model, weight_slot(id), layer));
+}
+
+// First the maxima, which give the scales, then the copies.
+static void round_weights(Model *model) {
+    each_weight(model, note_weight);
+    share_amax(model, tensor_rows(model_const(model, CONST_FP8_AMAX), FP8_FIRST_WEIGHT, FP8_SLOTS - FP8_FIRST_WEIGHT));
+    set_scales(model, FP8_FIRST_WEIGHT, FP8_SLOTS, E4M3_MAX);
+    each_weight(model, round_weight);
     model->fp8_fresh = true;
 }
 

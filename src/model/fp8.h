@@ -10,7 +10,8 @@
 
 // ---- products of a layer, for transformer.c and seam.c --------------------------------------------------------------
 
-bool fp8_uses(const Model *model, Fp8Use use); // in this pass; evaluation is in bf16
+bool fp8_uses(const Model *model, Fp8Use use);                // in this pass; evaluation is in bf16
+bool fp8_travels(const Model *model, const LayoutUnit *unit); // it is gathered in FP8, likewise
 // RMSNorm, and in FP8 too where the product that reads it runs so and wants this rank's tokens only.
 void fp8_norm_forward(Model *model, ParamId product, int layer, Tensor normed, Tensor rstd, Tensor residual,
                       Tensor weight);

@@ -108,7 +108,8 @@ typedef enum LayoutKind {
     LAYOUT_MASTER,
     LAYOUT_GRADIENTS,
     LAYOUT_MOMENTS, // first all m, then all v
-    LAYOUT_FP8,     // weights in FP8, as they are and transposed, made anew from the others after every step
+    LAYOUT_FP8,     // weights in FP8, as they are and transposed, made anew from the others after every step; ZeRO 3:
+                    // the one that the next product reads, and this rank's pieces of units that travel in FP8
     LAYOUT_ACTIVATIONS,
     LAYOUT_TEMPORARIES,
     LAYOUT_GATHERED,  // ZeRO 2 and 3: what is whole only for a while, gradients first; behind it, gradients as bf16
@@ -177,6 +178,7 @@ typedef struct LayoutUnit {
     int ranks, rank;       // how many share it, and which of them this one is
     int64_t piece;         // elements of one rank's piece; the last ones may be padding
     int64_t shard_offset;  // of this rank's piece in what is sharded
+    int64_t fp8; // in bytes, in LAYOUT_FP8: this rank's piece, and what is gathered of the others'; -1: the weights are
 } LayoutUnit;
 
 // ---- activations ----------------------------------------------------------------------------------------------------
@@ -390,6 +392,16 @@ bool layout_slice_owner(const Layout *layout, const LayoutParam *param, int inde
 // The elements [*first, *first + *count) of a parameter that this rank writes into checkpoints: its piece of the
 // parameter's unit, whatever the ZeRO stage. Over the ranks that share the unit they cover the parameter once.
 void layout_owned(const Layout *layout, const LayoutParam *param, int64_t *first, int64_t *count);
+
+// From which ZeRO stage on each is sharded.
+enum { ZERO_MOMENTS = 1, ZERO_GRADIENTS = 2, ZERO_WEIGHTS = 3 };
+
+// The part of a parameter that a block has here which is sharded from `stage` on: elements [first, first + count) of
+// it, from element `at` of the block on. Of one that is not sharded: all of it. (Stage 0: of what is sharded always.)
+typedef struct LayoutPart {
+    int64_t first, count, at;
+} LayoutPart;
+LayoutPart layout_part(const Layout *layout, const LayoutParam *param, int stage);
 
 // The gradient norm of several ranks is put together from norms of parts, each of which one rank counts: so many ranks
 // (0: there is nothing to put together, each has all gradients), and so many parts on this one. Where ZeRO alone cuts

@@ -124,9 +124,6 @@ Status layout_check_request(const LayoutRequest *request) {
         return status_usage("every parallel degree must be at least 1");
     if (mesh->zero < 0 || mesh->zero > 3)
         return status_usage("the ZeRO stage must be 0, 1, 2 or 3, not %d", mesh->zero);
-    if (request->precision == PRECISION_FP8 && mesh->zero > 2 && mesh_data_ranks(mesh) > 1)
-        return status_hint(status_usage("FP8 keeps copies of whole weights, which ZeRO 3 does not have on a rank"),
-                           "use zero 2 or less with fp8, or bf16");
     TRY(check_tensor_degree(config, mesh->tp));
     TRY(check_chunks(request));
     int64_t tokens = (int64_t)request->micro_batch * request->seq / mesh->cp;

@@ -122,11 +122,33 @@ static bool has_fp8(const Layout *layout, const LayoutParam *param, bool cols) {
     }
 }
 
+// Where weights are whole only for a while (ZeRO 3), so are their copies: all share the place of one, with which
+// LAYOUT_FP8 begins.
 static void place_fp8(Layout *layout, LayoutParam *param) {
+    int64_t *bytes = &layout->bytes[LAYOUT_FP8];
     for (int cols = 0; cols < 2; cols++) {
         bool there = has_fp8(layout, param, cols);
-        *(cols ? &param->fp8_cols : &param->fp8_rows) = there ? layout->bytes[LAYOUT_FP8] : -1;
-        if (there) layout->bytes[LAYOUT_FP8] += align_up(param->count, LAYOUT_ALIGN);
+        int64_t at = layout->zero >= 3 ? 0 : *bytes, end = at + align_up(param->count, LAYOUT_ALIGN);
+        *(cols ? &param->fp8_cols : &param->fp8_rows) = there ? at : -1;
+        if (there && end > *bytes) *bytes = end;
+    }
+}
+
+// ZeRO 3 gathers a unit in FP8 where every pass of training reads it so, and a byte a weight is all that travels.
+static bool travels_in_fp8(const Layout *layout, int unit) {
+    if (layout->zero < 3 || !layout->fp8) return false;
+    for (int i = 0; i < layout->param_count; i++) {
+        const LayoutParam *param = &layout->params[i];
+        if (param->unit == unit && (param->fp8_rows < 0 || param->fp8_cols < 0)) return false;
+    }
+    return true;
+}
+
+static void place_fp8_pieces(Layout *layout) {
+    for (int i = 0; i < layout->unit_count; i++) {
+        LayoutUnit *unit = &layout->units[i];
+        unit->fp8 = travels_in_fp8(layout, i) ? layout->bytes[LAYOUT_FP8] : -1;
+        if (unit->fp8 >= 0) layout->bytes[LAYOUT_FP8] += align_up(unit->piece, LAYOUT_ALIGN);
     }
 }
 
@@ -145,6 +167,7 @@ static void place_params(Layout *layout) {
         layout->param_index[(param->layer + 1) * PARAM_ID_COUNT + param->id] = i + 1;
     }
     close_unit(layout);
+    place_fp8_pieces(layout);
     for (int i = 0; i < layout->unit_count; i++) {
         const LayoutUnit *unit = &layout->units[i];
         int64_t elements = unit->count;
@@ -164,6 +187,15 @@ void layout_owned(const Layout *layout, const LayoutParam *param, int64_t *first
     int64_t to = param->offset + param->count < end ? param->offset + param->count : end;
     *first = from - param->offset;
     *count = to > from ? to - from : 0;
+}
+
+LayoutPart layout_part(const Layout *layout, const LayoutParam *param, int stage) {
+    if (layout->zero < stage) return (LayoutPart){0, param->count, param->offset};
+    const LayoutUnit *unit = &layout->units[param->unit];
+    LayoutPart part;
+    layout_owned(layout, param, &part.first, &part.count);
+    part.at = unit->shard_offset + param->offset + part.first - unit->offset - unit->rank * unit->piece;
+    return part;
 }
 
 void layout_build_params(Layout *layout) {

@@ -1,8 +1,7 @@
+// A model's life, and its step: micro-batches, the optimizer, the result.
 #include "model/model.h"
 
-#include "base/rng.h"
 #include "base/text.h"
-#include "base/threads.h"
 #include "model/fp8.h"
 #include "model/pipeline.h"
 #include "model/seam.h"
@@ -12,9 +11,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-// From which ZeRO stage on each is sharded.
-enum { ZERO_MOMENTS = 1, ZERO_GRADIENTS = 2, ZERO_WEIGHTS = 3 };
 
 // ---- life -----------------------------------------------------------------------------------------------------------
 
@@ -131,238 +127,6 @@ void model_zero_optimizer(Model *model) {
     model->ops->zero(model->ops, model_block(model, LAYOUT_MOMENTS));
 }
 
-// ---- weights --------------------------------------------------------------------------------------------------------
-
-typedef struct FillContext {
-    float *out; // of the parameter
-    const LayoutSlice *slice;
-    uint64_t seed, stream;
-    float deviation;
-} FillContext;
-
-// Rows of a slice. An element's value depends on the parameter and on its place in it on a rank that holds all of it.
-static void fill_rows(void *context, int64_t begin, int64_t end, int worker) {
-    (void)worker;
-    const FillContext *fill = context;
-    const LayoutSlice *slice = fill->slice;
-    int64_t all_cols = slice->shape[1];
-    for (int64_t row = begin; row < end; row++)
-        rng_fill_normal(fill->out + slice->at + row * slice->stride, slice->cols, fill->seed, fill->stream,
-                        (uint64_t)(slice->first + (slice->row + row) * all_cols + slice->col), 0, fill->deviation);
-}
-
-static void fill_matrix(const Layout *layout, const LayoutParam *param, uint64_t seed, float deviation, float *host) {
-    memset(host, 0, (size_t)param->count * sizeof *host); // rows beyond the vocabulary
-    // The stream names the parameter by what it is, not by its place, so that it is the same in any split.
-    uint64_t stream = RNG_STREAM_PARAMETER + (uint64_t)(param->layer + 1) * PARAM_ID_COUNT + param->id;
-    for (int i = 0; i < layout_slice_count(layout, param); i++) {
-        LayoutSlice slice = layout_slice(layout, param, i);
-        int64_t chunk = (1 << 14) / (slice.cols > 0 ? slice.cols : 1);
-        FillContext fill = {host, &slice, seed, stream, deviation};
-        threads_for(slice.rows, chunk > 0 ? chunk : 1, fill_rows, &fill);
-    }
-}
-
-void model_init_weights(Model *model, uint64_t seed, bool scale_residual) {
-    const Layout *layout = &model->layout;
-    const ModelConfig *config = &layout->request.config;
-    int64_t most = 0;
-    for (int i = 0; i < layout->param_count; i++)
-        most = layout->params[i].count > most ? layout->params[i].count : most;
-    float *host = xmalloc((size_t)most * sizeof(float));
-    for (int i = 0; i < layout->param_count; i++) {
-        const LayoutParam *param = &layout->params[i];
-        float deviation = config->init_std;
-        if (scale_residual && param->residual) deviation /= sqrtf(2.0f * (float)config->layers);
-        if (param->dims > 1) fill_matrix(layout, param, seed, deviation, host);
-        for (int64_t k = 0; param->dims == 1 && k < param->count; k++)
-            host[k] = 1.0f;
-        model_write_param(model, param, MODEL_WEIGHTS, host);
-    }
-    free(host);
-    seam_new_weights(model);
-    model_zero_optimizer(model);
-}
-
-void model_share_weights(Model *model) {
-    if (model->layout.zero >= ZERO_WEIGHTS) seam_new_weights(model);
-}
-
-static void widen(const Layout *layout, const void *weights, const void *master, int64_t count, float *out) {
-    if (layout->dtype == DTYPE_F32 || (layout->dtype == DTYPE_F16 && master)) {
-        memcpy(out, master ? master : weights, (size_t)count * sizeof(float));
-    } else if (master) {
-        for (int64_t i = 0; i < count; i++)
-            out[i] = bf16_join(((const bf16 *)weights)[i], ((const int16_t *)master)[i]);
-    } else {
-        for (int64_t i = 0; i < count; i++)
-            out[i] = storage_get(weights, i, layout->dtype);
-    }
-}
-
-static void *master_at(void *block, const Layout *layout, int64_t index) { // NULL: there is none
-    return block ? (char *)block + index * precision_master_bytes(layout->request.precision) : NULL;
-}
-
-// The part of a parameter that a sharded block has here: elements [first, first + count) of it, from element `at` of
-// the block on. Of one that is not sharded: all of it. (Stage 0: of what is sharded always.)
-typedef struct ParamPart {
-    int64_t first, count, at;
-} ParamPart;
-
-static ParamPart param_part(const Layout *layout, const LayoutParam *param, int stage) {
-    if (layout->zero < stage) return (ParamPart){0, param->count, param->offset};
-    const LayoutUnit *unit = &layout->units[param->unit];
-    ParamPart part;
-    layout_owned(layout, param, &part.first, &part.count);
-    part.at = unit->shard_offset + param->offset + part.first - unit->offset - unit->rank * unit->piece;
-    return part;
-}
-
-static bool state_outer(ModelState state) {
-    return state == MODEL_ANCHOR || state == MODEL_MOMENTUM;
-}
-
-static float *outer_pointer(float *outer, const Layout *layout, const LayoutParam *param, ModelState state) {
-    return outer + (state == MODEL_MOMENTUM ? layout->shard_count : 0) + param_part(layout, param, 0).at;
-}
-
-static float *state_pointer(const Model *model, int64_t at, ModelState state) {
-    assert(state != MODEL_WEIGHTS && !state_outer(state));
-    if (state == MODEL_GRADIENTS) return (float *)model->memory[LAYOUT_GRADIENTS] + at;
-    int64_t all = model->layout.zero >= ZERO_MOMENTS ? model->layout.shard_count : model->layout.element_count;
-    return (float *)model->memory[LAYOUT_MOMENTS] + (state == MODEL_V ? all : 0) + at;
-}
-
-void model_read_param(Model *model, const LayoutParam *param, ModelState state, float *host) {
-    Ops *ops = model->ops;
-    size_t count = (size_t)param->count, size = dtype_size(model->layout.dtype);
-    assert(model->layout.zero == 0);
-    if (state != MODEL_WEIGHTS) {
-        ops->download(ops, host, state_pointer(model, param->offset, state), count * sizeof(float));
-        return;
-    }
-    void *weights = xmalloc(count * size);
-    void *low = master_at(model->memory[LAYOUT_MASTER], &model->layout, param->offset);
-    size_t low_bytes = count * (size_t)precision_master_bytes(model->layout.request.precision);
-    void *master = low ? xmalloc(low_bytes) : NULL;
-    ops->download(ops, weights, (char *)model->memory[LAYOUT_WEIGHTS] + (size_t)param->offset * size, count * size);
-    if (master) ops->download(ops, master, low, low_bytes);
-    widen(&model->layout, weights, master, param->count, host);
-    free(weights);
-    free(master);
-}
-
-typedef struct NarrowContext {
-    const float *in;
-    uint16_t *out;
-    int16_t *low; // of bf16; NULL: no master weights
-    DType dtype;
-    bool to_even; // where no run has any: halves round as everywhere else
-} NarrowContext;
-
-static void narrow_weights(void *context, int64_t begin, int64_t end, int worker) {
-    (void)worker;
-    NarrowContext *narrow = context;
-    for (int64_t i = begin; i < end; i++)
-        narrow->out[i] = narrow->dtype == DTYPE_F16 ? f16_from_f32(narrow->in[i])
-                         : narrow->low              ? bf16_split(narrow->in[i], &narrow->low[i])
-                         : narrow->to_even          ? bf16_from_f32(narrow->in[i])
-                                                    : bf16_split_weight(narrow->in[i]);
-}
-
-static void write_weights(Model *model, const LayoutParam *param, const float *host) {
-    Ops *ops = model->ops;
-    const Layout *layout = &model->layout;
-    ParamPart part = param_part(layout, param, ZERO_WEIGHTS), low = param_part(layout, param, ZERO_MOMENTS);
-    size_t size = dtype_size(layout->dtype);
-    char *weights = (char *)model->memory[LAYOUT_WEIGHTS] + (size_t)part.at * size;
-    if (layout->dtype == DTYPE_F32) {
-        ops->upload(ops, weights, host + part.first, (size_t)part.count * sizeof(float));
-        return;
-    }
-    size_t count = (size_t)param->count;
-    void *master = master_at(model->memory[LAYOUT_MASTER], layout, low.at);
-    bool split = master && layout->dtype == DTYPE_BF16;
-    NarrowContext narrow = {host, xmalloc(count * 2), split ? xmalloc(count * 2) : NULL, layout->dtype,
-                            layout->request.precision == PRECISION_BF16_PURE};
-    threads_for(param->count, 1 << 16, narrow_weights, &narrow);
-    ops->upload(ops, weights, narrow.out + part.first, (size_t)part.count * 2);
-    if (split)
-        ops->upload(ops, master, narrow.low + low.first, (size_t)low.count * 2);
-    else if (master)
-        ops->upload(ops, master, host + low.first, (size_t)low.count * sizeof(float));
-    free(narrow.out);
-    free(narrow.low);
-}
-
-void model_write_param(Model *model, const LayoutParam *param, ModelState state, const float *host) {
-    if (state == MODEL_WEIGHTS) {
-        write_weights(model, param, host);
-        model->fp8_fresh = false;
-        return;
-    }
-    if (state_outer(state)) {
-        ParamPart own = param_part(&model->layout, param, 0);
-        memcpy(outer_pointer(model->outer, &model->layout, param, state), host + own.first,
-               (size_t)own.count * sizeof(float));
-        return;
-    }
-    ParamPart part = param_part(&model->layout, param, state == MODEL_GRADIENTS ? ZERO_GRADIENTS : ZERO_MOMENTS);
-    model->ops->upload(model->ops, state_pointer(model, part.at, state), host + part.first,
-                       (size_t)part.count * sizeof(float));
-}
-
-Status model_snapshot(Model *model, ModelSnapshot *snapshot, bool with_moments) {
-    Ops *ops = model->ops;
-    struct {
-        LayoutKind kind;
-        void **host;
-    } block[] = {{LAYOUT_WEIGHTS, &snapshot->weights},
-                 {LAYOUT_MASTER, &snapshot->master},
-                 {LAYOUT_MOMENTS, (void **)&snapshot->moments}};
-    for (int i = 0; i < (with_moments ? 3 : 2); i++) {
-        size_t bytes = (size_t)model->layout.bytes[block[i].kind];
-        if (!bytes) continue;
-        if (!*block[i].host) *block[i].host = malloc(bytes);
-        if (!*block[i].host) return status_runtime("no host memory for a checkpoint snapshot (%zu bytes)", bytes);
-        ops->download(ops, *block[i].host, model->memory[block[i].kind], bytes);
-    }
-    if (!model->outer || !with_moments) return NULL;
-    size_t bytes = 2 * (size_t)model->layout.shard_count * sizeof(float);
-    if (!snapshot->outer) snapshot->outer = malloc(bytes);
-    if (!snapshot->outer) return status_runtime("no host memory for a checkpoint snapshot (%zu bytes)", bytes);
-    memcpy(snapshot->outer, model->outer, bytes);
-    return NULL;
-}
-
-void model_snapshot_free(ModelSnapshot *snapshot) {
-    free(snapshot->weights);
-    free(snapshot->master);
-    free(snapshot->moments);
-    free(snapshot->outer);
-    *snapshot = (ModelSnapshot){0};
-}
-
-void model_snapshot_read(const ModelSnapshot *snapshot, const Layout *layout, const LayoutParam *param,
-                         ModelState state, int64_t first, int64_t count, float *out) {
-    assert(state != MODEL_GRADIENTS && first + count <= param->count);
-    ParamPart part = param_part(layout, param, ZERO_WEIGHTS), own = param_part(layout, param, ZERO_MOMENTS);
-    assert(first >= own.first && first + count <= own.first + own.count);
-    int64_t at = own.at + first - own.first;
-    if (state_outer(state)) {
-        const float *from = outer_pointer(snapshot->outer, layout, param, state);
-        memcpy(out, from + first - param_part(layout, param, 0).first, (size_t)count * sizeof(float));
-    } else if (state == MODEL_WEIGHTS) {
-        const char *weights =
-            (const char *)snapshot->weights + (size_t)(part.at + first - part.first) * dtype_size(layout->dtype);
-        widen(layout, weights, master_at(snapshot->master, layout, at), count, out);
-    } else {
-        int64_t all = layout->zero >= ZERO_MOMENTS ? layout->shard_count : layout->element_count;
-        memcpy(out, snapshot->moments + (state == MODEL_V ? all : 0) + at, (size_t)count * sizeof(float));
-    }
-}
-
 // ---- training -------------------------------------------------------------------------------------------------------
 
 static float model_loss_scale(const Model *model) {
@@ -455,34 +219,23 @@ void model_eval_step(Model *model, const int32_t *ids, const int32_t *targets, c
     model->accumulate = true; // the counts of the next one add up
 }
 
-static DType master_dtype(const Layout *layout) {
-    return layout->dtype == DTYPE_F16 ? DTYPE_F32 : DTYPE_U16;
-}
-
-// Elements [first, first + count) of a block that has a value of `dtype` for every parameter.
-static Tensor parameter_range(const Model *model, LayoutKind kind, DType dtype, int64_t first, int64_t count) {
-    char *memory = model->memory[kind];
-    if (!memory) return TENSOR_NONE;
-    return tensor_make(memory + (size_t)first * dtype_size(dtype), dtype, 1, count, layout_kind_name(kind));
-}
-
 // Stochastic rounding is keyed by the parameter and the element of it, so that it does not depend on any split.
 static void adamw_by_parameters(Model *model, AdamwArgs args, float weight_decay) {
     const Layout *layout = &model->layout;
     for (int i = 0; i < layout->param_count; i++) {
         const LayoutParam *param = &layout->params[i];
-        ParamPart part = param_part(layout, param, ZERO_MOMENTS), weight = param_part(layout, param, ZERO_WEIGHTS);
+        LayoutPart part = layout_part(layout, param, ZERO_MOMENTS), weight = layout_part(layout, param, ZERO_WEIGHTS);
         if (!part.count) continue;
         const LayoutUnit *unit = &layout->units[param->unit];
         int64_t start = param->offset + part.first - unit->offset; // in the unit
         Tensor grad = layout->zero ? tensor_cols(model_piece(model, LAYOUT_GRADIENTS, unit, false),
                                                  start - unit->rank * unit->piece, part.count)
-                                   : parameter_range(model, LAYOUT_GRADIENTS, DTYPE_F32, param->offset, part.count);
+                                   : model_range(model, LAYOUT_GRADIENTS, param->offset, part.count);
         int64_t at = weight.at + part.first - weight.first,
                 all = layout->zero ? layout->shard_count : layout->element_count;
-        args.weight = parameter_range(model, LAYOUT_WEIGHTS, layout->dtype, at, part.count);
-        args.m = parameter_range(model, LAYOUT_MOMENTS, DTYPE_F32, part.at, part.count);
-        args.v = parameter_range(model, LAYOUT_MOMENTS, DTYPE_F32, all + part.at, part.count);
+        args.weight = model_range(model, LAYOUT_WEIGHTS, at, part.count);
+        args.m = model_range(model, LAYOUT_MOMENTS, part.at, part.count);
+        args.v = model_range(model, LAYOUT_MOMENTS, all + part.at, part.count);
         args.grad = grad;
         args.weight_decay = param->decay ? weight_decay : 0;
         args.first = ((uint64_t)(param->layer + 1) * PARAM_ID_COUNT + param->id) << 40 | (uint64_t)part.first;
@@ -508,11 +261,11 @@ static void adamw_by_decay(Model *model, AdamwArgs args, float weight_decay) {
     for (int range = 0; range < 2; range++) { // matrices decay, vectors do not
         int64_t first = range ? layout->decay_count : 0;
         int64_t count = (range ? layout->element_count : layout->decay_count) - first;
-        args.weight = parameter_range(model, LAYOUT_WEIGHTS, layout->dtype, first, count);
-        args.master = parameter_range(model, LAYOUT_MASTER, master_dtype(layout), first, count);
-        args.m = parameter_range(model, LAYOUT_MOMENTS, DTYPE_F32, first, count);
-        args.v = parameter_range(model, LAYOUT_MOMENTS, DTYPE_F32, layout->element_count + first, count);
-        args.grad = parameter_range(model, LAYOUT_GRADIENTS, DTYPE_F32, first, count);
+        args.weight = model_range(model, LAYOUT_WEIGHTS, first, count);
+        args.master = model_range(model, LAYOUT_MASTER, first, count);
+        args.m = model_range(model, LAYOUT_MOMENTS, first, count);
+        args.v = model_range(model, LAYOUT_MOMENTS, layout->element_count + first, count);
+        args.grad = model_range(model, LAYOUT_GRADIENTS, first, count);
         args.weight_decay = range ? 0.0f : weight_decay;
         model->ops->adamw(model->ops, &args);
     }
@@ -632,116 +385,4 @@ void model_expert_load(Model *model, float *stats) {
 void model_update_router_bias(Model *model, float rate) {
     model->ops->moe_bias_update(model->ops, model_const(model, CONST_ROUTER_BIAS),
                                 model_const(model, CONST_EXPERT_TOTAL), model_scalar(model, SCALAR_SKIP), rate);
-}
-
-// ---- views ----------------------------------------------------------------------------------------------------------
-
-int model_slot(const LayoutUnit *unit) {
-    return unit->vectors ? 3 : unit->layer < 0 ? 2 : unit->layer % 2;
-}
-
-// Elements before a unit in its slot of the gathered block, and before the slot.
-static int64_t gathered_at(const Layout *layout, const LayoutUnit *unit) {
-    int slot = model_slot(unit);
-    int64_t before =
-        slot < 2 ? slot * layout->layer_elements : 2 * layout->layer_elements + (slot == 3) * layout->edge_elements;
-    bool second = unit->layer >= 0 && unit > layout->units && unit[-1].layer == unit->layer && !unit[-1].vectors;
-    return before + (second ? unit[-1].count : 0);
-}
-
-Tensor model_unit(const Model *model, LayoutKind kind, const LayoutUnit *unit) {
-    const Layout *layout = &model->layout;
-    bool weights = kind == LAYOUT_WEIGHTS;
-    DType dtype = weights ? layout->dtype : DTYPE_F32;
-    if (layout->zero < (weights ? ZERO_WEIGHTS : ZERO_GRADIENTS))
-        return parameter_range(model, kind, dtype, unit->offset, unit->count);
-    if (weights && unit->ranks == 1) return parameter_range(model, kind, dtype, unit->shard_offset, unit->count);
-    int64_t elements = 2 * layout->layer_elements + layout->edge_elements + layout->vector_elements;
-    char *region = (char *)model->memory[LAYOUT_GATHERED] + (weights ? (elements * 4 + 255) / 256 * 256 : 0);
-    return tensor_make(region + (size_t)gathered_at(layout, unit) * dtype_size(dtype), dtype, 1, unit->count,
-                       layout_kind_name(kind));
-}
-
-Tensor model_wire(const Model *model, const LayoutUnit *unit) {
-    const Layout *layout = &model->layout;
-    if (layout->wire_offset < 0 || unit->ranks == 1) return TENSOR_NONE;
-    bf16 *region = (bf16 *)((char *)model->memory[LAYOUT_GATHERED] + layout->wire_offset);
-    return tensor_make(region + gathered_at(layout, unit), DTYPE_BF16, 1, unit->count, "wire");
-}
-
-Tensor model_piece(const Model *model, LayoutKind kind, const LayoutUnit *unit, bool second) {
-    const Layout *layout = &model->layout;
-    int stage = kind == LAYOUT_WEIGHTS ? ZERO_WEIGHTS : kind == LAYOUT_GRADIENTS ? ZERO_GRADIENTS : ZERO_MOMENTS;
-    DType dtype = kind == LAYOUT_WEIGHTS ? layout->dtype : kind == LAYOUT_MASTER ? master_dtype(layout) : DTYPE_F32;
-    bool sharded = layout->zero >= stage;
-    int64_t at = sharded ? unit->shard_offset : unit->offset + unit->rank * unit->piece;
-    if (second) at += sharded ? layout->shard_count : layout->element_count;
-    return parameter_range(model, kind, dtype, at, unit->piece);
-}
-
-static Tensor param_view(const Model *model, LayoutKind kind, ParamId id, int layer) {
-    const LayoutParam *param = layout_param(&model->layout, id, layer);
-    if (!param || !model->memory[kind]) return TENSOR_NONE;
-    const LayoutUnit *unit = &model->layout.units[param->unit];
-    Tensor view = tensor_cols(model_unit(model, kind, unit), param->offset - unit->offset, param->count);
-    int64_t cols = param->shape[param->dims - 1];
-    return tensor_make(view.data, view.dtype, param->count / cols, cols, layout_param_name(id));
-}
-
-Tensor model_weight(const Model *model, ParamId id, int layer) {
-    return param_view(model, LAYOUT_WEIGHTS, id, layer);
-}
-
-Tensor model_grad(const Model *model, ParamId id, int layer) {
-    return param_view(model, LAYOUT_GRADIENTS, id, layer);
-}
-
-Tensor model_gradients(const Model *model) {
-    return parameter_range(model, LAYOUT_GRADIENTS, DTYPE_F32, 0, model->layout.element_count);
-}
-
-// Which of the two places of a message between stages the pass under way has; -1: it is none.
-static int message_half(const Model *model, const LayoutActivation *act) {
-    switch (act->id) {
-    case ACT_STAGE_OUT:
-    case ACT_STAGE_COUNTS:
-    case ACT_STAGE_PROBS: return model->half[PIPELINE_FORWARD];
-    case ACT_DRESIDUAL: return act->kept ? model->half[PIPELINE_BACKWARD] : -1;
-    case ACT_STAGE_DPROB: return model->half[PIPELINE_BACKWARD];
-    default: return -1;
-    }
-}
-
-Tensor model_act(const Model *model, ActId id, int layer) {
-    const LayoutActivation *act = layout_activation(&model->layout, id, layer, model->pass);
-    if (!act || act->rows * act->cols == 0) return TENSOR_NONE;
-    char *memory = (char *)model->memory[act->kept ? LAYOUT_ACTIVATIONS : LAYOUT_TEMPORARIES] + act->offset;
-    if (act->in_flight) memory += model->layout.slot_offset + model->flight * model->layout.slot_bytes;
-    int64_t rows = act->per_token ? act->rows * model->tokens / model->layout.tokens : act->rows;
-    Tensor all = tensor_make(memory, act->dtype, rows, act->cols, layout_act_name(id));
-    int half = message_half(model, act);
-    return half < 0 ? all : tensor_rows(all, half * rows / 2, rows / 2);
-}
-
-Tensor model_const(const Model *model, ConstId id) {
-    const LayoutConst *constant = &model->layout.constants[id];
-    if (!constant->bytes) return TENSOR_NONE;
-    bool per_token = id == CONST_IDS || id == CONST_TARGETS || id == CONST_DOC_START;
-    int64_t slot = per_token ? model->flight * constant->bytes / model->layout.slots : 0;
-    return tensor_make((char *)model->memory[LAYOUT_CONSTANTS] + constant->offset + slot, constant->dtype,
-                       per_token ? model->tokens : constant->rows, constant->cols, layout_const_name(id));
-}
-
-Tensor model_scalar(const Model *model, int index) {
-    Tensor scalar = tensor_cols(model_const(model, CONST_SCALARS), index, 1);
-    if (index == SCALAR_SKIP || index == SCALAR_ROWS) scalar.dtype = DTYPE_I32;
-    return scalar;
-}
-
-void model_lend_scratch(Model *model, bool lend) {
-    const LayoutActivation *scratch = layout_activation(&model->layout, ACT_SCRATCH, -1, STEP_BACKWARD);
-    int64_t usual = model->layout.bytes[LAYOUT_WORKSPACE];
-    if (!scratch || scratch->bytes <= usual) return;
-    char *memory = lend ? (char *)model->memory[LAYOUT_TEMPORARIES] + scratch->offset : model->memory[LAYOUT_WORKSPACE];
-    model->ops->bind_workspace(model->ops, memory, (size_t)(lend ? scratch->bytes : usual));
 }

@@ -169,9 +169,13 @@ Tensor model_act(const Model *model, ActId id, int layer); // in the model's cur
 Tensor model_const(const Model *model, ConstId id);
 Tensor model_scalar(const Model *model, int index); // [1, 1]; SCALAR_SKIP is int32
 Tensor model_gradients(const Model *model);         // all of them: [1, elements]
-// A unit as a whole: gradients or weights where they are complete, or in their slot while they are there.
+// Elements [first, first + count) of a block of weights, master parts, gradients or moments.
+Tensor model_range(const Model *model, LayoutKind kind, int64_t first, int64_t count);
+// A unit as a whole: gradients or weights where they are complete, or in their slot while they are there. LAYOUT_FP8:
+// in the place of its weights.
 Tensor model_unit(const Model *model, LayoutKind kind, const LayoutUnit *unit);
-// This rank's piece of it: of LAYOUT_WEIGHTS, LAYOUT_GRADIENTS, LAYOUT_MASTER, or of LAYOUT_MOMENTS m (second: v).
+// This rank's piece of it: of LAYOUT_WEIGHTS, LAYOUT_FP8, LAYOUT_GRADIENTS, LAYOUT_MASTER, or of LAYOUT_MOMENTS m
+// (second: v).
 Tensor model_piece(const Model *model, LayoutKind kind, const LayoutUnit *unit, bool second);
 // Where a unit's gradients stand as bf16 while they are reduced; TENSOR_NONE: they travel as they are.
 Tensor model_wire(const Model *model, const LayoutUnit *unit);

@@ -36,8 +36,9 @@ static const LayoutUnit *layer_units(const Model *model, int layer, int *count) 
 // One that nobody shares is whole where it is (model_unit).
 static CommTicket gather_unit(Model *model, const LayoutUnit *unit) {
     if (!unit_group(model, unit)) return 0;
-    return comm_all_gather(unit_group(model, unit), model_unit(model, LAYOUT_WEIGHTS, unit),
-                           model_piece(model, LAYOUT_WEIGHTS, unit, false));
+    LayoutKind kind = fp8_travels(model, unit) ? LAYOUT_FP8 : LAYOUT_WEIGHTS;
+    return comm_all_gather(unit_group(model, unit), model_unit(model, kind, unit),
+                           model_piece(model, kind, unit, false));
 }
 
 static void start_layer_gather(Model *model, int layer) {

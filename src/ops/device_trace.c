@@ -131,7 +131,8 @@ struct DeviceTrace {
     CUpti_SubscriberHandle subscriber;
     uint64_t call; // under way on the thread that calls ops; 0: none
     bool pushed, started;
-    double offset; // seconds: clock_seconds() less the library's clock
+    uint64_t start;       // of the library's clock: nanoseconds since 1970, too many for a double
+    double start_seconds; // clock_seconds() of the same moment
 
     pthread_mutex_t lock; // of what its threads touch
     NumberMap nodes;      // of graphs: to the call they were recorded in
@@ -149,6 +150,7 @@ struct DeviceTrace {
 static struct {
     pthread_mutex_t lock;
     DeviceTrace *trace; // whom the library's callbacks mean; NULL: none any more
+    Cupti cupti;        // of the last one: it stays loaded, so that callbacks need no lock to call it
 } device_trace_now = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static Status cupti_status(const Cupti *cupti, CUptiResult result, const char *what) {
@@ -191,6 +193,7 @@ static Status cupti_load(Cupti *cupti, const char *path) {
 
 // ---- callbacks, on any thread ---------------------------------------------------------------------------------------
 
+// The library may hold locks of its own while it calls back: nothing here calls it with one of these held.
 static DeviceTrace *trace_lock(void) { // NULL: there is none, and nothing is locked
     pthread_mutex_lock(&device_trace_now.lock);
     DeviceTrace *trace = device_trace_now.trace;
@@ -208,13 +211,14 @@ static void CUPTIAPI buffer_wanted(uint8_t **buffer, size_t *size, size_t *recor
 static void CUPTIAPI buffer_filled(CUcontext context, uint32_t stream, uint8_t *buffer, size_t size, size_t used) {
     (void)size;
     size_t dropped = 0;
+    if (device_trace_now.cupti.cuptiActivityGetNumDroppedRecords(context, stream, &dropped) != CUPTI_SUCCESS)
+        dropped = 0;
     DeviceTrace *trace = trace_lock();
     if (!trace) {
         free(buffer);
         return;
     }
-    if (trace->cupti.cuptiActivityGetNumDroppedRecords(context, stream, &dropped) == CUPTI_SUCCESS)
-        trace->lost += (int64_t)dropped;
+    trace->lost += (int64_t)dropped;
     if (buffer && used && trace->buffer_count < BUFFERS_MOST) {
         trace->buffers[trace->buffer_count++] = (Buffer){buffer, used};
     } else {
@@ -225,26 +229,20 @@ static void CUPTIAPI buffer_filled(CUcontext context, uint32_t stream, uint8_t *
 }
 
 // A graph that is launched has other nodes than the one that was recorded: copies of them.
-static void node_seen(DeviceTrace *trace, CUpti_CallbackId id, const CUpti_GraphData *data) {
-    uint64_t node = 0, original = 0;
-    if (trace->cupti.cuptiGetGraphNodeId(data->node, &node) != CUPTI_SUCCESS) return;
-    if (id == CUPTI_CBID_RESOURCE_GRAPHNODE_CREATED) {
-        if (trace->call) map_set(&trace->nodes, node, trace->call);
-    } else if (trace->cupti.cuptiGetGraphNodeId(data->originalNode, &original) == CUPTI_SUCCESS) {
-        uint64_t call = map_get(&trace->nodes, original);
-        if (call) map_set(&trace->nodes, node, call);
-    }
-}
-
 static void CUPTIAPI resource_callback(void *context, CUpti_CallbackDomain domain, CUpti_CallbackId id,
                                        const void *data) {
     (void)context;
-    if (domain != CUPTI_CB_DOMAIN_RESOURCE || !data) return;
-    if (id != CUPTI_CBID_RESOURCE_GRAPHNODE_CREATED && id != CUPTI_CBID_RESOURCE_GRAPHNODE_CLONED) return;
+    bool created = id == CUPTI_CBID_RESOURCE_GRAPHNODE_CREATED, cloned = id == CUPTI_CBID_RESOURCE_GRAPHNODE_CLONED;
+    if (domain != CUPTI_CB_DOMAIN_RESOURCE || !data || !(created || cloned)) return;
     const CUpti_GraphData *graph = ((const CUpti_ResourceData *)data)->resourceDescriptor;
-    DeviceTrace *trace = graph ? trace_lock() : NULL;
+    const Cupti *cupti = &device_trace_now.cupti;
+    uint64_t node = 0, original = 0;
+    if (!graph || cupti->cuptiGetGraphNodeId(graph->node, &node) != CUPTI_SUCCESS) return;
+    if (cloned && cupti->cuptiGetGraphNodeId(graph->originalNode, &original) != CUPTI_SUCCESS) return;
+    DeviceTrace *trace = trace_lock();
     if (!trace) return;
-    node_seen(trace, id, graph);
+    uint64_t call = created ? trace->call : map_get(&trace->nodes, original);
+    if (call) map_set(&trace->nodes, node, call);
     pthread_mutex_unlock(&trace->lock);
 }
 
@@ -259,14 +257,18 @@ static const char *name_keep(DeviceTrace *trace, const char *name) {
     return trace->names[trace->name_count++] = text_copy(name);
 }
 
+static double host_time(const DeviceTrace *trace, uint64_t time) {
+    return trace->start_seconds + 1e-9 * (double)(int64_t)(time - trace->start);
+}
+
 static void activity_add(DeviceTrace *trace, DeviceActivity activity, uint64_t begin, uint64_t end, uint64_t node) {
     if (!begin || end < begin) return; // it has no times
     if (trace->count == trace->room) {
         trace->room = trace->room ? 2 * trace->room : 4096;
         trace->activities = xrealloc(trace->activities, (size_t)trace->room * sizeof *trace->activities);
     }
-    activity.begin = 1e-9 * (double)begin + trace->offset;
-    activity.end = 1e-9 * (double)end + trace->offset;
+    activity.begin = host_time(trace, begin);
+    activity.end = host_time(trace, end);
     activity.call = map_get(&trace->nodes, node); // of what no graph has: when all correlations are known
     trace->activities[trace->count++] = activity;
 }
@@ -341,19 +343,19 @@ static void take_record(DeviceTrace *trace, const CUpti_Activity *record) {
     }
 }
 
-static Status take_buffers(DeviceTrace *trace) {
+// While nobody records a graph.
+static Status take_buffers(DeviceTrace *trace, Buffer *buffers, int count) {
     Status status = NULL;
-    for (int i = 0; i < trace->buffer_count; i++) {
+    for (int i = 0; i < count; i++) {
         CUpti_Activity *record = NULL;
         CUptiResult result = CUPTI_SUCCESS;
-        while (!status && (result = trace->cupti.cuptiActivityGetNextRecord(
-                               trace->buffers[i].bytes, trace->buffers[i].used, &record)) == CUPTI_SUCCESS)
+        while (!status && (result = trace->cupti.cuptiActivityGetNextRecord(buffers[i].bytes, buffers[i].used,
+                                                                            &record)) == CUPTI_SUCCESS)
             take_record(trace, record);
         if (!status && result != CUPTI_ERROR_MAX_LIMIT_REACHED) // which is the end of a buffer
             status = cupti_status(&trace->cupti, result, "cuptiActivityGetNextRecord");
-        free(trace->buffers[i].bytes);
+        free(buffers[i].bytes);
     }
-    trace->buffer_count = 0;
     for (int64_t i = 0; i < trace->count; i++)
         if (!trace->activities[i].graph)
             trace->activities[i].call = map_get(&trace->correlations, trace->activities[i].launched);
@@ -396,6 +398,7 @@ Status device_trace_open(DeviceTrace **out, const char *library) {
     pthread_mutex_init(&trace->lock, NULL);
     pthread_mutex_lock(&device_trace_now.lock);
     device_trace_now.trace = trace;
+    device_trace_now.cupti = trace->cupti;
     pthread_mutex_unlock(&device_trace_now.lock);
     status = trace_subscribe(trace);
     if (status)
@@ -444,13 +447,12 @@ void device_trace_leave(DeviceTrace *trace) {
 
 Status device_trace_start(DeviceTrace *trace) {
     const Cupti *cupti = &trace->cupti;
-    uint64_t now = 0;
     trace->started = true;
     for (int i = 0; i < ACTIVITY_KINDS; i++)
         CUPTI_TRY(cupti, cuptiActivityEnable(activity_kinds[i]));
     double before = clock_seconds();
-    CUPTI_TRY(cupti, cuptiGetTimestamp(&now));
-    trace->offset = (before + clock_seconds()) / 2 - 1e-9 * (double)now;
+    CUPTI_TRY(cupti, cuptiGetTimestamp(&trace->start));
+    trace->start_seconds = (before + clock_seconds()) / 2;
     return NULL;
 }
 
@@ -462,10 +464,14 @@ Status device_trace_stop(DeviceTrace *trace, DeviceActivity **activities, int64_
     for (int i = 0; i < ACTIVITY_KINDS; i++)
         (void)cupti->cuptiActivityDisable(activity_kinds[i]);
     trace->started = false;
+    Buffer buffers[BUFFERS_MOST];
     pthread_mutex_lock(&trace->lock);
-    if (!status) status = take_buffers(trace);
+    int buffer_count = status ? 0 : trace->buffer_count; // else device_trace_close frees them
+    memcpy(buffers, trace->buffers, sizeof buffers);
+    trace->buffer_count -= buffer_count;
     *lost = trace->lost;
     pthread_mutex_unlock(&trace->lock);
+    if (!status) status = take_buffers(trace, buffers, buffer_count);
     if (status) return status;
     *activities = trace->activities;
     *count = trace->count;

@@ -360,7 +360,8 @@ struct Ops {
     //    (base/dtype.h). scale [1, 1] float is a power of two. amax [1, 1] float (may be absent) becomes the largest of
     //    itself and the magnitudes that were rounded: the next scale comes from it. Products want both operands with
     //    the reduction along their rows, so there are transposed copies: "cols". --
-    // rows: like in; cols: its transpose; each may be absent. in (bf16): any stride.
+    // rows: like in; cols: its transpose; each may be absent. in (bf16): any stride. Or in is e4m3, whose codes go to
+    // cols as they are: sizes are multiples of 16, rows and amax absent, and the scale does not matter.
     void (*quantize)(Ops *ops, Tensor rows, Tensor cols, Tensor amax, Tensor in, Tensor scale);
     // Of every pair: scale = 2^-floor(log2(most / amax)), or stays where amax is not a positive number; amax = 0.
     void (*quantize_scales)(Ops *ops, Tensor scale, Tensor amax, float most);

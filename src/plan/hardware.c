@@ -95,6 +95,7 @@ static const Field software_fields[] = {
     NUMBER(HardwareSoftware, "compute_factor", compute_factor, 1, 0.01, 100),
     NUMBER(HardwareSoftware, "gemm_factor", gemm_factor, 1, 0.01, 100),
     NUMBER(HardwareSoftware, "memory_factor", memory_factor, 1, 0.01, 100),
+    NUMBER(HardwareSoftware, "context_factor", context_factor, 1, 0.01, 100),
     NUMBER(HardwareSoftware, "eager_factor", eager_factor, 1, 1, 100),
     NUMBER(HardwareSoftware, "exchange_sync_us", exchange_sync, MICRO, 0, 1e6),
     NUMBER(HardwareSoftware, "exchange_efficiency", exchange_efficiency, 1, 1e-3, 1),
@@ -416,7 +417,7 @@ static Status read_software(const Reader *reader, Hardware *hardware, const char
     HardwareSoftware *software = &hardware->software[index];
     if (added) {
         software->compute_factor = software->gemm_factor = software->memory_factor = 1;
-        software->eager_factor = software->exchange_efficiency = 1;
+        software->context_factor = software->eager_factor = software->exchange_efficiency = 1;
         snprintf(software->title, sizeof software->title, "%s", name);
     }
     return read_fields(reader, name, table, software_fields, COUNT(software_fields), software);

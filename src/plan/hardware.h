@@ -103,7 +103,8 @@ typedef struct HardwareSoftware {
     double compute_factor; // on the time of products and attention
     double gemm_factor;    // on that of products alone: below 1 where they run in fp8
     double memory_factor;  // on the time of memory-bound ops (more than 1: less fused)
-    double eager_factor;   // on both when compilation is off
+    double context_factor; // on that of attention to other ranks' keys: less fused blocks, and waits beyond the bytes
+    double eager_factor;   // on products, attention and memory-bound ops when compilation is off
     double exchange_sync;  // seconds that an MoE exchange waits for the host or a straggler, per rank beside itself
     double exchange_efficiency; // of the link, for an all-to-all
     double imbalance;           // busiest rank's expert load over the mean: 1 + imbalance * log2(ep)

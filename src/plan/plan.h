@@ -124,7 +124,6 @@ typedef struct PlanReport {
     PlanChange checklist[PLAN_CHECKLIST_MAX];
     int checklist_count;
     PlanChange fp8; // what it would bring; what is "" where the device has no such units or the run has it already
-    char fp8_refused[PLAN_TEXT_MAX]; // why this run cannot
     char warnings[PLAN_WARNINGS_MAX][PLAN_TEXT_MAX];
     int warning_count;
 

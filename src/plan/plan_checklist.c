@@ -35,6 +35,5 @@ void plan_what_if_fp8(PlanReport *report) {
         snprintf(report->fp8.what, sizeof report->fp8.what, "precision fp8 instead of %s",
                  precision_name(report->run.layout.precision));
     }
-    if (status) snprintf(report->fp8_refused, sizeof report->fp8_refused, "%s", status_message(status));
     status_free(status);
 }

@@ -87,8 +87,18 @@ static Comm tensor_comm(const PlanMachine *machine, const Layout *layout, StepAx
                   .bytes = (4 + again) * layers * plan_ring_allreduce_bytes(bytes, r->mesh.tp)};
 }
 
-// Keys and values travel around the ring; in the backward pass again, and the float sums of their gradients one hop
-// further, home; once more where the forward pass runs again. A hop hides behind the attention of a block.
+static double attention_seconds(const StageCost *cost, StepPass pass) {
+    double seconds = 0;
+    for (int i = 0; i < cost->op_count; i++)
+        if (cost->ops[i].part == STEP_ATTENTION && cost->ops[i].pass == pass) seconds += cost->ops[i].seconds;
+    return seconds;
+}
+
+// hearth (model/seam_context.c): keys and values travel around the ring, in the backward pass again, and once more
+// where the forward pass runs again. Those of a block pass on behind the attention to it; the float sums of their
+// gradients behind that of the next block, beside its keys; after the last one they go home, behind nothing. Other
+// software gathers the keys and values of all query heads at once behind the attention to its own block; the sums
+// travel as in hearth.
 static Comm context_comm(const PlanMachine *machine, const Layout *layout, const StageCost *cost, StepAxis *axis,
                          double *on_links) {
     const LayoutRequest *r = &layout->request;
@@ -97,21 +107,28 @@ static Comm context_comm(const PlanMachine *machine, const Layout *layout, const
     *axis = (StepAxis){.ranks = mesh->cp, .between_nodes = group.nodes > 1};
     *on_links = 0;
     if (mesh->cp == 1) return (Comm){0};
-    double kv = mesh_kv_heads(mesh, r->config.kv_heads);
-    double bytes = 2.0 * (double)layout->tokens * kv * r->config.head_dim * (double)dtype_size(layout->dtype);
-    double hops = (mesh->cp - 1.0) * layout->layer_count, forward_attention = 0, backward_attention = 0;
-    for (int i = 0; i < cost->op_count; i++)
-        if (cost->ops[i].part == STEP_ATTENTION)
-            *(cost->ops[i].pass == STEP_FORWARD ? &forward_attention : &backward_attention) += cost->ops[i].seconds;
-    double sums = bytes * sizeof(float) / (double)dtype_size(layout->dtype),
-           home = (double)mesh->cp * layout->layer_count;
-    double again = r->recompute == RECOMPUTE_FULL ? 1 : 0;
-    double forward = hops * send_seconds(machine, group.nodes > 1, bytes);
-    double backward = (1 + again) * forward + home * send_seconds(machine, group.nodes > 1, sums);
-    *on_links = forward + backward;
-    return (Comm){.forward = fmax(0, forward - forward_attention),
-                  .backward = fmax(0, backward - backward_attention),
-                  .bytes = (2 + again) * hops * bytes + home * sums};
+    bool ring = machine->software.fused;
+    double cp = mesh->cp, layers = layout->layer_count, again = r->recompute == RECOMPUTE_FULL ? 1 : 0;
+    double heads = ring ? mesh_kv_heads(mesh, r->config.kv_heads) : (double)r->config.heads / mesh->tp;
+    double count = 2.0 * (double)layout->tokens * heads * r->config.head_dim;
+    double bytes = count * (double)dtype_size(layout->dtype), sum_bytes = count * sizeof(float);
+    double hop = send_seconds(machine, group.nodes > 1, bytes), sum = send_seconds(machine, group.nodes > 1, sum_bytes);
+    double gather = ring ? (cp - 1) * hop : phase_seconds(machine, group, cp * bytes);
+    double forward_block = attention_seconds(cost, STEP_FORWARD) / (layers * cp);
+    double backward_block = attention_seconds(cost, STEP_BACKWARD) / (layers * cp);
+    double forward, backward; // exposed, of a layer
+    if (ring) {
+        forward = (cp - 1) * fmax(0, hop - forward_block);
+        backward = fmax(0, hop - backward_block) + (cp - 2) * fmax(0, hop + sum - backward_block) +
+                   fmax(0, sum - backward_block) + sum;
+    } else {
+        forward = fmax(0, gather - forward_block);
+        backward = fmax(0, gather - backward_block) + (cp - 1) * fmax(0, sum - backward_block) + sum;
+    }
+    *on_links = layers * ((2 + again) * gather + cp * sum);
+    return (Comm){.forward = layers * forward,
+                  .backward = layers * (backward + again * forward),
+                  .bytes = layers * ((2 + again) * (cp - 1) * bytes + cp * sum_bytes)};
 }
 
 static double sparse_layers(const Layout *layout) { // of the stage
@@ -185,18 +202,20 @@ static void data_parallel(const PlanMachine *machine, const PlanRun *run, const 
     Group expert = group_of(machine, expert_ranks, (double)mesh->ep * mesh->etp);
     *axis = (StepAxis){.ranks = (int)ranks, .between_nodes = dense.nodes > 1};
     if (ranks == 1 && expert_ranks == 1) return;
-    double counts[2] = {0, 0};
-    for (int i = 0; i < layout->param_count; i++)
-        counts[layout->params[i].expert] += (double)layout->params[i].count;
-    double width = (double)dtype_size(layout->dtype), grad_bytes = (double)dtype_size(layout->request.reduce);
+    double counts[2] = {0, 0}, weights[2] = {0, 0}; // of experts apart: elements, and bytes that are gathered
+    for (int i = 0; i < layout->param_count; i++) {
+        const LayoutParam *param = &layout->params[i];
+        counts[param->expert] += (double)param->count;
+        DType dtype = layout->units[param->unit].fp8 >= 0 ? DTYPE_E4M3 : layout->dtype;
+        weights[param->expert] += (double)param->count * (double)dtype_size(dtype);
+    }
+    double grad_bytes = (double)dtype_size(layout->request.reduce);
     double reduce =
         phase_seconds(machine, dense, counts[0] * grad_bytes) + phase_seconds(machine, expert, counts[1] * grad_bytes);
-    double gather =
-        phase_seconds(machine, dense, counts[0] * width) + phase_seconds(machine, expert, counts[1] * width);
+    double gather = phase_seconds(machine, dense, weights[0]) + phase_seconds(machine, expert, weights[1]);
     double reduce_bytes = plan_ring_phase_bytes(counts[0] * grad_bytes, ranks) +
                           plan_ring_phase_bytes(counts[1] * grad_bytes, expert_ranks);
-    double gather_bytes =
-        plan_ring_phase_bytes(counts[0] * width, ranks) + plan_ring_phase_bytes(counts[1] * width, expert_ranks);
+    double gather_bytes = plan_ring_phase_bytes(weights[0], ranks) + plan_ring_phase_bytes(weights[1], expert_ranks);
     double layers = layout->layer_count, times = mesh->zero >= 2 ? run->grad_accum : 1;
     if (mesh->zero == 0) reduce *= 2, reduce_bytes *= 2; // all-reduce: both phases of the gradients
     double behind = reduce + (mesh->zero == 3 ? gather : 0);

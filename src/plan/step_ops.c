@@ -173,6 +173,12 @@ static void price_grouped(Pricing *p, const StepCall *c, OpCost cost) {
 
 // ---- attention ------------------------------------------------------------------------------------------------------
 
+// Of a full pair of chunks, the mean factor: one in 2 cp - 1 of them has keys of the rank itself.
+static double context_factor(const Pricing *p) {
+    double cp = p->layout->request.mesh.cp;
+    return 1 + (p->machine->software.context_factor - 1) * (2 * cp - 2) / (2 * cp - 1);
+}
+
 static void price_attention(Pricing *p, const StepCall *c, OpCost cost) {
     bool backward = c->call.op == OP_ATTENTION_BACKWARD;
     const OpRecord *r = &c->call;
@@ -182,9 +188,9 @@ static void price_attention(Pricing *p, const StepCall *c, OpCost cost) {
     const char *name = r->attention.full ? "attention to earlier chunks" : "attention";
     char text[STEP_OP_NAME];
     snprintf(text, sizeof text, "%s%s", name, backward ? " backward" : "");
-    add_line(p, text, CATEGORY_ATTENTION, c->pass, c->times, cost.flops,
-             hardware_attention_rate(&p->machine->gpu, own_dtype(p), r->attention.head_dim, seq, backward), cost.bytes,
-             1);
+    double rate = hardware_attention_rate(&p->machine->gpu, own_dtype(p), r->attention.head_dim, seq, backward);
+    if (r->attention.full) rate /= context_factor(p);
+    add_line(p, text, CATEGORY_ATTENTION, c->pass, c->times, cost.flops, rate, cost.bytes, 1);
     if (backward && r->rope.head_dim) {
         double turned = (double)(r->rope.heads + r->rope.kv_heads) * r->rope.head_dim;
         add_pass_over(p, "RoPE backward", CATEGORY_ATTENTION, c,
@@ -214,7 +220,9 @@ static void price_elements(Pricing *p, const StepCall *c, OpCost cost) {
     switch (r->op) {
     case OP_ADD_RMSNORM_FORWARD:
     case OP_RMSNORM_FP8_FORWARD: snprintf(name, sizeof name, "%s", t[5].name); break;
-    case OP_QUANTIZE: snprintf(name, sizeof name, "%s to FP8", t[3].name); break;
+    case OP_QUANTIZE:
+        snprintf(name, sizeof name, t[3].dtype == DTYPE_E4M3 ? "%s in FP8, transposed" : "%s to FP8", t[3].name);
+        break;
     case OP_SWIGLU_FP8_FORWARD: snprintf(name, sizeof name, "SwiGLU"); break;
     case OP_SWIGLU_FP8_BACKWARD: snprintf(name, sizeof name, "SwiGLU backward"); break;
     case OP_ADD_RMSNORM_BACKWARD: snprintf(name, sizeof name, "%s backward", t[5].name); break;

@@ -23,8 +23,8 @@ bool access_token_same(const char *given, const char *token) {
     return !differs;
 }
 
-bool access_host_is_local(const char *host) {
-    static const char *const names[] = {"localhost", "127.0.0.1", "[::1]"};
+bool access_host_is_local(const char *host, const char *bound) {
+    const char *const names[] = {"localhost", "127.0.0.1", "[::1]", bound};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         size_t length = strlen(names[i]);
         if (strncasecmp(host, names[i], length) != 0) continue;

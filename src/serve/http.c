@@ -52,6 +52,7 @@ typedef struct HttpConnection {
 typedef struct HttpServer {
     ServeSite *site;
     Live *live;
+    const char *bound; // its address, as it was given
     bool local;        // only this machine can reach it
     const char *token; // NULL: none is asked for
     char cookie[32];   // its name; cookies are shared by all ports of a host
@@ -197,7 +198,7 @@ static const char *header_of(struct MHD_Connection *connection, const char *name
 static Status check_sender(const HttpServer *server, struct MHD_Connection *connection) {
     const char *host = header_of(connection, "Host"), *origin = header_of(connection, "Origin");
     const char *site = header_of(connection, "Sec-Fetch-Site"), *mode = header_of(connection, "Sec-Fetch-Mode");
-    if (server->local && !(host && access_host_is_local(host)))
+    if (server->local && !(host && access_host_is_local(host, server->bound)))
         return status_hint(status_usage("this server is for this machine alone, and was asked under another name"),
                            "open it as http://localhost or http://127.0.0.1");
     if (origin && !(host && access_origin_same(origin, host)))
@@ -351,7 +352,7 @@ static Status serve_until_signal(HttpServer *server, const ServeOptions *options
 }
 
 Status serve_run(ServeSite *site, const ServeOptions *options) {
-    HttpServer server = {.site = site, .token = options->token};
+    HttpServer server = {.site = site, .bound = options->bind, .token = options->token};
     char made[ACCESS_TOKEN_CHARACTERS + 1];
     int listener = -1;
     sigset_t ends;

@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/text.h"
+#include "base/threads.h"
 #include "base/utf8.h"
 #include "watch/metrics_table.h"
 #include "watch/run_state.h"
@@ -300,13 +301,9 @@ static void *look_again_and_again(void *context) {
 
 Live *live_start(const LiveClients *clients) {
     Live *live = xcalloc(1, sizeof *live);
-    pthread_condattr_t monotonic;
     live->clients = *clients;
     pthread_mutex_init(&live->lock, NULL);
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&live->changed, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    condition_init(&live->changed);
     if (pthread_create(&live->thread, NULL, look_again_and_again, live) != 0) abort();
     return live;
 }

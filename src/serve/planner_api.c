@@ -169,7 +169,11 @@ static json_t *machine_json(const PlanMachine *machine) {
 static Status make_plan(json_t **plan, double *memory_limit, const PlanSetup *setup, const PlannerWords *words) {
     PlanReport *report = xcalloc(1, sizeof *report);
     Status status = plan_setup_report(report, setup, &words->request);
-    if (!status) *plan = plan_setup_json(setup, report);
+    if (!status) {
+        PlanNodes *nodes = plan_setup_nodes(setup, report, &words->request);
+        *plan = plan_setup_json(setup, report, nodes);
+        free(nodes);
+    }
     *memory_limit = report->questions.memory_limit;
     free(report);
     return status;

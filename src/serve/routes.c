@@ -51,9 +51,9 @@ void serve_reply_json(ServeReply *reply, json_t *root) {
 }
 
 void serve_reply_error(ServeReply *reply, int http_status, Status status) {
-    json_t *root = json_pack("{s:s*}", "error", status_message(status)); // left out where it is no UTF-8
+    json_t *root = json_pack("{s:o}", "error", json_text(status_message(status)));
     const char *hint = status_text(status) ? strstr(status_text(status), "hint: ") : NULL;
-    if (hint) json_object_set_new(root, "hint", json_string(hint + strlen("hint: ")));
+    if (hint) json_object_set_new(root, "hint", json_text(hint + strlen("hint: ")));
     serve_reply_json(reply, root);
     reply->status = http_status;
     status_free(status);

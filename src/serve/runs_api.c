@@ -12,7 +12,8 @@
 
 enum { LOG_BYTES = 1 << 16 };
 
-char *runs_asked(const ServeRequest *request, ServeReply *reply) {
+// The directory of the run that a request names, malloc'd. NULL: the reply says that there is none.
+static char *runs_asked(const ServeRequest *request, ServeReply *reply) {
     const char *name = serve_parameter(request, "run");
     char *path = name ? serve_site_find(request->site, name) : NULL;
     if (!path) serve_reply_missing(reply, "such run");
@@ -41,7 +42,8 @@ Status runs_answer_list(const ServeRequest *request, ServeReply *reply) {
         json_decref(runs);
         return status;
     }
-    serve_reply_json(reply, json_pack("{s:s*,s:o}", "folder", serve_site_folder(request->site), "runs", runs));
+    serve_reply_json(reply,
+                     json_pack("{s:o,s:o}", "folder", json_text(serve_site_folder(request->site)), "runs", runs));
     return NULL;
 }
 
@@ -100,14 +102,18 @@ static Status make_run(const ServeRequest *request, char *const *paths, int coun
     return status;
 }
 
-Status runs_answer_run(const ServeRequest *request, ServeReply *reply) {
+Status runs_answer_one(const ServeRequest *request, const char *what, ServeMake make, ServeReply *reply) {
     char *path = runs_asked(request, reply);
     if (!path) return NULL;
-    char *key = text_format("run %s", path);
-    Status status = serve_site_cached(request, key, &path, 1, make_run, reply);
+    char *key = text_format("%s %s", what, path);
+    Status status = serve_site_cached(request, key, &path, 1, make, reply);
     free(key);
     free(path);
     return status;
+}
+
+Status runs_answer_run(const ServeRequest *request, ServeReply *reply) {
+    return runs_answer_one(request, "run", make_run, reply);
 }
 
 Status events_answer(const ServeRequest *request, ServeReply *reply) {

@@ -1,7 +1,7 @@
 // Answers about runs. Each names its runs by `run=NAME`.
 #pragma once
 
-#include "serve/routes.h"
+#include "serve/site.h"
 
 enum { SERVE_RUNS_MOST = 16 }; // in one comparison or report
 
@@ -13,5 +13,5 @@ Status series_answer(const ServeRequest *request, ServeReply *reply);       // t
 Status events_answer(const ServeRequest *request, ServeReply *reply);       // and how they go on (live.h)
 Status prometheus_answer(const ServeRequest *request, ServeReply *reply);   // of runs that train (prometheus.c)
 
-// The directory of the run that a request names, malloc'd. NULL: the reply says that there is none.
-char *runs_asked(const ServeRequest *request, ServeReply *reply);
+// What `make` makes of the run that a request names, or the last of it; what: tells answers apart.
+Status runs_answer_one(const ServeRequest *request, const char *what, ServeMake make, ServeReply *reply);

@@ -151,11 +151,5 @@ static Status make_series(const ServeRequest *request, char *const *paths, int c
 }
 
 Status series_answer(const ServeRequest *request, ServeReply *reply) {
-    char *path = runs_asked(request, reply);
-    if (!path) return NULL;
-    char *key = text_format("series %s", path);
-    Status status = serve_site_cached(request, key, &path, 1, make_series, reply);
-    free(key);
-    free(path);
-    return status;
+    return runs_answer_one(request, "series", make_series, reply);
 }

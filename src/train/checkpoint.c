@@ -10,6 +10,7 @@
 #include "train/checkpoint_write.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <unistd.h>
 #include <xxhash.h>
@@ -30,8 +31,18 @@ struct CheckpointWriter {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     bool busy, stop;
-    Status status; // of the last write, until polled
+    atomic_int failed; // another rank in the write under way; -1: none that is known
+    bool unpruned;     // what the policy removes is still there, which is told
+    Status status;     // of the last write, until polled
 };
+
+void checkpoint_writer_prune(CheckpointWriter *writer) {
+    if (writer->rank != 0) return;
+    Status status = checkpoint_prune(writer->directory, &writer->policy);
+    if (status && !writer->unpruned) log_warn("older checkpoints were not removed: %s", status_text(status));
+    writer->unpruned = status != NULL;
+    status_free(status);
+}
 
 static void writer_run(CheckpointWriter *writer) {
     double limit = writer->policy.limit_seconds;
@@ -46,13 +57,10 @@ static void writer_run(CheckpointWriter *writer) {
                          .ranks = writer->ranks,
                          .attempt = writer->attempt,
                          .token = XXH64(mark, sizeof mark, 0),
-                         .limit = limit > 0 ? limit : LIMIT_SECONDS};
+                         .limit = limit > 0 ? limit : LIMIT_SECONDS,
+                         .failed = &writer->failed};
     Status status = checkpoint_write(&job);
-    if (!status && writer->rank == 0) { // the checkpoint is complete, whatever becomes of the older ones
-        Status pruned = checkpoint_prune(writer->directory, &writer->policy);
-        if (pruned) log_warn("older checkpoints were not removed: %s", status_text(pruned));
-        status_free(pruned);
-    }
+    if (!status) checkpoint_writer_prune(writer); // it is complete, whatever becomes of the older ones
     pthread_mutex_lock(&writer->lock);
     if (!status) writer->done_step = writer->step;
     status_free(writer->status);
@@ -118,6 +126,7 @@ static void wait_idle(CheckpointWriter *writer) {
 Status checkpoint_save(CheckpointWriter *writer, Model *model, int64_t step, json_t *state) {
     wait_idle(writer);
     writer->attempt++;
+    atomic_store(&writer->failed, -1);
     Status status = model_snapshot(model, &writer->snapshot, true);
     if (status) {
         json_decref(state);
@@ -142,6 +151,17 @@ Status checkpoint_poll(CheckpointWriter *writer, bool wait, int64_t *done_step) 
     writer->done_step = -1;
     pthread_mutex_unlock(&writer->lock);
     return status;
+}
+
+bool checkpoint_is_busy(CheckpointWriter *writer) {
+    pthread_mutex_lock(&writer->lock);
+    bool busy = writer->busy;
+    pthread_mutex_unlock(&writer->lock);
+    return busy;
+}
+
+void checkpoint_give_up(CheckpointWriter *writer, int rank) {
+    atomic_store(&writer->failed, rank);
 }
 
 void checkpoint_writer_close(CheckpointWriter *writer) {

@@ -26,8 +26,7 @@ typedef struct CheckpointPolicy {
 typedef struct CheckpointWriter CheckpointWriter;
 
 // directory: RUN/checkpoints, the same one for all ranks. The layout must outlive the writer. Rank 0 removes remains of
-// writes that a crash cut short, and older checkpoints by the policy; it must have opened its writer before any rank
-// saves.
+// writes that a crash cut short; it must have opened its writer before any rank saves.
 Status checkpoint_writer_open(CheckpointWriter **writer, const char *directory, const Layout *layout,
                               const CheckpointPolicy *policy, int rank, int ranks);
 // Copies the model's state to host memory and hands it to the writer's thread (or writes at once without async). Waits
@@ -39,6 +38,12 @@ Status checkpoint_save(CheckpointWriter *writer, Model *model, int64_t step, jso
 // status is that of a write that failed; training state is intact, and older checkpoints are still there. On ranks
 // above 0 both speak of this rank's part: whether there is a checkpoint, rank 0 knows, where any rank's failure is one.
 Status checkpoint_poll(CheckpointWriter *writer, bool wait, int64_t *done_step);
+bool checkpoint_is_busy(CheckpointWriter *writer); // a write is under way
+// This rank has failed in the write under way, and may not be able to say so in a file: nobody needs to wait for it.
+void checkpoint_give_up(CheckpointWriter *writer, int rank);
+// Removes older checkpoints by the policy, as rank 0 does after every write; not while one is under way. A failure is a
+// warning, the next one only after a success.
+void checkpoint_writer_prune(CheckpointWriter *writer);
 void checkpoint_writer_close(CheckpointWriter *writer); // waits
 
 // The newest complete, undamaged checkpoint below directory; damaged ones are reported through `say` and passed over.

@@ -203,6 +203,10 @@ static Status message_failed(const char *path, const char *who) {
     return status;
 }
 
+static Status rank_failed(int rank) {
+    return rank < 0 ? NULL : status_runtime("rank %d did not write its part", rank);
+}
+
 static void pause_shortly(int *tries) {
     long ms = *tries < 5 ? 1L << *tries : 20;
     ++*tries;
@@ -215,6 +219,7 @@ static Status wait_ready(const CheckpointJob *job, const char *beside, uint64_t 
     Status status = NULL;
     int tries = 0;
     while (!(status = message_failed(failed, "rank 0")) && !file_exists(ready)) {
+        if ((status = rank_failed(atomic_load(job->failed)))) break;
         if (file_is_directory(job->directory)) there = clock_seconds();
         if (clock_seconds() - there > FOLDER_SECONDS) { // then rank 0 cannot even say that it failed
             status = status_runtime("there is no folder %s, and rank 0 has not made it again", job->directory);
@@ -367,13 +372,14 @@ static Status wait_parts(const CheckpointJob *job, const char *beside, json_t *h
     double until = clock_seconds() + job->limit;
     Status status = NULL;
     for (int missing = job->ranks - 1, tries = 0; missing && !status;) {
+        int failed = atomic_load(job->failed); // before its file is looked for, which would say why
         for (int rank = 1; rank < job->ranks && !status; rank++) {
             if (taken[rank]) continue;
             status = take_part(job, beside, rank, hashes, &taken[rank]);
             missing -= taken[rank];
         }
         if (!missing || status) break;
-        if (clock_seconds() > until) status = parts_missing(job, taken, missing);
+        status = clock_seconds() > until ? parts_missing(job, taken, missing) : rank_failed(failed);
         if (!status) pause_shortly(&tries);
     }
     free(taken);

@@ -4,12 +4,15 @@
 // this run); every rank writes its boxes of whole tensors into them, syncs, and leaves their checksums
 // (`part-R-A.json`) or why it could not (`part-R-A.failed`); rank 0 waits for all, and when the parts cover every
 // tensor once it writes the rest and gives the directory its name. When it gives up it says that too (`failed-A`). The
-// ranks meet in these files alone: nothing here takes part in a collective.
+// ranks meet in these files alone: nothing here takes part in a collective. What a rank could not write down the steps
+// of the run tell the others (checkpoint_give_up).
 #pragma once
 
 #include "base/json.h"
 #include "model/model.h"
 #include "model/safetensors.h"
+
+#include <stdatomic.h>
 
 // The files of a checkpoint with a value for every parameter. All have the same tensors.
 typedef struct CheckpointFile {
@@ -42,9 +45,10 @@ typedef struct CheckpointJob {
     int64_t step;
     const json_t *state; // rank 0's
     int rank, ranks;
-    int64_t attempt; // how many writes this run has begun: the same on all ranks
-    uint64_t token;  // rank 0's: of this attempt alone
-    double limit;    // seconds to wait for other ranks
+    int64_t attempt;          // how many writes this run has begun: the same on all ranks
+    uint64_t token;           // rank 0's: of this attempt alone
+    double limit;             // seconds to wait for other ranks
+    const atomic_int *failed; // one of them that will not come, whatever its files say; below 0: none
 } CheckpointJob;
 
 // On rank 0 the checkpoint is complete on success, on others this rank's part of it is on disk.

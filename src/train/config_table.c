@@ -134,7 +134,8 @@ const ConfigKey config_keys[] = {
     {"train", "precision", "dtype", CONFIG_CHOICE, AT(train.precision), "bf16", 0, 0, "",
      "fp32|bf16|bf16-pure|fp8|fp16",
      "bf16 keeps an exact fp32 master beside bf16 weights; bf16-pure rounds stochastically and keeps none; fp8 is bf16 "
-     "whose blocks multiply in FP8 where that is faster; fp16 is for GPUs without bf16, and scales the loss"},
+     "whose blocks multiply in FP8 where that is faster; fp16 has more digits than bf16 and a smaller range, and "
+     "scales the loss"},
     {"train", "tf32", "", CONFIG_BOOL, AT(train.tf32), "false", 0, 0, "", NULL,
      "with precision fp32 on a GPU: linear layers round their inputs to TF32 (10 bits of mantissa), which is several "
      "times as fast"},

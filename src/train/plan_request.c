@@ -7,6 +7,7 @@
 #include "train/ranks.h"
 #include "train/schedule.h"
 #include "train/setup.h"
+#include "watch/plan_parts.h"
 #include "watch/plan_text.h"
 
 #include <float.h>
@@ -72,6 +73,7 @@ const PlanOption plan_options[] = {
     NUMBER("--storage-price", storage_price, 0, 1e3, "USD", "per GB-month"),
     TEXT("--software", software, "NAME", "training program: hearth, or torchtitan as fitted to logs"),
     TEXT("--hardware", hardware, "FILE", "more or other hardware"),
+    FLAG("--compare-nodes", compare_nodes, "the run on every node of the catalogue"),
     FLAG("--no-machine", no_machine, "leave the measured profile of this machine aside"),
     FLAG("--no-calibration", no_calibration, "leave the history of earlier runs aside"),
 };
@@ -287,8 +289,16 @@ Status plan_setup_report(PlanReport *report, const PlanSetup *setup, const PlanR
     return plan_report(report, request->name, &setup->machine, &setup->run, &questions);
 }
 
-json_t *plan_setup_json(const PlanSetup *setup, const PlanReport *report) {
+PlanNodes *plan_setup_nodes(const PlanSetup *setup, const PlanReport *report, const PlanRequest *request) {
+    if (!request->compare_nodes) return NULL;
+    PlanNodes *nodes = xmalloc(sizeof *nodes);
+    plan_nodes_of_report(nodes, &setup->hardware, report);
+    return nodes;
+}
+
+json_t *plan_setup_json(const PlanSetup *setup, const PlanReport *report, const PlanNodes *nodes) {
     json_t *root = plan_report_json(report);
+    if (nodes) json_object_update_new(root, plan_nodes_json(nodes));
     if (!plan_tells_build(&setup->machine)) return root;
     Status refused = plan_mesh_refused(&setup->config, &report->run.layout.mesh);
     json_object_set_new(root, "trains_here", json_boolean(!refused && !plan_build_lacks(&setup->machine)));

@@ -3,6 +3,7 @@
 // answer.
 #pragma once
 
+#include "plan/nodes.h"
 #include "plan/plan.h"
 #include "train/config.h"
 
@@ -39,7 +40,7 @@ typedef struct PlanRequest { // strings are borrowed
     const char *gpu, *node, *cluster, *software, *hardware, *mfu_count;
     int64_t gpus, nodes, gpus_per_node, cores, virtual_stages, vocab, keep;
     double hours, target_hours, price, storage_price, mfu, rate, mtbf_hours, checkpoint, kwh, pue, memory_limit;
-    bool eager, no_machine, no_calibration;
+    bool eager, compare_nodes, no_machine, no_calibration;
 } PlanRequest;
 
 void plan_request_init(PlanRequest *request); // nothing is given
@@ -59,7 +60,10 @@ Status plan_setup_machine(PlanSetup *setup, const PlanRequest *request); // all 
 Status plan_setup(PlanSetup *setup, const PlanRequest *request);
 void plan_setup_free(PlanSetup *setup);
 Status plan_setup_report(PlanReport *report, const PlanSetup *setup, const PlanRequest *request);
-json_t *plan_setup_json(const PlanSetup *setup, const PlanReport *report); // what `hearth plan --json` writes
+PlanNodes *plan_setup_nodes(const PlanSetup *setup, const PlanReport *report,
+                            const PlanRequest *request); // to be freed; NULL: no comparison was asked for
+// What `hearth plan --json` writes; nodes: those of a comparison, or NULL.
+json_t *plan_setup_json(const PlanSetup *setup, const PlanReport *report, const PlanNodes *nodes);
 
 // ---- what this build can do -----------------------------------------------------------------------------------------
 

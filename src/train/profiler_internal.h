@@ -72,4 +72,5 @@ void profiler_write(Profiler *profiler, ProfilerRecord *record);
 // profiler_parts.c
 void profiler_price(Profiler *profiler); // names and floors of the kinds
 void profiler_summarize(const Profiler *profiler, const ProfilerRecord *record, ProfileSummary *summary);
-bool profiler_is_exchange(const DeviceActivity *activity); // a kernel of NCCL
+bool profiler_is_exchange(const DeviceActivity *activity);                                      // a kernel of NCCL
+const ProfilerCall *profiler_call_of(const Profiler *profiler, const DeviceActivity *activity); // NULL: of none

@@ -47,7 +47,7 @@ bool profiler_is_exchange(const DeviceActivity *activity) {
     return activity->kind == DEVICE_KERNEL && strstr(activity->name, "nccl"); // mangled: it does not begin so
 }
 
-static const ProfilerCall *call_of(const Profiler *profiler, const DeviceActivity *activity) {
+const ProfilerCall *profiler_call_of(const Profiler *profiler, const DeviceActivity *activity) {
     bool known = activity->call && activity->call <= (uint64_t)profiler->call_count;
     return known ? &profiler->calls[activity->call - 1] : NULL;
 }
@@ -58,7 +58,7 @@ static OpCategory call_category(const Profiler *profiler, const ProfilerCall *ca
 
 // A kernel of none of the ops is one of the libraries' between them.
 static ProfilePart activity_part(const Profiler *profiler, const DeviceActivity *activity) {
-    const ProfilerCall *call = call_of(profiler, activity);
+    const ProfilerCall *call = profiler_call_of(profiler, activity);
     if (profiler_is_exchange(activity)) return PROFILE_COMMUNICATION;
     if (call) return (ProfilePart)call_category(profiler, call);
     return (ProfilePart)(activity->kind == DEVICE_KERNEL ? CATEGORY_ELEMENTWISE : CATEGORY_COPY);
@@ -145,7 +145,7 @@ static void add_device_ops(const Profiler *profiler, const ProfilerRecord *recor
     int64_t count = 0;
     for (int64_t i = 0; i < record->activity_count; i++) {
         const DeviceActivity *activity = &record->activities[i];
-        const ProfilerCall *call = call_of(profiler, activity);
+        const ProfilerCall *call = profiler_call_of(profiler, activity);
         if (!call || activity->kind == DEVICE_API || !in_a_step(profiler, activity->begin)) continue;
         op_add(sums, &profiler->kinds[call->kind], activity->end - activity->begin, 0);
         running[count++] = (Running){activity->call, activity->graph ? activity->launched : 0};

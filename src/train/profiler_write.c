@@ -1,6 +1,7 @@
 // The files of a profile: the timeline of every rank, joined by the first, and the summary.
 #include "base/file.h"
 #include "base/log.h"
+#include "base/stats.h"
 #include "train/profiler_internal.h"
 #include "watch/trace_json.h"
 
@@ -106,8 +107,7 @@ static void add_steps(Events *all, const Profiler *profiler) {
 static void add_activities(Events *all, const Profiler *profiler, const ProfilerRecord *record) {
     for (int64_t i = 0; i < record->activity_count; i++) {
         const DeviceActivity *activity = &record->activities[i];
-        bool known = activity->call && activity->call <= (uint64_t)profiler->call_count;
-        const ProfilerCall *call = known ? &profiler->calls[activity->call - 1] : NULL;
+        const ProfilerCall *call = profiler_call_of(profiler, activity);
         if (activity->kind == DEVICE_API) {
             int track = track_of(all, "CUDA calls of thread", (int)activity->thread, true);
             event_add(all, (TraceEvent){track, activity->name, "call", NULL, activity->begin, activity->end, 0});
@@ -151,11 +151,6 @@ static void add_graphs(Events *all, const ProfilerRecord *record) {
 
 // ---- one clock for all ranks ----------------------------------------------------------------------------------------
 
-static int number_order(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 // What this rank's clock is ahead of rank 0's: of hosts that leave a barrier together; the median of several.
 static double clock_ahead(World *world) {
     enum { ROUNDS = 9 };
@@ -168,8 +163,7 @@ static double clock_ahead(World *world) {
         ahead[i] = now - all[0];
     }
     free(all);
-    qsort(ahead, ROUNDS, sizeof *ahead, number_order);
-    return strcmp(world->hosts[world->rank], world->hosts[0]) == 0 ? 0 : ahead[ROUNDS / 2];
+    return strcmp(world->hosts[world->rank], world->hosts[0]) == 0 ? 0 : double_median(ahead, ROUNDS);
 }
 
 // The earliest event of all ranks, on rank 0's clock: where the file's time begins.

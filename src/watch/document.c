@@ -5,8 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { COLUMNS_MAX = 20 };
-
 typedef enum LineKind { LINE_HEADER, LINE_ROW, LINE_NOTE, LINE_SVG } LineKind;
 
 typedef struct Line {
@@ -79,28 +77,24 @@ void document_svg(Document *document, const char *svg) {
 
 // ---- cells ----------------------------------------------------------------------------------------------------------
 
-typedef struct Cells {
-    const char *start[COLUMNS_MAX];
-    size_t length[COLUMNS_MAX];
-    int count;
-} Cells;
+typedef struct Cell {
+    const char *text;
+    size_t length;
+} Cell;
 
-static Cells cells_split(const char *text) {
-    Cells cells = {0};
-    while (cells.count < COLUMNS_MAX) {
-        size_t length = strcspn(text, "\t");
-        cells.start[cells.count] = text;
-        cells.length[cells.count++] = length;
-        if (!text[length]) break;
-        text += length + 1;
-    }
-    return cells;
+// The cell at *at, which moves on to the next one; false: there is none before `end`.
+static bool cell_next(const char **at, const char *end, Cell *cell) {
+    if (*at > end) return false;
+    const char *tab = memchr(*at, '\t', (size_t)(end - *at)), *behind = tab ? tab : end;
+    *cell = (Cell){*at, (size_t)(behind - *at)};
+    *at = behind + 1;
+    return true;
 }
 
-static size_t columns_wide(const char *text, size_t length) { // characters, not bytes of UTF-8
+static size_t cell_width(Cell cell) { // characters, not bytes of UTF-8
     size_t count = 0;
-    for (size_t i = 0; i < length; i++)
-        count += ((unsigned char)text[i] & 0xc0) != 0x80;
+    for (size_t i = 0; i < cell.length; i++)
+        count += ((unsigned char)cell.text[i] & 0xc0) != 0x80;
     return count;
 }
 
@@ -111,37 +105,36 @@ static void add_blanks(TextBuffer *out, size_t count) {
 
 // ---- text -----------------------------------------------------------------------------------------------------------
 
+static void row_text(const char *align, const size_t *width, const char *text, TextBuffer *out) {
+    const char *at = text, *end = text + strlen(text);
+    while (end > text && end[-1] == '\t')
+        end--; // no blanks at the end of a line
+    Cell cell;
+    for (int c = 0; align[c] && cell_next(&at, end, &cell); c++) {
+        size_t gap = width[c] - cell_width(cell);
+        bool last = at > end;
+        add_blanks(out, align[c] == 'r' ? 2 + gap : 2);
+        text_buffer_add(out, cell.text, cell.length);
+        if (align[c] != 'r' && !last) add_blanks(out, gap);
+    }
+    text_buffer_add(out, "\n", 1);
+}
+
 static void section_text(const Section *section, TextBuffer *out) {
-    size_t width[COLUMNS_MAX] = {0}, columns = strlen(section->align);
+    size_t *width = xcalloc(strlen(section->align) + 1, sizeof *width);
+    Cell cell;
     for (int i = 0; i < section->count; i++) {
-        if (section->lines[i].kind > LINE_ROW) continue;
-        Cells cells = cells_split(section->lines[i].text);
-        for (int c = 0; c < cells.count && (size_t)c < columns; c++) {
-            size_t wide = columns_wide(cells.start[c], cells.length[c]);
-            if (wide > width[c]) width[c] = wide;
-        }
+        const char *at = section->lines[i].text, *end = at + strlen(at);
+        for (int c = 0; section->lines[i].kind <= LINE_ROW && section->align[c] && cell_next(&at, end, &cell); c++)
+            if (cell_width(cell) > width[c]) width[c] = cell_width(cell);
     }
     text_buffer_format(out, "\n%s\n", section->title);
     for (int i = 0; i < section->count; i++) {
         const Line *line = &section->lines[i];
-        if (line->kind == LINE_SVG) continue;
-        if (line->kind == LINE_NOTE) {
-            text_buffer_format(out, "  %s\n", line->text);
-            continue;
-        }
-        Cells cells = cells_split(line->text);
-        while (cells.count > 1 && cells.length[cells.count - 1] == 0)
-            cells.count--; // no blanks at the end of a line
-        for (int c = 0; c < cells.count && (size_t)c < columns; c++) {
-            size_t gap = width[c] - columns_wide(cells.start[c], cells.length[c]);
-            bool last = c == cells.count - 1;
-            add_blanks(out, 2);
-            if (section->align[c] == 'r') add_blanks(out, gap);
-            text_buffer_add(out, cells.start[c], cells.length[c]);
-            if (section->align[c] != 'r' && !last) add_blanks(out, gap);
-        }
-        text_buffer_add(out, "\n", 1);
+        if (line->kind == LINE_NOTE) text_buffer_format(out, "  %s\n", line->text);
+        if (line->kind <= LINE_ROW) row_text(section->align, width, line->text, out);
     }
+    free(width);
 }
 
 void document_text(const Document *document, TextBuffer *out) {
@@ -154,11 +147,12 @@ void document_text(const Document *document, TextBuffer *out) {
 
 static void row_html(const Section *section, const Line *line, TextBuffer *out) {
     const char *tag = line->kind == LINE_HEADER ? "th" : "td";
-    Cells cells = cells_split(line->text);
+    const char *at = line->text, *end = at + strlen(at);
+    Cell cell;
     text_buffer_format(out, "<tr>");
-    for (int c = 0; c < cells.count && section->align[c]; c++) {
+    for (int c = 0; section->align[c] && cell_next(&at, end, &cell); c++) {
         text_buffer_format(out, "<%s class=\"%c\">", tag, section->align[c]);
-        html_add(out, cells.start[c], cells.length[c]);
+        html_add(out, cell.text, cell.length);
         text_buffer_format(out, "</%s>", tag);
     }
     text_buffer_format(out, "</tr>\n");

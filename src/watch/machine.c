@@ -20,6 +20,8 @@ typedef struct Nvml {
     int (*power)(NvmlDevice device, unsigned *milliwatts);
     int (*temperature)(NvmlDevice device, int sensor, unsigned *degrees);
     int (*throttle)(NvmlDevice device, unsigned long long *reasons);
+    int (*energy)(NvmlDevice device, unsigned long long *millijoules);
+    int (*power_limit)(NvmlDevice device, unsigned *milliwatts);
     int (*shutdown)(void);
 } Nvml;
 
@@ -30,8 +32,9 @@ enum { NVML_CLOCK_SM = 1, NVML_SENSOR_CHIP = 0 };
 struct Machine {
     Nvml nvml; // library NULL: no sensors
     double every, last, last_cpu;
-    MachineReading sum, mean;
+    MachineReading sum, mean; // gpu_energy is of the mean alone
     int count;
+    double last_joules;
 };
 
 static void *library_open(const char *name) {
@@ -70,6 +73,9 @@ static void nvml_open(Nvml *nvml, const char *path, int ordinal) {
     nvml->temperature = (int (*)(NvmlDevice, int, unsigned *))dlsym(nvml->library, "nvmlDeviceGetTemperature");
     nvml->throttle =
         (int (*)(NvmlDevice, unsigned long long *))dlsym(nvml->library, "nvmlDeviceGetCurrentClocksThrottleReasons");
+    nvml->energy =
+        (int (*)(NvmlDevice, unsigned long long *))dlsym(nvml->library, "nvmlDeviceGetTotalEnergyConsumption");
+    nvml->power_limit = (int (*)(NvmlDevice, unsigned *))dlsym(nvml->library, "nvmlDeviceGetEnforcedPowerLimit");
     bool ready = init && nvml->shutdown && nvml->clock && init() == 0;
     if (ready && nvml_find_device(nvml, ordinal)) return;
     if (ready) nvml->shutdown();
@@ -111,6 +117,7 @@ Machine *machine_open(const MachineOptions *options) {
     *machine =
         (Machine){.every = options->every > 0 ? options->every : 1, .last = clock_seconds(), .last_cpu = cpu_seconds()};
     if (options->gpu >= 0) nvml_open(&machine->nvml, options->nvml, options->gpu);
+    machine_joules(machine, &machine->last_joules);
     return machine;
 }
 
@@ -143,8 +150,22 @@ void machine_sample(Machine *machine) {
     machine->count++;
 }
 
-MachineReading machine_mean(Machine *machine) {
-    if (!machine->count) return machine->mean;
+bool machine_joules(const Machine *machine, double *joules) {
+    const Nvml *nvml = &machine->nvml;
+    unsigned long long millijoules;
+    if (!nvml->library || !nvml->energy || nvml->energy(nvml->device, &millijoules) != 0) return false;
+    *joules = (double)millijoules / 1e3;
+    return true;
+}
+
+double machine_power_limit(const Machine *machine) {
+    const Nvml *nvml = &machine->nvml;
+    unsigned milliwatts;
+    bool known = nvml->library && nvml->power_limit && nvml->power_limit(nvml->device, &milliwatts) == 0;
+    return known ? milliwatts / 1e3 : 0;
+}
+
+static void take_mean(Machine *machine) {
     double figures[READING_FIGURES];
     memcpy(figures, &machine->sum, sizeof figures);
     for (int i = 0; i < READING_FIGURES; i++)
@@ -152,5 +173,14 @@ MachineReading machine_mean(Machine *machine) {
     memcpy(&machine->mean, figures, sizeof figures);
     machine->sum = (MachineReading){0};
     machine->count = 0;
+}
+
+MachineReading machine_mean(Machine *machine) {
+    double joules;
+    if (machine->count) take_mean(machine);
+    if (machine_joules(machine, &joules)) {
+        machine->mean.gpu_energy = joules - machine->last_joules;
+        machine->last_joules = joules;
+    }
     return machine->mean;
 }

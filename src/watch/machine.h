@@ -11,6 +11,7 @@ typedef struct MachineReading { // 0: not known
     double gpu_temperature;     // degrees Celsius
     double gpu_throttled;       // share of the readings: slowed down by heat or a fault
     double gpu_power_capped;    // likewise: at its power limit
+    double gpu_energy;          // J since the mean before, by the GPU's own counter
 } MachineReading;
 
 typedef struct Machine Machine;
@@ -28,3 +29,6 @@ void machine_close(Machine *machine);
 void machine_sample(Machine *machine);
 // The mean of the readings since the last call, or the last one when there was none since.
 MachineReading machine_mean(Machine *machine);
+// The GPU's own counter: joules since some moment. It moves every 20 to 100 ms. False: there is none.
+bool machine_joules(const Machine *machine, double *joules);
+double machine_power_limit(const Machine *machine); // of the GPU, W; 0: not known

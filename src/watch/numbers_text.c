@@ -92,7 +92,10 @@ json_t *numbers_json(const PlanNumbersReport *r) {
     json_object_set_new(root, "storage", plan_storage_json(&r->budget, &r->machine));
     json_object_update_new(root, plan_nodes_json(&r->nodes));
     if (r->assumed) json_object_set_new(root, "typical_seconds", json_pack("[f,f]", r->seconds_high, r->seconds_low));
-    if (r->fp8_seconds > 0) json_object_set_new(root, "fp8_seconds", json_real(r->fp8_seconds));
+    if (r->fp8_seconds > 0) {
+        json_object_set_new(root, "fp8_seconds", json_real(r->fp8_seconds));
+        json_object_set_new(root, "fp8_source", json_string(r->machine.defaults.fp8_speedup_source));
+    }
     if (n->hours > 0)
         json_object_set_new(root, "hours",
                             json_pack("{s:f,s:f,s:f}", "hours", n->hours, "tokens", r->hours_tokens, "chinchilla_share",

@@ -172,9 +172,10 @@ json_t *plan_checkpoint_json(const PlanBudget *b) {
 }
 
 json_t *plan_storage_json(const PlanBudget *b, const PlanMachine *machine) {
-    return json_pack("{s:f,s:f,s:f,s:f,s:f,s:o}", "dataset_bytes", b->dataset_bytes, "checkpoints", b->checkpoints,
-                     "bytes", b->stored_bytes, "usd_per_GB_month", machine->defaults.usd_per_gb_month, "usd_per_month",
-                     b->storage_month_cost, "usd", finite_json(b->storage_cost));
+    return json_pack("{s:f,s:f,s:f,s:f,s:s,s:f,s:o}", "dataset_bytes", b->dataset_bytes, "checkpoints", b->checkpoints,
+                     "bytes", b->stored_bytes, "usd_per_GB_month", machine->defaults.usd_per_gb_month, "price_source",
+                     machine->defaults.usd_per_gb_month_source, "usd_per_month", b->storage_month_cost, "usd",
+                     finite_json(b->storage_cost));
 }
 
 json_t *plan_typical_json(const HardwareTypical *t) {

@@ -198,8 +198,6 @@ static void budget_section(Document *d, const PlanReport *r) {
     if (r->fp8.what[0])
         document_row(d, "with fp8\t%.0f\ttokens/s modelled, %+.1f %%, memory %.0f %%: --precision fp8",
                      r->fp8.tokens_per_second, 100 * r->fp8.gain, 100 * r->fp8.memory_fraction);
-    else if (r->fp8_refused[0])
-        document_row(d, "with fp8\t\tnot this run: %s", r->fp8_refused);
     if (r->questions.hours > 0)
         document_row(d, "in %.4g hours\t%s\ttokens, %.0f %% of Chinchilla", r->questions.hours,
                      text_count(a, r->hours_tokens), 100 * r->hours_tokens / r->budget.chinchilla_tokens);

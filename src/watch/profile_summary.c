@@ -34,7 +34,8 @@ static ProfilePart first_running(const int running[PROFILE_PART_COUNT]) {
     return PROFILE_GAPS;
 }
 
-void profile_take_parts(ProfileSpan *spans, int64_t count, double begin, double end, double part[PROFILE_PART_COUNT]) {
+void profile_take_parts(const ProfileSpan *spans, int64_t count, double begin, double end,
+                        double part[PROFILE_PART_COUNT]) {
     Edge *edges = xmalloc((size_t)(2 * count + 1) * sizeof *edges);
     int64_t edge_count = 0;
     for (int64_t i = 0; i < count; i++) {

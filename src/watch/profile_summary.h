@@ -21,8 +21,9 @@ typedef struct ProfileSpan { // something of a part ran; spans may overlap
 } ProfileSpan;
 
 // Adds the seconds of [begin, end) to the parts, every moment to one of them: to computation before communication,
-// copies and waits, and to gaps where nothing ran. Sorts the spans.
-void profile_take_parts(ProfileSpan *spans, int64_t count, double begin, double end, double part[PROFILE_PART_COUNT]);
+// copies and waits, and to gaps where nothing ran.
+void profile_take_parts(const ProfileSpan *spans, int64_t count, double begin, double end,
+                        double part[PROFILE_PART_COUNT]);
 
 typedef struct ProfileOp { // all its calls in all layers and micro-batches of a step
     char name[STEP_OP_NAME];

@@ -3,6 +3,7 @@
 
 #include "base/file.h"
 #include "base/text.h"
+#include "base/threads.h"
 #include "base/timeline.h"
 #include "watch/tensorboard.h"
 
@@ -302,11 +303,7 @@ Status recorder_open(Recorder **out, const RecorderOptions *options) {
     recorder->machine = machine_open(&options->machine);
     alarms_begin(&recorder->alarms, &options->alarms);
     pthread_mutex_init(&recorder->lock, NULL);
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&recorder->changed, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    condition_init(&recorder->changed);
     if (options->tensorboard) open_board(recorder, options);
     int error = pthread_create(&recorder->thread, NULL, recorder_main, recorder);
     if (error) {

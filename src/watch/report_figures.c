@@ -59,14 +59,34 @@ static void take_rates(const RunRecord *run, RunFigures *f) {
     f->comm_wait = seconds > 0 ? comm / seconds : 0;
 }
 
-static void take_power(const ReportRun *report, RunFigures *f) {
+// W by the GPU's counter, validations and checkpoints included; NaN without one. Joules are of the time since the line
+// that had some before: steps may be shorter than the counter's.
+static double counted_watts(const RunRecord *run, size_t first) {
+    double joules = 0, seconds = 0, since = NAN;
+    for (size_t i = first; i < run->step_count; i++) {
+        const RunStep *s = &run->steps[i];
+        if (!(s->energy > 0)) continue;
+        if (s->time > since) joules += s->energy, seconds += s->time - since;
+        since = s->time;
+    }
+    return seconds > 0 ? joules / seconds : NAN;
+}
+
+// By readings of its power.
+static double read_watts(const RunRecord *run, size_t first) {
     double joules = 0, seconds = 0;
-    for (size_t i = f->first; i < report->record.step_count; i++) {
-        const RunStep *s = &report->record.steps[i];
+    for (size_t i = first; i < run->step_count; i++) {
+        const RunStep *s = &run->steps[i];
         if (s->power > 0 && s->seconds > 0) joules += s->power * s->seconds, seconds += s->seconds;
     }
-    f->watts_measured = seconds > 0;
-    f->watts = seconds > 0 ? joules / seconds : report->watts > 0 ? report->watts : NAN;
+    return seconds > 0 ? joules / seconds : NAN;
+}
+
+static void take_power(const ReportRun *report, RunFigures *f) {
+    f->watts = counted_watts(&report->record, f->first);
+    if (!isfinite(f->watts)) f->watts = read_watts(&report->record, f->first);
+    f->watts_measured = isfinite(f->watts);
+    if (!f->watts_measured) f->watts = report->watts > 0 ? report->watts : NAN;
     f->energy = plan_energy_kwh(f->devices, f->watts, f->seconds, report->pue > 0 ? report->pue : 1);
 }
 

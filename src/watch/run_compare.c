@@ -19,6 +19,13 @@ void run_compared_free(RunCompared *run) {
     run_record_free(&run->settings);
 }
 
+// A name or value may hold what ends a cell or a row.
+static void cell_add(TextBuffer *row, const char *text) {
+    text_buffer_add(row, "\t", 1);
+    for (; *text; text++)
+        text_buffer_add(row, *text == '\t' || *text == '\n' ? " " : text, 1);
+}
+
 static void section_begin(Document *document, const char *title, const char *first, const RunCompared *runs,
                           int count) {
     TextBuffer align = {0}, header = {0};
@@ -26,7 +33,7 @@ static void section_begin(Document *document, const char *title, const char *fir
     text_buffer_format(&header, "%s", first);
     for (int i = 0; i < count; i++) {
         text_buffer_format(&align, "r");
-        text_buffer_format(&header, "\t%s", runs[i].summary.name);
+        cell_add(&header, runs[i].summary.name);
     }
     document_section(document, title, align.data, header.data);
     text_buffer_free(&align);
@@ -63,7 +70,7 @@ static void add_settings(Document *document, const RunCompared *runs, int count)
             TextBuffer row = {0};
             text_buffer_format(&row, "%s", key);
             for (int i = 0; i < count; i++)
-                text_buffer_format(&row, "\t%s", setting_text(&runs[i], key));
+                cell_add(&row, setting_text(&runs[i], key));
             row_end(document, &row);
             differing++;
         }

@@ -3,6 +3,7 @@
 #include "base/file.h"
 #include "base/text.h"
 #include "base/toml.h"
+#include "watch/run_state.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -83,6 +84,7 @@ static void take_step(RunRecord *run, const json_t *line, int64_t step, double t
                                               .accum = number_of(line, "grad_accum"),
                                               .clock = number_of(line, "gpu_clock"),
                                               .power = number_of(line, "gpu_power"),
+                                              .energy = number_of(line, "gpu_energy"),
                                               .temperature = number_of(line, "gpu_temperature"),
                                               .throttled = number_of(line, "gpu_throttled"),
                                               .skipped = json_is_true(json_object_get(line, "skipped")),
@@ -212,14 +214,6 @@ static void read_config(RunRecord *run) {
     free(path);
 }
 
-static json_t *read_json(const RunRecord *run, const char *name) {
-    char *path = path_join(run->path, name);
-    json_t *root = NULL;
-    status_free(json_read_file(&root, path));
-    free(path);
-    return root;
-}
-
 // "runs/a/" and "runs/a" are one run, and "." has the name of where it is.
 static char *run_name(const char *path) {
     char *whole = realpath(path, NULL), *name = text_copy(path_name(whole ? whole : path));
@@ -249,9 +243,9 @@ Status run_read(RunRecord *run, const char *path) {
     status_free(read_lines(run, "samples.jsonl", take_sample, NULL)); // a run need not have any
     status_free(read_lines(run, "alarms.jsonl", take_alarm, NULL));   // nor these
     read_config(run);
-    run->plan = read_json(run, "plan.json");
-    run->profile = read_json(run, "profile/summary.json");
-    run->environment = read_json(run, "environment.json");
+    run->plan = run_file_json(path, "plan.json");
+    run->profile = run_file_json(path, "profile/summary.json");
+    run->environment = run_file_json(path, "environment.json");
     if (json_is_object(run->environment)) { // of a run before it was a list
         json_t *list = json_array();
         json_array_append_new(list, run->environment);

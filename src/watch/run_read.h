@@ -13,6 +13,7 @@ typedef struct RunStep {
     double time;                                 // seconds of wall clock since the run began, over all of its processes
     double accum;                                // micro-batches
     double clock, power, temperature, throttled; // of rank 0's GPU: MHz, W, degrees C, share of the time
+    double energy;                               // J that it took since the line before
     bool skipped;
     int split; // into RunRecord.splits; -1: not taken apart
 } RunStep;

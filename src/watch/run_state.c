@@ -2,7 +2,6 @@
 #include "watch/run_state.h"
 
 #include "base/file.h"
-#include "base/json.h"
 #include "base/text.h"
 
 #include <stdlib.h>
@@ -20,7 +19,7 @@ Status run_state_write(const char *directory, RunState state, int64_t step, cons
     char *path = path_join(directory, "state.json");
     json_t *root = json_pack("{s:s,s:I,s:I,s:I}", "state", run_state_names[state], "step", (json_int_t)step, "process",
                              (json_int_t)getpid(), "time", (json_int_t)time(NULL));
-    if (message) json_object_set_new(root, "message", json_string(message)); // left out where it is no UTF-8
+    if (message) json_object_set_new(root, "message", json_text(message));
     Status status = json_write_file(root, path);
     json_decref(root);
     free(path);
@@ -34,7 +33,7 @@ bool run_is_locked(const char *directory) {
     return locked;
 }
 
-static json_t *read_json(const char *directory, const char *name) { // NULL: not there, or not readable
+json_t *run_file_json(const char *directory, const char *name) {
     char *path = path_join(directory, name);
     json_t *root = NULL;
     status_free(json_read_file(&root, path));
@@ -45,7 +44,7 @@ static json_t *read_json(const char *directory, const char *name) { // NULL: not
 RunState run_state_read(const char *directory, int64_t last_step, char **message) {
     *message = NULL;
     if (run_is_locked(directory)) return RUN_RUNNING;
-    json_t *root = read_json(directory, "state.json"), *plan = read_json(directory, "plan.json");
+    json_t *root = run_file_json(directory, "state.json"), *plan = run_file_json(directory, "plan.json");
     const char *name = json_string_value(json_object_get(root, "state"));
     const char *why = json_string_value(json_object_get(root, "message"));
     int64_t steps = json_integer_value(json_object_get(plan, "steps"));

@@ -2,6 +2,7 @@
 // a word is found out by the lock, which such a process no longer holds.
 #pragma once
 
+#include "base/json.h"
 #include "base/status.h"
 
 #include <stdbool.h>
@@ -16,3 +17,5 @@ Status run_state_write(const char *directory, RunState state, int64_t step, cons
 // plan.json's steps are done by `last_step`. *message is malloc'd, or NULL.
 RunState run_state_read(const char *directory, int64_t last_step, char **message);
 bool run_is_locked(const char *directory); // a process is at work in it
+
+json_t *run_file_json(const char *directory, const char *name); // NULL: not there, or not to be read

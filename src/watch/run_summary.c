@@ -142,10 +142,10 @@ static void set_number(json_t *root, const char *key, double value) {
 
 json_t *run_summary_json(const RunSummary *run) {
     json_t *root =
-        json_pack("{s:s*,s:s,s:I,s:I,s:I,s:I,s:I,s:I}", "run", run->directory, "state", run_state_name(run->state),
-                  "step", (json_int_t)run->step, "tokens", (json_int_t)run->tokens, "size_bytes", (json_int_t)run->size,
-                  "checkpoint_bytes", (json_int_t)run->checkpoints, "skipped", (json_int_t)run->skipped, "alarms",
-                  (json_int_t)run->alarms);
+        json_pack("{s:o,s:s,s:I,s:I,s:I,s:I,s:I,s:I}", "run", json_text(run->directory), "state",
+                  run_state_name(run->state), "step", (json_int_t)run->step, "tokens", (json_int_t)run->tokens,
+                  "size_bytes", (json_int_t)run->size, "checkpoint_bytes", (json_int_t)run->checkpoints, "skipped",
+                  (json_int_t)run->skipped, "alarms", (json_int_t)run->alarms);
     set_number(root, "loss", run->loss);
     set_number(root, "val_loss", run->val_loss);
     set_number(root, "tok_s", run->tok_s);

@@ -101,6 +101,17 @@ static void a_file_is_written_and_read_back_in_order(void **state) {
     assert_error(json_read_file(&back, path), "no such file");
 }
 
+static void any_bytes_become_a_string(void **state) {
+    (void)state;
+    static const char *const cases[][2] = {
+        {"", ""}, {"a/b", "a/b"}, {"r\xff", "r\ufffd"}, {"\xc3\xa9\xc3", "\xc3\xa9\ufffd"}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        json_t *string = json_text(cases[i][0]);
+        assert_string_equal(json_string_value(string), cases[i][1]);
+        json_decref(string);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(members_are_read_by_type),
@@ -108,6 +119,7 @@ int main(void) {
         cmocka_unit_test(the_wrong_type_names_key_and_file),
         cmocka_unit_test(bad_json_is_refused_with_its_place),
         cmocka_unit_test(a_file_is_written_and_read_back_in_order),
+        cmocka_unit_test(any_bytes_become_a_string),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

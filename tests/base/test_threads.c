@@ -201,6 +201,33 @@ static void the_number_of_threads_can_change_between_loops(void **state) {
     assert_int_equal(total, 60 * 40);
 }
 
+typedef struct Asker {
+    int expected;
+    atomic_int stop, wrong;
+} Asker;
+
+static void *ask_for_the_count(void *argument) {
+    Asker *asker = argument;
+    while (!asker->stop) {
+        int count = threads_count();
+        if (count != asker->expected) asker->wrong = count;
+    }
+    return NULL;
+}
+
+static void nobody_sees_the_count_of_a_pool_in_the_making(void **state) {
+    Asker asker = {.expected = 8, .wrong = -1};
+    pthread_t thread;
+    (void)state;
+    threads_set(asker.expected);
+    assert_int_equal(pthread_create(&thread, NULL, ask_for_the_count, &asker), 0);
+    for (int i = 0; i < 100; i++)
+        threads_set(asker.expected);
+    asker.stop = 1;
+    pthread_join(thread, NULL);
+    assert_int_equal(asker.wrong, -1);
+}
+
 static void the_environment_sets_the_default(void **state) {
     (void)state;
     setenv("HEARTH_THREADS", "3", 1);
@@ -226,6 +253,7 @@ int main(void) {
         cmocka_unit_test(two_outside_threads_may_loop_at_once),
         cmocka_unit_test(one_loop_sees_what_the_last_one_wrote),
         cmocka_unit_test(the_number_of_threads_can_change_between_loops),
+        cmocka_unit_test(nobody_sees_the_count_of_a_pool_in_the_making),
         cmocka_unit_test(the_environment_sets_the_default),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -38,6 +38,8 @@ check "and the planner reads it" test $? = 0
 
 HEARTH_MPIRUN=/nowhere/mpirun "$hearth" "${bench[@]}" --ranks 2 >"$folder/out" 2>"$folder/err"
 check "a launcher that is not there is named" grep -q 'cannot start /nowhere/mpirun' "$folder/err"
+HEARTH_MPIRUN=mpirun "$hearth" "${bench[@]}" --ranks 2 >"$folder/out" 2>"$folder/err"
+check "a launcher may be named as the PATH finds it" test $? = 0
 OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=0 "$hearth" "${bench[@]}" --ranks 3 >"$folder/out" 2>"$folder/err"
 check "a launcher with another number of ranks is refused" grep -q -- '--ranks is 3, but mpirun has started 2' "$folder/err"
 WORLD_SIZE=4 "$hearth" "${bench[@]}" >"$folder/out" 2>"$folder/err"
@@ -47,6 +49,9 @@ RANK=1 "$hearth" "${bench[@]}" >"$folder/out" 2>"$folder/err"
 check "and so is another RANK than that of one process" grep -q 'RANK is 1 in the environment, but this process is 0' "$folder/err"
 SLURM_JOB_ID=1 SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=4 SLURM_PROCID=0 SLURM_LOCALID=0 "$hearth" "${bench[@]}" >"$folder/out" 2>"$folder/err"
 check "srun without PMIx is noticed" grep -q 'srun has started 4 ranks, but MPI finds 1' "$folder/err"
+
+timeout -s KILL 60 env --ignore-signal=CHLD "$hearth" "${bench[@]}" --ranks 2 >"$folder/out" 2>"$folder/err"
+check "who was started with SIGCHLD ignored hears of the end all the same" test $? = 0
 
 # A signal to the parent goes to the ranks. env -i style background jobs ignore SIGINT in a script, so SIGTERM.
 "$hearth" bench comm --ranks 2 --sizes 4K --seconds 30.$$ --print --device cpu >"$folder/out" 2>"$folder/err" &

@@ -131,6 +131,12 @@ class Profile(Timelines):
         self.assertIn("the profile is not kept", said)
         self.assertEqual(self.losses()[-1][0], 7)
 
+    def test_a_number_of_steps_that_makes_no_sense_is_refused(self):
+        for steps in ("-1", "-3", "1001", "99999999999"):
+            said = self.hearth("train", self.config, "--run", self.run_folder, f"--profile={steps}", code=2)
+            self.assertIn("--profile must be between 0 and 1000", said)
+        self.assertFalse(self.run_folder.exists())
+
     def test_a_run_that_ends_early_says_so(self):
         said = self.train("--profile", "--set", "train.steps=4")
         self.assertIn("the run ended before its profile began: that is 7 steps after its start", said)

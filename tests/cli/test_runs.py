@@ -115,6 +115,12 @@ class Runs(Case):
         self.assertRegex(said, rf"loss at 768 tokens +{first:.4f} +{second:.4f} \({re.escape(f'{second - first:+.4f}')}\)")
         self.assertIn("not a run directory", self.hearth("runs", "compare", self.run_folder, self.folder, code=2))
 
+    def test_a_compared_value_stays_in_its_cell(self):
+        for name, value in (("one", "a\\tb\\nc"), ("two", "d")):
+            (self.runs / name).mkdir(parents=True)
+            (self.runs / name / "config.toml").write_text(f'[train]\nname = "{value}"\n')
+        self.assertRegex(self.hearth("runs", "compare", self.runs / "one", self.runs / "two"), r"train\.name +a b c +d\n")
+
     def test_csv_has_a_row_for_every_line_and_all_digits(self):
         self.train("--set", f'data.val=["{self.folder / "data"}"]', "--set", "eval.every=2")
         rows = list(csv.DictReader(io.StringIO(self.hearth("runs", "csv", self.run_folder))))

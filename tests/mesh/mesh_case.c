@@ -90,6 +90,19 @@ static LayoutRequest draw_request(Dice *dice, int ranks) {
     return request;
 }
 
+// Whole pieces for the tensor cores in most products. Any may stay in bf16: a device chooses by time. ZeRO 3, which
+// keeps no weights in FP8, is every other one.
+static void suit_fp8(LayoutRequest *request, Dice *dice) {
+    ModelConfig *config = &request->config;
+    request->precision = PRECISION_FP8;
+    config->hidden = (config->hidden + 15) / 16 * 16;
+    config->head_dim *= 4;
+    config->ffn *= 4;
+    request->seq *= 2;
+    request->fp8_off = dice_below(dice, 3) ? 0 : (unsigned)dice_below(dice, FP8_ALL);
+    if (dice_below(dice, 2)) request->mesh.zero = 3;
+}
+
 // A request that the layout refuses is no case: what is refused has tests of its own.
 static bool possible(const LayoutRequest *request) {
     Layout layout;
@@ -100,14 +113,15 @@ static bool possible(const LayoutRequest *request) {
     if (built) layout_free(&layout);
     status_free(status);
     const Mesh *mesh = &request->mesh;
-    return built && mesh_ranks(mesh) > 1;
+    return built && mesh_ranks(mesh) > 1 && (request->precision != PRECISION_FP8 || layout_fp8(request));
 }
 
-MeshCase mesh_case_draw(uint64_t seed, int ranks) {
+MeshCase mesh_case_draw(uint64_t seed, int ranks, Precision precision) {
     Dice dice = {.seed = seed};
     MeshCase c = {.seed = seed};
     do {
         c.request = draw_request(&dice, ranks);
+        if (precision == PRECISION_FP8) suit_fp8(&c.request, &dice);
         c.accum = DICE_CHOICE(&dice, 1, 2, 3, 4, 6, 8);
         c.request.micro_batches = c.accum;
         if (c.request.mesh.pp > 1) {
@@ -130,17 +144,20 @@ void mesh_case_print(const MeshCase *c, char *text, size_t size) {
     const LayoutRequest *r = &c->request;
     const ModelConfig *m = &r->config;
     const Mesh *mesh = &r->mesh;
-    int length =
-        snprintf(text, size,
-                 "--seed %llu: dp %d tp %d pp %d cp %d ep %d etp %d zero %d, %d layers of %d, %d/%d heads of "
-                 "%d, ffn %d, vocab %d%s%s, %d x %d tokens, %d micro-batches, recompute %s%s%s",
-                 (unsigned long long)c->seed, mesh->dp, mesh->tp, mesh->pp, mesh->cp, mesh->ep, mesh->etp, mesh->zero,
-                 m->layers, m->hidden, m->heads, m->kv_heads, m->head_dim, m->ffn, m->vocab, m->tied ? ", tied" : "",
-                 model_qk_norm(m) ? ", qk-norm" : "", r->micro_batch, r->seq, mesh_case_micro_batches(c),
-                 recompute_name(r->recompute), r->documents ? ", documents" : "", c->uneven ? ", uneven" : "");
+    int length = snprintf(
+        text, size,
+        "--precision %s --seed %llu: dp %d tp %d pp %d cp %d ep %d etp %d zero %d, %d layers of %d, %d/%d heads of "
+        "%d, ffn %d, vocab %d%s%s, %d x %d tokens, %d micro-batches, recompute %s%s%s",
+        precision_name(r->precision), (unsigned long long)c->seed, mesh->dp, mesh->tp, mesh->pp, mesh->cp, mesh->ep,
+        mesh->etp, mesh->zero, m->layers, m->hidden, m->heads, m->kv_heads, m->head_dim, m->ffn, m->vocab,
+        m->tied ? ", tied" : "", model_qk_norm(m) ? ", qk-norm" : "", r->micro_batch, r->seq,
+        mesh_case_micro_batches(c), recompute_name(r->recompute), r->documents ? ", documents" : "",
+        c->uneven ? ", uneven" : "");
     if (m->experts && length > 0 && (size_t)length < size)
-        snprintf(text + length, size - (size_t)length, ", %d of %d experts of %d in %d layers%s", m->top_k, m->experts,
-                 m->moe_ffn, model_sparse_layers(m), c->router_bias ? ", router bias" : "");
+        length += snprintf(text + length, size - (size_t)length, ", %d of %d experts of %d in %d layers%s", m->top_k,
+                           m->experts, m->moe_ffn, model_sparse_layers(m), c->router_bias ? ", router bias" : "");
+    if (r->precision == PRECISION_FP8 && length > 0 && (size_t)length < size)
+        snprintf(text + length, size - (size_t)length, ", fp8 without %#x", FP8_ALL & ~layout_fp8(r));
 }
 
 int mesh_case_micro_batches(const MeshCase *c) {

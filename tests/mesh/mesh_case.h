@@ -16,8 +16,8 @@ typedef struct MeshCase {
     bool router_bias;
 } MeshCase;
 
-// A case of at most `ranks` ranks; the same for the same seed.
-MeshCase mesh_case_draw(uint64_t seed, int ranks);
+// A case of at most `ranks` ranks in fp32 or fp8; the same for the same seed.
+MeshCase mesh_case_draw(uint64_t seed, int ranks, Precision precision);
 void mesh_case_print(const MeshCase *c, char *text, size_t size); // one line
 int mesh_case_micro_batches(const MeshCase *c);                   // of a step, over all ranks
 // Micro-batch `index` of a step, for all ranks that share it: arrays of [micro_batch * seq]. Returns its valid targets.

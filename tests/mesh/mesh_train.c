@@ -150,7 +150,8 @@ static Status train_model(Model *model, const MeshCase *c, int nudge, MeshTraine
     model->z_loss_coef = c->z_loss_coef;
     model->balance = c->balance;
     model->router_bias = c->router_bias;
-    model_init_weights(model, c->seed, false);
+    // Weights of another size are of another scale in FP8.
+    model_init_weights(model, c->seed, c->request.precision == PRECISION_FP8);
     nudge_weights(model, c, nudge);
     for (int step = 0; step < MESH_CASE_STEPS; step++) {
         StepResult result;

@@ -1,7 +1,7 @@
 // Compares hearth with Hugging Face transformers on fixture directories: config.json, model.safetensors and
 // reference.safetensors with logits, losses, every gradient and a 20-step AdamW curve.
 //
-//   hf_parity [--device cpu|cuda] [--precision fp32|bf16|fp16] [--recompute none|selective|full] DIR...
+//   hf_parity [--device cpu|cuda] [--precision fp32|bf16|fp16] [--tf32] [--recompute none|selective|full] DIR...
 //
 // Bounds in fp32: logits and each gradient tensor 2e-5 relative L2 (float64 itself is up to 3e-6 away from such
 // references), losses 1e-6 relative, the curve's losses 2e-4 and norms 1e-3 at every step (rounding grows along a
@@ -10,7 +10,7 @@
 // not compared. A single step is no better measure: the loss falls to a twentieth while errors grow, and rounding
 // nothing but the weights to bf16 moves the last steps by 0.6 to 1.5 %, depending on the last bits of the start. With
 // experts, rounding also changes the choice of some tokens: 3 % for both. fp16 (11 bits, a loss scale) has a quarter of
-// that, but with experts as much.
+// that, but with experts as much; so has fp32 with --tf32, whose products have inputs of 11 bits too.
 #include "base/text.h"
 #include "base/threads.h"
 #include "model/hf.h"
@@ -24,6 +24,7 @@
 typedef struct Options {
     const char *device;
     Precision precision;
+    bool tf32; // products of fp32
     Recompute recompute;
 } Options;
 
@@ -227,6 +228,7 @@ static Status check_directory(Ops *ops, const Options *options, const char *dire
     const SafeTensor *shape;
     LayoutRequest request = {.mesh = MESH_SINGLE,
                              .precision = options->precision,
+                             .tf32 = options->tf32,
                              .recompute = options->recompute,
                              .threads = threads_count(),
                              .device = ops->kind};
@@ -248,7 +250,7 @@ static Status check_directory(Ops *ops, const Options *options, const char *dire
     Verdict verdict = {0};
     int gradients = 0;
     double scale = request.device == DEVICE_CUDA ? 5 : 1;
-    if (options->precision == PRECISION_FP32) {
+    if (options->precision == PRECISION_FP32 && !options->tf32) {
         model_step_begin(model, valid, 1);
         model_micro_step(model, ids, targets, NULL);
         TRY_GOTO(check_losses(model, &file, scale, &verdict), done);
@@ -256,15 +258,16 @@ static Status check_directory(Ops *ops, const Options *options, const char *dire
         TRY_GOTO(check_logits(model, &file, scale, &verdict), done);
         TRY_GOTO(check_curve(model, &file, directory, 2e-4 * scale, 2e-4 * scale, 1e-3 * scale, &verdict), done);
     } else {
-        double share = options->precision == PRECISION_FP16 && !request.config.experts ? 0.25 : 1;
+        bool eleven_bits = options->precision == PRECISION_FP16 || options->tf32;
+        double share = eleven_bits && !request.config.experts ? 0.25 : 1;
         double rms = request.config.experts ? 0.03 : 0.01;
         TRY_GOTO(check_curve(model, &file, directory, share * rms, share * 0.03, INFINITY, &verdict), done);
     }
     TRY_GOTO(ops->sync(ops), done);
     printf("%-4s %s: %s %s recompute %s, %d gradients; worst %s, error %.2e (%.0f %% of its bound)\n",
-           verdict.failures ? "MISS" : "ok", directory, ops->device, precision_name(options->precision),
-           recompute_name(options->recompute), gradients, verdict.worst_name, verdict.worst_error,
-           100 * verdict.worst_ratio);
+           verdict.failures ? "MISS" : "ok", directory, ops->device,
+           options->tf32 ? "TF32" : precision_name(options->precision), recompute_name(options->recompute), gradients,
+           verdict.worst_name, verdict.worst_error, 100 * verdict.worst_ratio);
     *failures += verdict.failures;
 done:
     model_destroy(model);
@@ -280,6 +283,10 @@ static Status run(int argc, char **argv, int *failures) {
     Ops *ops = NULL;
     Status status = NULL;
     for (int i = 1; i < argc && !status; i++) {
+        if (strcmp(argv[i], "--tf32") == 0) {
+            options.tf32 = true;
+            continue;
+        }
         if (argv[i][0] == '-' && i + 1 == argc) return status_usage("%s needs a value", argv[i]);
         if (strcmp(argv[i], "--device") == 0)
             options.device = argv[++i];

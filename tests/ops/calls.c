@@ -401,9 +401,10 @@ void call_adamw(Ops *ops, void **p, const CallSizes *s) { // weight master m v g
 
 // ---- FP8: dtype is the format of what is rounded --------------------------------------------------------------------
 
-void call_quantize(Ops *ops, void **p, const CallSizes *s) { // rows cols amax in scale
+void call_quantize(Ops *ops, void **p, const CallSizes *s) { // rows cols amax in scale; flag: in is codes
     int64_t stride = s->in_stride ? s->in_stride : s->dim;
-    Tensor in = tensor_cols(typed(p[3], DTYPE_BF16, s->rows, stride, "in"), s->in_first, s->dim);
+    DType from = s->flag ? DTYPE_E4M3 : DTYPE_BF16;
+    Tensor in = tensor_cols(typed(p[3], from, s->rows, stride, "in"), s->in_first, s->dim);
     ops->quantize(ops, stored(p[0], s, s->rows, s->dim, "rows"), stored(p[1], s, s->dim, s->rows, "cols"),
                   floats(p[2], 1, 1, "amax"), in, floats(p[4], 1, 1, "scale"));
 }

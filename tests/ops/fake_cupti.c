@@ -1,8 +1,10 @@
 // A library with the names of CUPTI. What is called between a push and a pop of a correlation launches one kernel that
-// takes as long as the call; more activities come by hand. Its clock is CLOCK_MONOTONIC and a thousand seconds.
+// takes as long as the call; more activities come by hand. Its clock is CLOCK_MONOTONIC and FAKE_CUPTI_AHEAD.
+#define _GNU_SOURCE // pthread_timedjoin_np
 #include "fake_cupti.h"
 
 #include <cupti.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -30,8 +32,9 @@ static struct {
 static bool fails(const char *function) {
     return fake.plan.fails && strcmp(fake.plan.fails, function) == 0;
 }
+static bool stuck(const char *function);
 #define CHECK(name) \
-    if (fails(name)) return CUPTI_ERROR_NOT_INITIALIZED
+    if (fails(name) || stuck(name)) return CUPTI_ERROR_NOT_INITIALIZED
 
 static uint64_t clock_now(void) {
     struct timespec now;
@@ -50,8 +53,9 @@ static size_t record_size(const CUpti_Activity *record) {
 }
 
 static void give_buffer(void) {
-    if (fake.buffer) fake.filled(NULL, 0, fake.buffer, fake.size, fake.used);
+    uint8_t *buffer = fake.buffer;
     fake.buffer = NULL;
+    if (buffer) fake.filled(NULL, 0, buffer, fake.size, fake.used);
 }
 
 static void put(const void *record) {
@@ -65,6 +69,25 @@ static void put(const void *record) {
     }
     memcpy(fake.buffer + fake.used, record, size);
     fake.used += size;
+}
+
+static void *deliver(void *context) {
+    (void)context;
+    uint64_t now = clock_now();
+    fake_cupti_kernel("delivered", 0, 0, 1, now, now + 1000);
+    give_buffer();
+    return NULL;
+}
+
+static bool stuck(const char *function) {
+    enum { MOST_SECONDS = 10 };
+    if (!fake.plan.delivers || strcmp(fake.plan.delivers, function) != 0) return false;
+    fake.plan.delivers = NULL;
+    pthread_t thread;
+    struct timespec end;
+    clock_gettime(CLOCK_REALTIME, &end);
+    end.tv_sec += MOST_SECONDS;
+    return pthread_create(&thread, NULL, deliver, NULL) != 0 || pthread_timedjoin_np(thread, NULL, &end) != 0;
 }
 
 void fake_cupti_plan(FakeCuptiPlan plan) {
@@ -140,6 +163,7 @@ CUptiResult cuptiGetCallbackName(CUpti_CallbackDomain domain, uint32_t id, const
     return CUPTI_SUCCESS;
 }
 CUptiResult cuptiGetGraphNodeId(CUgraphNode node, uint64_t *id) {
+    CHECK("cuptiGetGraphNodeId");
     *id = (uint64_t)(uintptr_t)node;
     return CUPTI_SUCCESS;
 }
@@ -172,6 +196,7 @@ CUptiResult cuptiActivityGetNextRecord(uint8_t *buffer, size_t size, CUpti_Activ
     return CUPTI_SUCCESS;
 }
 CUptiResult cuptiActivityGetNumDroppedRecords(CUcontext context, uint32_t stream, size_t *dropped) {
+    CHECK("cuptiActivityGetNumDroppedRecords");
     (void)context, (void)stream;
     *dropped = fake.plan.dropped;
     return CUPTI_SUCCESS;

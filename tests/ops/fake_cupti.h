@@ -5,13 +5,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define FAKE_CUPTI_AHEAD  1000000000000u // nanoseconds
-#define FAKE_CUPTI_BUFFER 4096           // bytes that it fills of a buffer
+#define FAKE_CUPTI_AHEAD  1700000000000000000u // nanoseconds: CUPTI counts from 1970
+#define FAKE_CUPTI_BUFFER 4096                 // bytes that it fills of a buffer
 
 typedef struct FakeCuptiPlan {
-    const char *fails; // name of the function; NULL: none
-    uint32_t version;  // 0: as its header
-    size_t dropped;    // records, with every buffer
+    const char *fails;    // name of the function; NULL: none
+    uint32_t version;     // 0: as its header
+    size_t dropped;       // records, with every buffer
+    const char *delivers; // name of the function that waits, once, while another thread hands over a buffer with one
+                          // kernel; it fails when that takes seconds. NULL: none
 } FakeCuptiPlan;
 
 void fake_cupti_plan(FakeCuptiPlan plan);

@@ -2,11 +2,11 @@
 // swept shapes (odd ones included). Outputs are poisoned with NaN bits first; each CUDA op runs twice and must give the
 // same bits.
 //
-//   ops_compare [--small] [--portable] [--every N] [NAME]
+//   ops_compare [--small] [--portable] [--dtype f32|bf16|f16|fp8] [--every N] [NAME]
 //
-// NAME: only the ops whose name contains it; --every: only each N-th case; --small: every kernel once at a small odd
-// size, for slow tools such as compute-sanitizer; --portable: the kernels that run on GPUs other than Hopper and with
-// little shared memory, whatever is here.
+// NAME: only the ops whose name contains it; --dtype: only the cases whose narrowest floats are of this kind; --every:
+// only each N-th case; --small: every kernel once at a small odd size, for slow tools such as compute-sanitizer;
+// --portable: the kernels that run on GPUs other than Hopper and with little shared memory, whatever is here.
 //
 // Tolerance of an element: u |ref| + (8 * 2^-24 * sqrt(n) + inner) * rms, where u is one step of the storage type (2^-7
 // for bf16, 2^-10 and 2^-24 beside it for f16, 2^-21 for float), n the length of the reduction behind the element, rms
@@ -193,6 +193,16 @@ static void compare_floats(Compare *run, const Case *c, const char *label, int b
     }
 }
 
+static int case_kind(const Case *c) { // of KINDS: each case is of one
+    int kind = 0;
+    for (int i = 0; i < c->count; i++) {
+        DType dtype = c->buffers[i].dtype;
+        int of_buffer = is_fp8(dtype) ? 3 : dtype == DTYPE_F16 ? 2 : dtype == DTYPE_BF16 ? 1 : 0;
+        if (of_buffer > kind) kind = of_buffer;
+    }
+    return kind;
+}
+
 void check(Compare *run, Case *c, OpCall *call, const char *format, ...) {
     char label[160];
     va_list args;
@@ -200,7 +210,7 @@ void check(Compare *run, Case *c, OpCall *call, const char *format, ...) {
     vsnprintf(label, sizeof label, format, args);
     va_end(args);
     void *cpu[BUFFERS] = {0}, *first[BUFFERS] = {0}, *second[BUFFERS] = {0};
-    bool skip = run->skipped++ % run->every != 0;
+    bool skip = (run->kind >= 0 && case_kind(c) != run->kind) || run->skipped++ % run->every != 0;
     if (!skip) {
         run_on(run->cpu, c, call, cpu);
         run_on(run->cuda, c, call, first);
@@ -244,6 +254,15 @@ void positive(float *values, int64_t count) {
 
 // ---- the program ---------------------------------------------------------------------------------------------------
 
+static const char *const KINDS[] = {"f32", "bf16", "f16", "fp8"};
+enum { KIND_COUNT = sizeof KINDS / sizeof *KINDS };
+
+static bool kind_parse(int *kind, const char *name) {
+    for (*kind = 0; *kind < KIND_COUNT; ++*kind)
+        if (strcmp(KINDS[*kind], name) == 0) return true;
+    return false;
+}
+
 #define OPS_LIST_ROW(id, function, category) {#function, sweep_##function},
 static const struct {
     const char *name;
@@ -251,7 +270,7 @@ static const struct {
 } OPS[] = {OPS_TENSOR_LIST(OPS_LIST_ROW)};
 #undef OPS_LIST_ROW
 
-static int compare_all(Ops *cuda, const char *only, int every, bool small) {
+static int compare_all(Ops *cuda, const char *only, int kind, int every, bool small) {
     Ops *cpu = NULL;
     must(ops_cpu_create(&cpu));
     cpu->row_align = cuda->row_align; // the same permutation on both sides
@@ -259,13 +278,14 @@ static int compare_all(Ops *cuda, const char *only, int every, bool small) {
     void *workspace = NULL;
     must(cpu->alloc(cpu, &workspace, bytes, "the workspace"));
     cpu->bind_workspace(cpu, workspace, bytes);
-    int missed = 0, ran = 0;
+    int missed = 0, ran = 0, cases = 0;
     printf("%-32s %6s %6s %10s %12s %12s\n", "op", "cases", "missed", "of bound", "max error", "error / rms");
     for (size_t i = 0; i < sizeof OPS / sizeof *OPS; i++) {
         if (only && !strstr(OPS[i].name, only)) continue;
         Compare run = {.cpu = cpu,
                        .cuda = cuda,
                        .name = OPS[i].name,
+                       .kind = kind,
                        .every = every,
                        .small = small,
                        .seed = random_seed(OPS[i].name)};
@@ -274,6 +294,7 @@ static int compare_all(Ops *cuda, const char *only, int every, bool small) {
                run.worst_error, run.worst_rms);
         fflush(stdout);
         missed += run.failures;
+        cases += run.cases;
         ran++;
     }
     cpu->free(cpu, workspace, bytes);
@@ -281,13 +302,13 @@ static int compare_all(Ops *cuda, const char *only, int every, bool small) {
     if (ran == 0)
         printf("no op is called like \"%s\"\n", only);
     else
-        printf("%s: %d ops, %d misses\n", missed ? "FAILED" : "passed", ran, missed);
-    return missed || ran == 0;
+        printf("%s: %d ops, %d cases, %d misses\n", missed ? "FAILED" : "passed", ran, cases, missed);
+    return missed || cases == 0;
 }
 
 int main(int argc, char **argv) {
     const char *only = NULL;
-    int every = 1;
+    int every = 1, kind = -1;
     bool small = false, portable = false;
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--small") == 0)
@@ -296,7 +317,13 @@ int main(int argc, char **argv) {
             portable = true;
         else if (strcmp(argv[i], "--every") == 0 && i + 1 < argc)
             every = atoi(argv[++i]);
-        else
+        else if (strcmp(argv[i], "--dtype") == 0 && i + 1 < argc && kind_parse(&kind, argv[i + 1]))
+            i++;
+        else if (argv[i][0] == '-') {
+            fprintf(stderr,
+                    "usage: ops_compare [--small] [--portable] [--dtype f32|bf16|f16|fp8] [--every N] [NAME]\n");
+            return 2;
+        } else
             only = argv[i];
     }
     if (every < 1) every = 1;
@@ -312,7 +339,7 @@ int main(int argc, char **argv) {
     void *workspace = NULL;
     must(cuda->alloc(cuda, &workspace, bytes, "the workspace"));
     cuda->bind_workspace(cuda, workspace, bytes);
-    int code = compare_all(cuda, only, every, small);
+    int code = compare_all(cuda, only, kind, every, small);
     must(cuda->sync(cuda));
     int rejected = cuda_state(cuda)->disagreements; // the op was right all the same: by another kernel
     if (rejected) printf("FAILED: races have rejected the results of %d kernels\n", rejected);

@@ -37,6 +37,7 @@ typedef struct Compare { // of one op
     Ops *cpu, *cuda;
     const char *name;
     int cases, failures;
+    int kind;                             // the cases that run: 0 f32, 1 bf16, 2 f16, 3 fp8, -1 all
     int every, skipped;                   // run each every-th case
     bool small;                           // only the second value of sizes that choose no kernel, and CUDA once
     double worst, worst_error, worst_rms; // error as a share of the tolerance, and in units of the output's rms

@@ -13,6 +13,18 @@ static void add_amax(Compare *run, Case *c) {
     *amax = 0.125f;
 }
 
+static void sweep_turning_codes(Compare *run) {
+    EACH_SIZE(rows, 16, 400, 128) EACH_SIZE(dim, 16, 208, 1024) {
+        Case c = {.sizes = {.dtype = DTYPE_E4M3, .rows = rows, .dim = dim, .flag = true}};
+        add_null(run, &c);
+        add_out(run, &c, DTYPE_U8, (int64_t)rows * dim, 0);
+        add_null(run, &c);
+        add_in(run, &c, DTYPE_E4M3, (int64_t)rows * dim);
+        add_scale(run, &c, 1);
+        check(run, &c, call_quantize, "codes, rows %d dim %d", rows, dim);
+    }
+}
+
 void sweep_quantize(Compare *run) {
     EACH(type, 0, 1) EACH_SIZE(rows, 16, 400, 133) EACH_SIZE(dim, 8, 200, 41, 1024) EACH(ways, 0, 1, 2, 3) {
         DType dtype = type ? DTYPE_E5M2 : DTYPE_E4M3;
@@ -31,6 +43,7 @@ void sweep_quantize(Compare *run) {
         add_scale(run, &c, type ? 0x1p-14f : 0x1p-7f); // the largest are beyond the format
         check(run, &c, call_quantize, "%s rows %d dim %d ways %d", dtype_name(dtype), rows, dim, ways);
     }
+    sweep_turning_codes(run);
 }
 
 void sweep_quantize_scales(Compare *run) {

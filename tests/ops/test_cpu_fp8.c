@@ -59,6 +59,23 @@ static void quantize_rounds_both_ways_and_notes_the_largest(void **state) {
     oracle_ops_free(ops);
 }
 
+static void codes_are_turned_as_they_are(void **state) {
+    (void)state;
+    enum { ROWS = 48, COLS = 32 };
+    Ops *ops = oracle_ops(1, 1, 0, 1, 8, 0);
+    Codes in = codes_make(DTYPE_E4M3, ROWS, COLS), cols = codes_make(DTYPE_E4M3, COLS, ROWS);
+    float scale = 3; // of no matter
+    for (int i = 0; i < ROWS * COLS; i++)
+        in.data[i] = (uint8_t)(i * 7 + i / 256); // NaN and both zeros among them
+    ops->quantize(ops, TENSOR_NONE, cols.tensor, TENSOR_NONE, in.tensor, number(&scale));
+    for (int64_t r = 0; r < ROWS; r++)
+        for (int64_t c = 0; c < COLS; c++)
+            assert_int_equal(cols.data[c * ROWS + r], in.data[r * COLS + c]);
+    codes_free(&in);
+    codes_free(&cols);
+    oracle_ops_free(ops);
+}
+
 static void scales_are_the_finest_powers_of_two_without_overflow(void **state) {
     (void)state;
     Ops *ops = oracle_ops(1, 1, 0, 1, 8, 0);
@@ -190,6 +207,7 @@ static void swiglu_matches_float64_both_ways(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(quantize_rounds_both_ways_and_notes_the_largest),
+        cmocka_unit_test(codes_are_turned_as_they_are),
         cmocka_unit_test(scales_are_the_finest_powers_of_two_without_overflow),
         cmocka_unit_test(products_match_float64),
         cmocka_unit_test(a_norm_rounds_what_it_stores),

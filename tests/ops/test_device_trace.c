@@ -111,6 +111,27 @@ static void kernels_of_a_graph_are_of_the_call_that_recorded_their_node(void **s
     device_trace_close(trace);
 }
 
+static void times_are_kept_to_the_nanosecond(void **state) {
+    (void)state;
+    DeviceActivity *activities;
+    int64_t count, lost;
+    DeviceTrace *trace = opened();
+    assert_ok(device_trace_start(trace));
+    uint64_t first = fake_time(clock_seconds() + 1);
+    for (uint64_t i = 0; i < 40; i++)
+        kernel("short", 0, 0, 1, first + 100 * i, first + 100 * i + 30);
+    assert_ok(device_trace_stop(trace, &activities, &count, &lost));
+    assert_int_equal(count, 40);
+    // Begin and end are each rounded to clock_seconds(), which is below 2^25 (a year): to half of 2^-28 of a second.
+    double rounding = 0x1p-28;
+    for (int i = 0; i < 40; i++) {
+        assert_true(fabs(activities[i].end - activities[i].begin - 30e-9) <= rounding);
+        assert_true(fabs(activities[i].begin - activities[0].begin - 100e-9 * i) <= rounding);
+    }
+    free(activities);
+    device_trace_close(trace);
+}
+
 static void what_the_library_dropped_is_told(void **state) {
     (void)state;
     DeviceActivity *activities;
@@ -124,6 +145,35 @@ static void what_the_library_dropped_is_told(void **state) {
     assert_int_equal(lost, 3);
     free(activities);
     device_trace_close(trace);
+}
+
+// It may hold locks of its own: who asks it with a lock held that a callback needs would stand still.
+static void a_buffer_comes_while_the_library_is_asked(void **state) {
+    (void)state;
+    static const char *const asked[] = {"cuptiGetGraphNodeId", "cuptiActivityGetNumDroppedRecords",
+                                        "cuptiActivityGetNextRecord"};
+    for (int i = 0; i < 3; i++) {
+        DeviceActivity *activities;
+        int64_t count, lost;
+        DeviceTrace *trace = opened();
+        assert_ok(device_trace_start(trace));
+        uint64_t now = fake_time(clock_seconds());
+        kernel("first", 20000, 3, 1, now, now + 1000);
+        plan((FakeCuptiPlan){.delivers = asked[i]});
+        device_trace_enter(trace, 7);
+        node(true, 20000, 0);
+        assert_ok(device_trace_stop(trace, &activities, &count, &lost));
+        int64_t of_call = 0, delivered = 0;
+        for (int64_t k = 0; k < count; k++) {
+            of_call += strcmp(activities[k].name, "first") == 0 && activities[k].call == 7;
+            delivered += strcmp(activities[k].name, "delivered") == 0;
+        }
+        assert_true(of_call == 1);
+        assert_true(delivered == (i < 2)); // else it came too late
+        free(activities);
+        device_trace_leave(trace);
+        device_trace_close(trace);
+    }
 }
 
 static void a_library_that_fails_is_an_error(void **state) {
@@ -159,7 +209,9 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(kernels_are_of_the_call_that_launched_them),
         cmocka_unit_test(kernels_of_a_graph_are_of_the_call_that_recorded_their_node),
+        cmocka_unit_test(times_are_kept_to_the_nanosecond),
         cmocka_unit_test(what_the_library_dropped_is_told),
+        cmocka_unit_test(a_buffer_comes_while_the_library_is_asked),
         cmocka_unit_test(a_library_that_fails_is_an_error),
     };
     library = argc > 1 ? argv[1] : "";

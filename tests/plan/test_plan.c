@@ -120,6 +120,25 @@ static void context_parallel_traffic_is_that_of_the_ring(void **state) {
     }
 }
 
+// ZeRO 3 gathers the weights for the forward pass and for the backward pass of every micro-batch. Of blocks in FP8 a
+// byte each travels, of the embedding (tied) and the norms bf16.
+static void zero_3_gathers_blocks_in_fp8(void **state) {
+    PlanMachine machine = catalogue_machine("h100-sxm", "hearth", 4);
+    (void)state;
+    for (int fp8 = 0; fp8 < 2; fp8++) {
+        PlanRun run = preset_run("llama-3.2-1b", 1, 8192, 3);
+        PlanPrediction prediction;
+        run.layout.mesh.dp = 4;
+        run.layout.mesh.zero = 3;
+        run.layout.precision = fp8 ? PRECISION_FP8 : PRECISION_BF16;
+        assert_ok(plan_predict(&prediction, &machine, &run));
+        double all = (double)model_parameters(&run.layout.config).total;
+        double blocks = 16.0 * 2048 * (3072 + 2048 + 3 * 8192); // QKV, O, gate, up and down of 16 layers
+        double gathered = 2 * all - (fp8 ? blocks : 0);
+        assert_near(prediction.step.axis[STEP_DATA_PARALLEL].bytes, 3 * 3.0 / 4 * (4 * all + 2 * gathered), 0);
+    }
+}
+
 static void ops_have_the_flops_of_the_formula(void **state) {
     PlanMachine machine = catalogue_machine("h200-sxm", "hearth", 1);
     static const char *const presets[] = {"smollm-360m", "llama-3.2-1b", "llama-3-8b"};
@@ -531,6 +550,7 @@ int main(void) {
         cmocka_unit_test(gradients_in_bf16_halve_what_data_parallel_ranks_send),
         cmocka_unit_test(full_recompute_repeats_one_of_four_all_reduces),
         cmocka_unit_test(context_parallel_traffic_is_that_of_the_ring),
+        cmocka_unit_test(zero_3_gathers_blocks_in_fp8),
         cmocka_unit_test(ops_have_the_flops_of_the_formula),
         cmocka_unit_test(predictions_for_an_h200_are_near_what_it_did),
         cmocka_unit_test(passes_inside_an_op_count_where_the_op_does),

@@ -237,11 +237,11 @@ def send_signal(process, number):
         raise Missed(f"process {process} was gone before it got signal {number}")
 
 
-def set_file_limit(process, soft):
-    """No file of the process may grow beyond so many bytes; None: as many as it likes."""
+def set_file_limit(process, soft, kind=resource.RLIMIT_FSIZE):
+    """No file of the process may grow beyond so many bytes; None: as many as it likes. kind: another limit than that."""
     try:
-        hard = resource.prlimit(process, resource.RLIMIT_FSIZE)[1]
-        resource.prlimit(process, resource.RLIMIT_FSIZE, (hard if soft is None else soft, hard))
+        hard = resource.prlimit(process, kind)[1]
+        resource.prlimit(process, kind, (hard if soft is None else soft, hard))
     except ProcessLookupError:
         raise Missed(f"process {process} was gone before its limit was set")
 

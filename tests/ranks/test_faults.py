@@ -2,6 +2,7 @@
 names the rank and the cause, leaves no process behind, and goes on afterwards with the curve of the undisturbed run."""
 
 import os
+import resource
 import shutil
 import signal
 import time
@@ -131,6 +132,19 @@ class Faults:
         self.goes_on(name, mesh)
         return found
 
+    def speechless(self, number):
+        """The rank cannot open any file, nor write down that it failed. The others do not wait for it, nor end it."""
+        mesh, rank, name = self.mesh_of(number), 1 + number % (RANKS - 1), f"speechless-{number}"
+        self.undisturbed(mesh)
+        job, processes, run = self.start(name, mesh)
+        wait_until(lambda: run.last_step() >= 25, "its steps", job)
+        set_file_limit(processes[rank], 3, resource.RLIMIT_NOFILE)
+        found = self.ends(job, name, processes.values(), ["Too many open files", f"rank {rank} did not write its part"], code=1)
+        if "has not ended within" in self.bench.log(name + ".log") or run.last_step() != STEPS:
+            raise Failure(f"it ended before its last step:\n{self.bench.log(name + '.log')}")
+        self.goes_on(name, mesh)
+        return found
+
     def full_for_a_moment(self, number):
         """The only checkpoint fails at first. All ranks try again, also those whose part was written."""
         mesh, rank, name = self.mesh_of(number), 1 + number % (RANKS - 1), f"moment-{number}"
@@ -166,6 +180,7 @@ def tests(bench, quick):
         ("a rank that is killed in a checkpoint", faults.killed_in_a_checkpoint),
         ("a rank that stops", faults.stopped),
         ("a rank whose disk is full", faults.full_disk),
+        ("a rank that cannot even say that it failed", faults.speechless),
         ("a rank whose disk is full for a moment", faults.full_for_a_moment),
         ("a rank with another configuration", faults.other_configuration),
     ]

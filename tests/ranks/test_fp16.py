@@ -69,7 +69,7 @@ def tests(bench, quick):
     dense = [Mesh(2), Mesh(2, 1, 2), Mesh(1, 2)] + ([] if quick else [Mesh(4), Mesh(2, 1, 1), Mesh(2, 1, 3), Mesh(cp=2), Mesh(pp=2), Mesh(2, 2, 1)])
     moe = [Mesh(2, ep=2)] + ([] if quick else [Mesh(pp=2), Mesh(2, 1, 2)])
     cases = [("dense", mesh) for mesh in dense] + [("moe", mesh) for mesh in moe]
-    checks = [Mesh(2)] + ([] if quick else [Mesh(1, 2), Mesh(cp=2), Mesh(pp=2), Mesh(2, 1, 2)])
+    checks = [Mesh(2), Mesh(2, 1, 3)] + ([] if quick else [Mesh(1, 2), Mesh(cp=2), Mesh(pp=2), Mesh(2, 1, 2)])
     return [(f"{name}: {mesh.name} trains as one rank in fp16", half.equal, name, mesh) for name, mesh in cases] + [
         (f"{mesh.name} checks the loss of FP8 as one rank does", half.check, mesh) for mesh in checks
     ]

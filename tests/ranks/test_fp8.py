@@ -1,11 +1,13 @@
-"""FP8 on many ranks is FP8 on one: the scales are those of all tokens and of whole tensors, whatever a rank has of them."""
+"""FP8 on many ranks is FP8 on one: the scales are those of all tokens and of whole tensors, whatever a rank has of them.
+ZeRO 3, whose weights are whole for a while only, has the bits of ZeRO 2."""
 
 import json
+import shutil
 
-from jobs import ONE, Failure, Mesh, curve_difference, main
-from models import MODELS, config_text
+from jobs import ONE, Failure, Mesh, Run, curve_difference, main, same_files
+from models import DEEP, MODELS, config_text
 
-STEPS = 8
+STEPS, SAVED = 8, 4  # of a run; where it is taken up
 # Data-parallel ranks add the same gradients in another order: 1e-7 of the norm, and of the loss less, until a weight of bf16
 # falls to its other neighbour. With tensor parallelism products are parts of a sum, which bf16 rounds (2^-9) and FP8
 # rounds again to the other neighbour (2^-4 of the number) where that crosses the middle of two codes: for one number in 2^5.
@@ -13,42 +15,102 @@ STEPS = 8
 LOSS_BOUND = {"dp": 5e-6, "tp": 5e-4, "cp": 2e-3}
 
 
-class Fp8:
-    def __init__(self, bench):
-        self.bench = bench
-        self.config = bench.config("fp8", config_text(MODELS["dense"], bench.data("data", 60), STEPS))
-        self.one = None
+def bound_of(mesh):
+    return LOSS_BOUND["tp" if mesh.tp > 1 else "cp" if mesh.cp > 1 else "dp"]
 
-    def train(self, mesh, name):
-        sets = {"train.precision": "fp8", "train.grad_accum": 4 // mesh.dp, "checkpoint.at_end": True}
-        return self.bench.train(self.config, mesh, name, sets), sets
+
+class Fp8:
+    """One model, with so many micro-batches of a step over all ranks."""
+
+    def __init__(self, bench, model="dense", models=MODELS, batch=4):
+        self.bench, self.model, self.batch = bench, model, batch
+        self.label = f"{model}-{batch}".replace(" ", "-")
+        self.config = bench.config("fp8-" + self.label, config_text(models[model], bench.data("data", 60), STEPS))
+        self.trained = {}
+
+    def sets(self, mesh, more):
+        return {"train.precision": "fp8", "train.grad_accum": self.batch // mesh.dp, "checkpoint.every": SAVED, "checkpoint.keep_last": 9, **more}
+
+    def train(self, mesh, more={}):
+        """A mesh trains once with each of the settings."""
+        name = "-".join([self.label, mesh.name, *more.values()]).replace(" ", "-").replace("+", "-")
+        if name not in self.trained:
+            self.trained[name] = self.bench.train(self.config, mesh, name, self.sets(mesh, more))
+        return self.trained[name]
 
     def scales(self, run):
         with open(run.checkpoint(STEPS) + "/state.json") as file:
             return json.load(file)["fp8_scales"]
 
+    def has_planned_memory(self, run, mesh, more={}):
+        planned = self.bench.planned_bytes(self.config, mesh, self.sets(mesh, more))
+        if run.memory_bytes() != planned:
+            raise Failure(f"rank 0 has {run.memory_bytes():.0f} bytes, and {planned} were planned")
+
     def equal(self, mesh):
-        if not self.one:
-            self.one = self.train(ONE, "one")[0]
-        run, sets = self.train(mesh, mesh.name.replace(" ", "-").replace("+", "-"))
-        loss, norm = curve_difference(run, self.one)
-        bound = LOSS_BOUND["tp" if mesh.tp > 1 else "cp" if mesh.cp > 1 else "dp"]
-        if not loss <= bound:
-            raise Failure(f"a loss differs by {loss:.2g}, and {bound:.2g} is allowed (norm: {norm:.2g})")
-        ours, theirs = (sum(self.scales(r), []) for r in (run, self.one))
+        one, run = self.train(ONE), self.train(mesh)
+        loss, norm = curve_difference(run, one)
+        if not loss <= bound_of(mesh):
+            raise Failure(f"a loss differs by {loss:.2g}, and {bound_of(mesh):.2g} is allowed (norm: {norm:.2g})")
+        ours, theirs = (sum(self.scales(r), []) for r in (run, one))
         other = sum(a != b for a, b in zip(ours, theirs))
         if len(ours) != len(theirs) or other > (len(theirs) // 8 if mesh.tp * mesh.cp > 1 else 0):  # a maximum near a power of two
             raise Failure(f"{other} of {len(theirs)} scales are not those of one rank")
-        planned = self.bench.planned_bytes(self.config, mesh, sets)
-        if run.memory_bytes() != planned:
-            raise Failure(f"rank 0 has {run.memory_bytes():.0f} bytes, and {planned} were planned")
+        self.has_planned_memory(run, mesh)
         return f"loss {loss:.1e}, norm {norm:.1e}, {other} other scales"
+
+    def has_bits_of_zero_2(self, mesh, recompute):
+        more = {"recompute.mode": recompute}
+        run = self.train(Mesh(**mesh, zero=3), more)
+        self.same_bits(run, self.train(Mesh(**mesh, zero=2), more))
+        self.has_planned_memory(run, Mesh(**mesh, zero=3), more)
+
+    def same_bits(self, run, other):
+        if run.curve() != other.curve() or not same_files(run.checkpoint(STEPS), other.checkpoint(STEPS)):
+            raise Failure(f"{run.path} and {other.path} have other bits")
+
+    def repeats(self, mesh):
+        self.same_bits(self.bench.train(self.config, mesh, self.label + "-again", self.sets(mesh, {})), self.train(mesh))
+
+    def resumes(self, source, target):
+        whole = self.train(source)
+        name = f"{self.label}-{source.name}-to-{target.name}".replace(" ", "-").replace("+", "-")
+        shutil.copytree(whole.path, self.bench.path(name))
+        shutil.rmtree(Run(self.bench.path(name)).checkpoint(STEPS))
+        run = self.bench.resume(name, target, self.sets(target, {}))
+        if source.name == target.name:
+            self.same_bits(run, whole)
+        loss, norm = curve_difference(run, whole)
+        bound = max(bound_of(source), bound_of(target))
+        if not loss <= bound:
+            raise Failure(f"a loss differs by {loss:.2g}, and {bound:.2g} is allowed (norm: {norm:.2g})")
+        return f"loss {loss:.1e}, norm {norm:.1e}"
 
 
 def tests(bench, quick):
-    fp8 = Fp8(bench)
-    meshes = [Mesh(2), Mesh(2, 1, 2), Mesh(1, 2)] + ([] if quick else [Mesh(4), Mesh(2, 2, 1), Mesh(2, 1, 1), Mesh(cp=2), Mesh(pp=2)])
-    return [(f"{mesh.name} trains as one rank in FP8", fp8.equal, mesh) for mesh in meshes]
+    dense, moe, deep, large = Fp8(bench), Fp8(bench, "moe"), Fp8(bench, "moe together", DEEP), Fp8(bench, batch=8)
+    sharded = Mesh(2, 1, 3)
+    meshes = [(dense, mesh) for mesh in [Mesh(2), Mesh(2, 1, 2), Mesh(1, 2), sharded]]
+    pairs = [(dense, sharded, sharded), (dense, sharded, ONE)]
+    bits = [(dense, {"dp": 2}, "full"), (moe, {"dp": 2, "tp": 2}, "selective"), (large, {"dp": 2, "pp": 2}, "none")]
+    if not quick:
+        meshes += [(dense, mesh) for mesh in [Mesh(4), Mesh(2, 2, 1), Mesh(2, 1, 1), Mesh(cp=2), Mesh(pp=2)]]
+        meshes += [(dense, mesh) for mesh in [Mesh(4, 1, 3), Mesh(2, 2, 3), Mesh(2, 1, 3, cp=2), Mesh(2, 1, 3, pp=2)]]
+        meshes += [(large, mesh) for mesh in [sharded, Mesh(2, 2, 3), Mesh(2, 1, 3, pp=2)]]
+        meshes += [(moe, mesh) for mesh in [sharded, Mesh(4, 1, 3), Mesh(2, 1, 3, pp=2)]]
+        pairs += [(dense, Mesh(2, 2, 3), Mesh(2, 2, 3)), (moe, Mesh(4, 1, 3), Mesh(4, 1, 3)), (moe, Mesh(4, 1, 3), ONE)]
+        pairs += [(dense, ONE, sharded), (dense, ONE, Mesh(2, 2, 3)), (moe, ONE, sharded), (dense, sharded, Mesh(2, 1, 3, pp=2))]
+        degrees = [{"dp": 2}, {"dp": 4}, {"dp": 2, "tp": 2}, {"dp": 2, "pp": 2}, {"dp": 2, "cp": 2}]
+        spread = [{"dp": 2, "ep": 2}, {"dp": 2, "tp": 2, "ep": 2, "etp": 2}, {"dp": 2, "pp": 2, "chunks": 2}]
+        bits = [(job, mesh, recompute) for job in (dense, moe) for mesh in degrees for recompute in ("none", "full")]
+        bits += [(large, mesh, "full") for mesh in degrees] + [(moe, degrees[0], "selective")]
+        bits += [(deep, mesh, recompute) for mesh in spread for recompute in ("none", "full")]
+    found = [(f"{job.label}: {mesh.name} trains as one rank in FP8", job.equal, mesh) for job, mesh in meshes]
+    for job, mesh, recompute in bits:
+        name = f"{job.label}: {Mesh(**mesh).name}, recompute {recompute}: ZeRO 3 has the bits of ZeRO 2"
+        found.append((name, job.has_bits_of_zero_2, mesh, recompute))
+    found.append((f"dense: {Mesh(2, 2, 3).name} has the same bits again", dense.repeats, Mesh(2, 2, 3)))
+    return found + [(f"{job.label}: a checkpoint of {a.name} goes on on {b.name}", job.resumes, a, b) for job, a, b in pairs]
 
 
 if __name__ == "__main__":

@@ -18,6 +18,23 @@ def numbers(text):
     return [float(word.replace(",", "")) for word in re.findall(r"\d[\d,]*(?:\.\d+)?", text)]
 
 
+def figures(value, path=()):
+    """Every figure of a plan with its place, as the page names it."""
+    if isinstance(value, (dict, list)):
+        for key, part in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from figures(part, (*path, str(key)))
+    else:
+        yield path, value
+
+
+def may_be_missing(path, value, plan):
+    """Parts of memory that take none, a class of machine that nobody has run on, a change that is a line of the checklist already."""
+    if path[:2] == ("advice", "changes"):
+        change = plan["advice"]["changes"][int(path[2])]
+        return any(line["what"] == change["what"] and line["gain"] == change["gain"] for line in plan["advice"]["checklist"])
+    return (path[0] == "memory_bytes" and value == 0) or (path == ("typical_mfu",) and value is None)
+
+
 class Pages(ServeCase):
     def open(self, page, target):
         page.open(f"http://127.0.0.1:{self.port}{target}")
@@ -43,6 +60,51 @@ class Pages(ServeCase):
         total = sum(float(size) * {"GiB": 1, "MiB": 2**-10, "KiB": 2**-20}[unit] for size, unit in parts)
         self.assertAlmostEqual(total, plan["memory_bytes"]["total"] / 2**30, delta=0.051 * len(parts))
         self.assertEqual(page.value("byId('verdict').querySelector('b').textContent"), "Fits" if plan["fits"] else "Does not fit")
+
+    def assert_shows_everything(self, page, plan):
+        """Each figure of the JSON is somewhere on the page, with that value and words for it; folds are opened."""
+        page.value("document.querySelectorAll('#answers details').forEach(fold => { fold.open = true; })")
+        shown = page.value("""Object.fromEntries([...document.querySelectorAll('#answers [data-field]')].filter(e => e.offsetParent)
+            .map(e => [e.dataset.field, [e.dataset.value, e.innerText.trim()]]))""")
+        for path, value in figures(plan):
+            if may_be_missing(path, value, plan) and "|".join(path) not in shown:
+                continue
+            self.assertIn("|".join(path), shown)
+            raw, words = shown.pop("|".join(path))
+            self.assertEqual(json.loads(raw), value, path)
+            if not isinstance(value, bool) and value != "" and path != ("budget", "electricity_usd"):
+                self.assertTrue(words, path)
+        self.assertEqual(shown, {})  # and nothing that the plan does not have
+
+    def test_every_figure_of_a_plan_is_on_the_page(self):
+        self.serve()
+        wide = "model=qwen3-30b-a3b&node=hgx-h200&ep=4&pp=2&zero=1&seq=4096&micro-batch=1&accum=4&hours=100&vocab=50000&compare-nodes=true"
+        targets = {wide: {"pipeline", "nodes", "vocabulary", "hours", "fp8"},
+                   "model=llama-3-8b&gpu=h100-sxm&gpus=8&seq=4096&micro-batch=4": {"fitting"},
+                   "model=llama-3-8b&gpu=h100-sxm&gpus=16384&zero=3&seq=8192&micro-batch=1&mtbf-hours=0.1": {"fp8"},
+                   "model=demo-moe&gpu=cpu&precision=fp32": set(),
+                   "params=8B&gpus=64&gpu=h100-sxm&tokens=15T&hours=100": {"nodes", "fp8_source", "typical_seconds"}}
+        with Browser() as browser:
+            for (target, parts), (width, dark) in zip(targets.items(), itertools.cycle(((390, True), (1400, False)))):
+                page = browser.page(width, dark=dark)
+                self.open(page, "/planner?" + target)
+                _, plan, _ = hearth_json(*shlex.split(page.value("byId('command').textContent"))[1:], "--json")
+                self.assertLessEqual(parts, set(plan))  # it is what it is to be tried with
+                self.assert_shows_everything(page, plan)
+                self.assert_fits_window(page)
+                self.assertEqual(page.complaints(), [])
+            page = browser.page(1400)
+            self.open(page, "/planner?" + wide)
+            text = page.value("byId('answer').innerText")
+            _, plan, _ = hearth_json(*shlex.split(page.value("byId('command').textContent"))[1:], "--json")
+            row = next(node for node in plan["nodes"] if node["name"] == plan["cheapest"])
+            self.assertIn(f"the cheapest is {row['name']} ({row['seconds'] / 2592000:.3g} months, ${row['cost_usd']:,.0f})", text)
+            self.assertRegex(text, r"calendar time with them\s+%.3g months" % (plan["checkpoint"]["calendar_seconds"] / 2592000))
+            self.assertIn("a month\n$%.2f" % plan["storage"]["usd_per_month"], text)
+            page.value("byId('fields').elements['compare-nodes'].click()")  # without: no table, and it is not in the address
+            page.wait(ANSWERED)
+            self.assertIsNone(page.value("byId('nodes-table').offsetParent"))
+            self.assertNotIn("compare", page.value("location.search + byId('command').textContent"))
 
     def test_the_planner_answers_as_hearth_plan_and_again_from_its_address(self):
         self.serve()

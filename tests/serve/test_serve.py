@@ -10,7 +10,7 @@ import shutil
 import threading
 import time
 
-from server import Events, ServeCase, main, step_line
+from server import Events, ServeCase, hearth_json, main, step_line
 
 
 class Answers(ServeCase):
@@ -259,6 +259,18 @@ class Answers(ServeCase):
         self.assertEqual([run["name"] for run in self.json("/api/runs")["runs"]], ["alone"])
         self.assertEqual(len(self.json("/api/series?run=alone")["series"][0]["y"]), 5)
         self.json("/api/series?run=.", status=404)
+
+    def test_a_folder_whose_name_is_no_text_has_its_runs(self):
+        self.runs = self.folder / "runs-\udcff"
+        self.runs.mkdir()
+        self.write_run("one")
+        _, listed, _ = hearth_json("runs", self.runs, "--json")
+        self.assertEqual([run["run"] for run in listed], [f"{self.folder}/runs-\ufffd/one"])
+        self.serve()
+        answer = self.json("/api/runs")
+        self.assertEqual((answer["folder"], [run["name"] for run in answer["runs"]]), (f"{self.folder}/runs-\ufffd", ["one"]))
+        shutil.rmtree(self.runs)
+        self.assertIn("runs-\ufffd", self.json("/api/runs", status=500)["error"])
 
     def test_names_are_decoded(self):
         self.write_run("a b+ü&%41", 3)

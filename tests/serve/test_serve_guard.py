@@ -75,6 +75,13 @@ class Guard(ServeCase):
                 self.assertIn(self.ask(target, headers={"Host": host}).status, (400, 403), host)
         self.assertEqual(self.raw(b"GET / HTTP/1.0\r\n\r\n")[9:12], b"403")
 
+    def test_the_address_it_was_given_is_a_name_of_it(self):
+        self.serve("--bind", "127.0.0.2", host="127.0.0.2")
+        for host in (f"127.0.0.2:{self.port}", "127.0.0.2", "localhost"):
+            self.assertEqual(self.ask("/", headers={"Host": host}).status, 200, host)
+        for host in ("127.0.0.3", "127.0.0.2.evil.example", "127.0.0.2:", "127.0.0.22"):
+            self.assertEqual(self.ask("/", headers={"Host": host}).status, 403, host)
+
     def test_a_foreign_origin_is_refused(self):
         self.serve()
         own = f"http://127.0.0.1:{self.port}"

@@ -3,6 +3,7 @@ knows what it leaves when nothing disturbs it, and compares."""
 
 import hashlib
 import json
+import math
 import os
 import random
 import shutil
@@ -32,8 +33,8 @@ warmup_steps = 3
 [checkpoint]
 every = {every}
 keep_last = {keep}
+keep_every = {keep_every}
 async = {asynchronous}
-{more}
 [eval]
 every = {eval_every}
 windows = 4
@@ -74,8 +75,8 @@ class Training:
     VARIANTS = [
         {"every": 1, "keep": 2, "asynchronous": "true", "steps": 60, "eval_every": 10},
         {"every": 7, "keep": 3, "asynchronous": "false", "steps": 150, "eval_every": 20},
-        {"every": 10, "keep": 1, "asynchronous": "true", "steps": 250, "eval_every": 0, "more": "keep_every = 100"},
-        {"every": 5, "keep": 2, "asynchronous": "true", "steps": 100, "eval_every": 5, "more": "keep_best = true",
+        {"every": 10, "keep": 1, "asynchronous": "true", "steps": 250, "eval_every": 0, "keep_every": 100},
+        {"every": 5, "keep": 2, "asynchronous": "true", "steps": 100, "eval_every": 5,
          "model": 'arch = "qwen3_moe"\nexperts = 4\ntop_k = 2\nexpert_ffn = 16'},
     ]
     EXACT = ("step", "tokens", "loss", "loss_aux", "lr", "grad_norm", "grad_accum", "skipped", "skipped_total", "eval",
@@ -89,9 +90,10 @@ class Training:
         self.data = os.path.join(bench.folder, "data-in-use")  # one place for all: a checkpoint's state knows it
         shutil.rmtree(self.data, ignore_errors=True)
         shutil.copytree(bench.data, self.data)
-        values = {"model": "", "more": "", **self.VARIANTS[self.variant], "data": self.data, "device": bench.device}
+        self.values = {"model": "", "keep_every": 0, **self.VARIANTS[self.variant], "data": self.data, "device": bench.device}
+        self.values["steps"] *= bench.stretch
         with open(self.config, "w") as file:
-            file.write(CONFIG.format(**values))
+            file.write(CONFIG.format(**self.values))
 
     @property
     def key(self):
@@ -130,6 +132,7 @@ class Training:
         skipped = {name for name in set(found["files"]) | set(expected["files"])
                    if name.split("/")[0] in (self.robbed | self.exchanged(found, expected, tolerant)) - {last}}
         wrong = [text for text in differences(found["files"], expected["files"]) if text.split(":")[0] not in skipped]
+        wrong += [f"{os.path.basename(path)}: more than are kept" for path in self.superfluous()]
         for key in ("names", "beside"):
             if found[key] != expected[key]:
                 wrong.append(f"{key}: {found[key]} instead of {expected[key]}")
@@ -146,12 +149,22 @@ class Training:
     @staticmethod
     def exchanged(found, expected, tolerant):
         """Checkpoints that only one of the two kept. A stop writes one at a step of its own, and one that could not be written
-        leaves its place to an older one: as many are kept, or one more where the end came between the last one and the removal of
-        the oldest. With failed writes one that is kept for good may be missing."""
+        leaves its place to an older one. With failed writes one that is kept for good may be missing."""
         found, expected = ({name.split("/")[0] for name in files["files"]} for files in (found, expected))
-        more = len(found) - len(expected)
-        sound = more in (0, 1) or (tolerant and more < 0)
-        return found ^ expected if sound else set()
+        return found ^ expected if tolerant or len(found) >= len(expected) else set()
+
+    def superfluous(self):
+        """Checkpoints that are neither among the newest nor the best nor kept for good."""
+        def loss(path):
+            try:
+                with open(os.path.join(path, "state.json")) as file:
+                    return json.load(file)["val_loss"] or math.inf
+            except FileNotFoundError:
+                return math.inf
+        older, every = self.checkpoints()[:-self.values["keep"]], self.values["keep_every"]
+        best = min(self.checkpoints(), key=loss)
+        return [path for path in older if not (path == best and loss(path) < math.inf)
+                and not (every and int(path.rpartition("-")[2]) % every == 0)]
 
     def finished(self, code, said):
         return code == 0

@@ -404,6 +404,32 @@ static void the_best_checkpoint_stays_when_its_loss_cannot_be_read(void **state)
     trainer.val_loss = loss, trainer.val_step = at;
 }
 
+static void assert_says_unremoved(CheckpointWriter *writer, int64_t step, bool fails, bool says) {
+    Faults faults = {.kind = IO_RENAME, .number = fails, .error = EIO, .where = "/step-", .lasting = true};
+    int64_t done;
+    stderr_catch();
+    faults_start(&faults);
+    Status status = write_step(writer, step, &done);
+    faults_stop();
+    char *log = stderr_caught();
+    assert_ok(status);
+    assert_int_equal(faults.fired, fails);
+    if (says != (strstr(log, "older checkpoints were not removed") != NULL))
+        fail_msg("with step %d it said: %s", (int)step, log);
+    free(log);
+}
+
+static void older_checkpoints_that_stay_are_told_once_until_they_can_be_removed(void **state) {
+    (void)state;
+    start_with(1);
+    CheckpointWriter *writer = writer_open(1);
+    assert_says_unremoved(writer, 2, true, true);
+    assert_says_unremoved(writer, 3, true, false);
+    assert_says_unremoved(writer, 4, false, false);
+    assert_says_unremoved(writer, 5, true, true);
+    checkpoint_writer_close(writer);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_call_may_fail_and_no_checkpoint_is_lost),
@@ -416,6 +442,7 @@ int main(void) {
         cmocka_unit_test(a_passing_read_error_does_not_make_a_checkpoint_damaged),
         cmocka_unit_test(a_checkpoint_that_cannot_be_read_is_told_and_left_alone),
         cmocka_unit_test(the_best_checkpoint_stays_when_its_loss_cannot_be_read),
+        cmocka_unit_test(older_checkpoints_that_stay_are_told_once_until_they_can_be_removed),
         cmocka_unit_test(wrong_content_and_missing_files_are_damage_and_not_a_read_error),
     };
     return cmocka_run_group_tests(tests, make_directory, remove_directory);

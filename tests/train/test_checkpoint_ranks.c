@@ -490,6 +490,35 @@ static void ranks_that_write_the_same_piece_make_no_checkpoint(void **state) {
     faults_stop();
 }
 
+// A rank that cannot even write down that it failed says so to the others' steps, which pass it on.
+static void nobody_waits_for_a_rank_that_is_known_to_have_failed(void **state) {
+    (void)state;
+    Group group;
+    int64_t done;
+    syncs_off();
+    group_models(&group, pair_request(3), 5);
+    group_writers(&group, 600); // far beyond what a test may take
+    assert_false(checkpoint_is_busy(group.writers[0]));
+    assert_ok(checkpoint_save(group.writers[0], group.models[0], 1, json_object()));
+    assert_true(checkpoint_is_busy(group.writers[0])); // until rank 1 comes
+    checkpoint_give_up(group.writers[0], 1);
+    assert_error(checkpoint_poll(group.writers[0], true, &done), "rank 1 did not write its part");
+    assert_int_equal(done, -1);
+    assert_ok(checkpoint_save(group.writers[1], group.models[1], 1, NULL));
+    assert_error(checkpoint_poll(group.writers[1], true, &done), "rank 0: rank 1 did not write its part");
+    checkpoint_give_up(group.writers[0], 1); // of a write that is over: it does not mean the next one
+    group_save(&group, 2);
+    assert_ok(group_wait(&group, &done, NULL));
+    assert_int_equal(done, 2);
+    assert_ok(checkpoint_save(group.writers[1], group.models[1], 3, NULL)); // waits for rank 0
+    checkpoint_give_up(group.writers[1], 0);
+    assert_error(checkpoint_poll(group.writers[1], true, &done), "rank 0 did not write its part");
+    group_close(&group);
+    group_free(&group);
+    assert_ok(dir_remove(folder));
+    faults_stop();
+}
+
 // A part of another attempt, left by a process that was late to die, is not taken for the rank's own.
 static void a_part_of_another_attempt_does_not_count(void **state) {
     (void)state;
@@ -668,6 +697,7 @@ int main(void) {
         cmocka_unit_test(a_manifest_of_version_2_is_still_read),
         cmocka_unit_test(ranks_that_write_nothing_are_named),
         cmocka_unit_test(ranks_that_write_the_same_piece_make_no_checkpoint),
+        cmocka_unit_test(nobody_waits_for_a_rank_that_is_known_to_have_failed),
         cmocka_unit_test(a_part_of_another_attempt_does_not_count),
         cmocka_unit_test(any_call_of_either_rank_may_fail),
         cmocka_unit_test(a_full_disk_of_one_rank_fails_the_checkpoint_at_once),

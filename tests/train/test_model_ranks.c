@@ -168,6 +168,38 @@ static void experts_train_as_on_one_rank_with_a_gpus_padding(void **state) {
     compare_on_meshes(SMALL_MOE, OPS_CUDA_ROW_ALIGN);
 }
 
+// A layer is gathered forward, and backward but for the last two, which are still there.
+static void zero_3_gathers_a_byte_a_weight_in_fp8(void **state) {
+    (void)state;
+    int64_t sent[2], piece = 0, layers = 0;
+    if (world->size == 1) skip();
+    for (int fp8 = 0; fp8 < 2; fp8++) {
+        LayoutRequest request = mesh_request(SMALL_LLAMA);
+        request.seq = 16;
+        request.config.ffn = 80; // whole pieces for the tensor cores
+        request.precision = fp8 ? PRECISION_FP8 : PRECISION_BF16;
+        request.mesh.dp = world->size;
+        request.mesh.zero = 3;
+        request.rank = world->rank;
+        Ranks ranks = {.world = world, .mesh = request.mesh};
+        assert_ok(ranks_open(&ranks, ops, &request));
+        Model *model = model_open(&request, &ranks.groups);
+        int32_t ids[TOKENS_MAX], targets[TOKENS_MAX], start[TOKENS_MAX] = {0};
+        int64_t valid = small_batch(&model->layout, ids, targets, 1), before = 0;
+        model_step_begin(model, valid, 2);
+        for (int i = 0; i < 2; i++) { // the first makes the scales of the weights
+            before = comm_sent_bytes(world);
+            model_micro_step(model, ids, targets, start);
+        }
+        sent[fp8] = comm_sent_bytes(world) - before;
+        piece = model->layout.units[layout_param(&model->layout, PARAM_QKV, 0)->unit].piece;
+        layers = model->layout.layer_count;
+        model_destroy(model);
+        ranks_close(&ranks);
+    }
+    assert_int_equal(sent[0] - sent[1], (2 * layers - 2) * (world->size - 1) * piece);
+}
+
 int main(void) {
     assert_ok(world_open(&world, NULL));
     assert_ok(ops_cpu_create(&ops));
@@ -175,6 +207,7 @@ int main(void) {
         cmocka_unit_test(dense_models_train_as_on_one_rank),
         cmocka_unit_test(experts_train_as_on_one_rank),
         cmocka_unit_test(experts_train_as_on_one_rank_with_a_gpus_padding),
+        cmocka_unit_test(zero_3_gathers_a_byte_a_weight_in_fp8),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     if (failed) world_abort(world, status_runtime("%d tests failed on rank %d", failed, world->rank));

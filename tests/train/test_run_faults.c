@@ -182,6 +182,58 @@ static void a_read_error_at_resume_sets_no_checkpoint_aside(void **state) {
     free(log), free(aside), free(run);
 }
 
+static void assert_kept(const char *run, int first, int last) { // checkpoints of these steps and no others
+    char *folder = path_join(run, "checkpoints");
+    int64_t *steps;
+    int count;
+    assert_ok(checkpoint_steps(folder, &steps, &count));
+    assert_int_equal(count, first == last ? 1 : 2);
+    assert_int_equal(steps[0], first);
+    assert_int_equal(steps[count - 1], last);
+    free(steps);
+    free(folder);
+}
+
+static void assert_trains(const char *run, bool resume, const char *set) {
+    char *log;
+    int stopped_by;
+    assert_ok(train(run, resume, set, &stopped_by, &log));
+    free(log);
+}
+
+// As an end of the process between the last checkpoint and the removal of the oldest leaves it.
+static void what_the_process_before_had_no_time_to_remove_is_removed_at_resume(void **state) {
+    (void)state;
+    char *run = path_join(directory, "unremoved");
+    Faults faults = {.kind = IO_RENAME, .number = 1, .error = EIO, .where = "/step-3"};
+    faults_start(&faults);
+    assert_trains(run, false, "checkpoint.keep_last=1");
+    faults_stop();
+    assert_true(faults.fired);
+    assert_kept(run, 3, 6);
+    assert_trains(run, true, "checkpoint.keep_every=3");
+    assert_kept(run, 3, 6);
+    assert_trains(run, true, "checkpoint.keep_every=0");
+    assert_kept(run, 6, 6);
+    free(run);
+}
+
+// The damaged one counts as newest until it is set aside.
+static void the_checkpoint_that_is_resumed_from_stays(void **state) {
+    (void)state;
+    char *run = path_join(directory, "damaged"), *manifest = path_join(run, "checkpoints/step-6/manifest.json");
+    assert_trains(run, false, "checkpoint.keep_last=2");
+    assert_int_equal(unlink(manifest), 0);
+    Faults faults = {.kind = IO_RENAME, .number = 1, .error = EIO, .where = "/step-3", .lasting = true};
+    faults_start(&faults);
+    assert_trains(run, true, "checkpoint.keep_last=1");
+    faults_stop();
+    assert_int_equal(faults.count, 1); // when step 6 was written again, not before
+    assert_kept(run, 3, 6);
+    free(manifest);
+    free(run);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_last_checkpoint_that_fails_once_is_tried_again),
@@ -189,6 +241,8 @@ int main(void) {
         cmocka_unit_test(a_failure_that_comes_late_is_told_and_not_taken_for_that_of_the_next),
         cmocka_unit_test(a_run_that_cannot_write_its_last_checkpoint_fails_and_keeps_the_one_before),
         cmocka_unit_test(a_read_error_at_resume_sets_no_checkpoint_aside),
+        cmocka_unit_test(what_the_process_before_had_no_time_to_remove_is_removed_at_resume),
+        cmocka_unit_test(the_checkpoint_that_is_resumed_from_stays),
     };
     return cmocka_run_group_tests(tests, make_directory, remove_directory);
 }

@@ -9,8 +9,11 @@ int nvmlDeviceGetClockInfo(Device device, int kind, unsigned *mhz);
 int nvmlDeviceGetPowerUsage(Device device, unsigned *milliwatts);
 int nvmlDeviceGetTemperature(Device device, int sensor, unsigned *degrees);
 int nvmlDeviceGetCurrentClocksThrottleReasons(Device device, unsigned long long *reasons);
+int nvmlDeviceGetTotalEnergyConsumption(Device device, unsigned long long *millijoules);
+int nvmlDeviceGetEnforcedPowerLimit(Device device, unsigned *milliwatts);
 
 static unsigned fake_degrees;
+static unsigned long long fake_millijoules = 1ull << 40;
 static int fake_gpu;
 
 int nvmlInit_v2(void) {
@@ -39,9 +42,19 @@ int nvmlDeviceGetPowerUsage(Device device, unsigned *milliwatts) {
 }
 int nvmlDeviceGetTemperature(Device device, int sensor, unsigned *degrees) {
     *degrees = sensor == 0 ? ++fake_degrees : 0;
+    fake_millijoules += 1500;
     return device != &fake_gpu;
 }
 int nvmlDeviceGetCurrentClocksThrottleReasons(Device device, unsigned long long *reasons) {
     *reasons = 0x4 | (fake_degrees > 61 ? 0x40 : 0); // at its power cap; from the second reading on too hot
+    return device != &fake_gpu;
+}
+// A quarter of a joule more at every reading, and 1.5 at every one of the temperature.
+int nvmlDeviceGetTotalEnergyConsumption(Device device, unsigned long long *millijoules) {
+    *millijoules = fake_millijoules += 250;
+    return device != &fake_gpu;
+}
+int nvmlDeviceGetEnforcedPowerLimit(Device device, unsigned *milliwatts) {
+    *milliwatts = 700000;
     return device != &fake_gpu;
 }

@@ -32,6 +32,28 @@ static void text_is_aligned_by_characters(void **state) {
     document_free(document);
 }
 
+static void a_table_has_every_one_of_its_columns(void **state) {
+    (void)state;
+    enum { COLUMNS = 30 };
+    char align[COLUMNS + 1] = "";
+    TextBuffer row = {0}, text = {0}, html = {0};
+    for (int i = 0; i < COLUMNS; i++) {
+        align[i] = 'r';
+        text_buffer_format(&row, "%sc%d", i ? "\t" : "", i);
+    }
+    Document *document = document_create("wide");
+    document_section(document, "", align, row.data);
+    document_row(document, "%s", row.data);
+    document_text(document, &text);
+    document_html(document, &html);
+    assert_true(text_ends_with(text.data, "  c28  c29\n"));
+    assert_non_null(strstr(html.data, "<td class=\"r\">c29</td></tr>"));
+    text_buffer_free(&row);
+    text_buffer_free(&text);
+    text_buffer_free(&html);
+    document_free(document);
+}
+
 static void html_is_one_escaped_page(void **state) {
     (void)state;
     Document *document = example();
@@ -75,6 +97,7 @@ static void the_end_of_a_run_says_predicted_measured_and_error(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(text_is_aligned_by_characters),
+        cmocka_unit_test(a_table_has_every_one_of_its_columns),
         cmocka_unit_test(html_is_one_escaped_page),
         cmocka_unit_test(the_end_of_a_run_says_predicted_measured_and_error),
     };

@@ -26,6 +26,22 @@ static void a_mean_is_of_the_readings_since_the_last(void **state) {
     assert_true(two.gpu_power_capped == 1);
 }
 
+// The library counts a quarter of a joule for each look at the counter, and 1.5 for a reading of the sensors.
+static void energy_is_what_the_counter_moved_since_the_mean_before(void **state) {
+    (void)state;
+    MachineOptions options = gpu_options(0);
+    Machine *machine = machine_open(&options);
+    machine_sample(machine), machine_sample(machine);
+    MachineReading two = machine_mean(machine), none = machine_mean(machine);
+    double first, second;
+    assert_true(machine_joules(machine, &first) && machine_joules(machine, &second));
+    assert_true(two.gpu_energy == 3.25 && none.gpu_energy == 0.25);
+    assert_true(none.gpu_power == 650.5); // what it is a mean of stays
+    assert_true(second - first == 0.25);
+    assert_true(machine_power_limit(machine) == 700);
+    machine_close(machine);
+}
+
 static void a_machine_without_sensors_has_its_processs_figures(void **state) {
     (void)state;
     MachineOptions none[] = {{.gpu = -1, .nvml = nvml, .every = 1e-9},         // no GPU in use
@@ -38,6 +54,9 @@ static void a_machine_without_sensors_has_its_processs_figures(void **state) {
         }
         machine_sample(machine);
         MachineReading reading = machine_mean(machine);
+        double joules;
+        assert_false(machine_joules(machine, &joules));
+        assert_true(machine_power_limit(machine) == 0 && reading.gpu_energy == 0);
         machine_close(machine);
         assert_true(reading.gpu_clock == 0 && reading.gpu_power == 0);
         assert_true(reading.host_bytes > 1e5 && reading.host_bytes < 1e9);
@@ -57,6 +76,7 @@ static void readings_are_no_more_often_than_asked(void **state) {
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_mean_is_of_the_readings_since_the_last),
+        cmocka_unit_test(energy_is_what_the_counter_moved_since_the_mean_before),
         cmocka_unit_test(a_machine_without_sensors_has_its_processs_figures),
         cmocka_unit_test(readings_are_no_more_often_than_asked),
     };

@@ -78,6 +78,26 @@ static void energy_is_what_the_gpu_drew_where_that_is_known(void **state) {
     run_record_free(&run.record);
 }
 
+// Steps that are shorter than the counter's have no joules of their own; the next line that has some has theirs too.
+static void a_counter_of_energy_goes_before_readings_of_power(void **state) {
+    (void)state;
+    write_run(30);
+    ReportRun run = open_run();
+    RunStep *steps = run.record.steps;
+    size_t count = run.record.step_count;
+    assert_int_equal(count, 10);
+    for (size_t i = 0; i < count; i++) {
+        steps[i].power = 400;
+        steps[i].energy = i < 3 ? 1e6 : i % 2 ? 125 * (steps[i].time - steps[i - 2].time) : NAN;
+    }
+    RunFigures f = report_figures(&run);
+    assert_true(f.watts_measured);
+    assert_near(f.watts, 125);
+    steps[3].energy = steps[5].energy = steps[7].energy = NAN; // one line is no stretch of time
+    assert_near(report_figures(&run).watts, 400);
+    run_record_free(&run.record);
+}
+
 static void alarms_are_on_the_page_with_what_to_do(void **state) {
     (void)state;
     write_run(30);
@@ -340,6 +360,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(the_figures_are_those_of_the_warm_steps),
         TEST(energy_is_what_the_gpu_drew_where_that_is_known),
+        TEST(a_counter_of_energy_goes_before_readings_of_power),
         TEST(alarms_are_on_the_page_with_what_to_do),
         TEST(the_waterfall_falls_from_the_step_to_the_peak_without_a_gap),
         TEST(parts_that_take_longer_than_a_step_are_shrunk_to_fit),

@@ -75,6 +75,31 @@ static __global__ __launch_bounds__(TILE_THREADS) void quantize_kernel(uint8_t *
     }
 }
 
+// Codes that were rounded before, as they are.
+static __global__ __launch_bounds__(TILE_THREADS) void turn_kernel(uint8_t *out, const uint8_t *in, int64_t rows,
+                                                                   int64_t cols) {
+    __shared__ __align__(16) uint32_t tile[TILE_WORDS];
+    const int64_t column = blockIdx.x * (int64_t)TILE_COLS, row = blockIdx.y * (int64_t)TILE_ROWS;
+    const int64_t x = column + threadIdx.x % 8 * 8, y = row + threadIdx.x / 8 * 4;
+    uint2 codes[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        codes[i] = x < cols && y + i < rows ? load8_once(in + (y + i) * cols + x) : make_uint2(0, 0);
+    tile_put(tile, codes);
+    __syncthreads();
+    tile_store(out, tile, column, cols, row, rows);
+}
+
+static void turn_launch(CudaState *state, Tensor cols, Tensor in) {
+    dim3 grid((unsigned)ceil_div64(in.cols, TILE_COLS), (unsigned)ceil_div64(in.rows, TILE_ROWS));
+    if (in.rows % 16 || in.cols % 16 || !all_aligned(16, in.data, cols.data))
+        cuda_fail(state, __FILE__, __LINE__, "codes are turned in sizes that are multiples of 16, not %lld x %lld",
+                  (long long)in.rows, (long long)in.cols);
+    else
+        turn_kernel<<<grid, TILE_THREADS, 0, state->stream>>>((uint8_t *)cols.data, (const uint8_t *)in.data, in.rows,
+                                                              in.cols);
+}
+
 // Any size and alignment.
 template <bool E5M2>
 static __global__ __launch_bounds__(256) void quantize_scalar_kernel(uint8_t *rows_out, uint8_t *cols_out, float *amax,
@@ -113,7 +138,9 @@ static void quantize_launch(CudaState *state, Tensor rows, Tensor cols, Tensor a
 extern "C" void cuda_quantize(Ops *ops, Tensor rows, Tensor cols, Tensor amax, Tensor in, Tensor scale) {
     if (tensor_count(in) == 0) return;
     CudaState *state = cuda_scope_begin(ops, OP_QUANTIZE);
-    if (rows.dtype == DTYPE_E5M2 || cols.dtype == DTYPE_E5M2)
+    if (in.dtype == DTYPE_E4M3)
+        turn_launch(state, cols, in);
+    else if (rows.dtype == DTYPE_E5M2 || cols.dtype == DTYPE_E5M2)
         quantize_launch<true>(state, rows, cols, amax, in, scale);
     else
         quantize_launch<false>(state, rows, cols, amax, in, scale);

@@ -218,6 +218,8 @@ extern "C" void cuda_adamw(Ops *ops, const AdamwArgs *args) {
     CudaState *state = cuda_scope_begin(ops, OP_ADAMW);
     if (args->weight.dtype == DTYPE_F32)
         adamw_launch<ADAMW_F32>(state, args);
+    else if (args->weight.dtype == DTYPE_F16)
+        adamw_launch<ADAMW_F16>(state, args);
     else if (tensor_present(args->master))
         adamw_launch<ADAMW_MASTER>(state, args);
     else

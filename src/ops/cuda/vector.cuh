@@ -68,12 +68,13 @@ template <typename T> __device__ __forceinline__ float2 pair_unpack(uint32_t pai
 }
 
 template <typename T> __device__ __forceinline__ void vec_unpack(float (&out)[Vec<T>::N], const uint4 &raw) {
-    const uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
+    if constexpr (sizeof(T) == 4) {
+        out[0] = __uint_as_float(raw.x), out[1] = __uint_as_float(raw.y);
+        out[2] = __uint_as_float(raw.z), out[3] = __uint_as_float(raw.w);
+    } else {
+        const uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-        if constexpr (sizeof(T) == 4) {
-            out[i] = __uint_as_float(words[i]);
-        } else {
+        for (int i = 0; i < 4; i++) {
             const float2 pair = pair_unpack<T>(words[i]);
             out[2 * i] = pair.x, out[2 * i + 1] = pair.y;
         }
@@ -82,12 +83,13 @@ template <typename T> __device__ __forceinline__ void vec_unpack(float (&out)[Ve
 
 // The sum of the products of eight elements each.
 template <typename T> __device__ __forceinline__ float dot8(const uint4 &x, const uint4 &y) {
-    float xs[8], ys[8], total = 0;
-    vec_unpack<T>(xs, x);
-    vec_unpack<T>(ys, y);
+    const T *xs = (const T *)&x, *ys = (const T *)&y;
+    float total = 0;
 #pragma unroll
-    for (int e = 0; e < 8; e += 2)
-        total = fmaf(xs[e], ys[e], fmaf(xs[e + 1], ys[e + 1], total));
+    for (int e = 0; e < 8; e += 2) {
+        const float a[2] = {to_float(xs[e]), to_float(xs[e + 1])}, b[2] = {to_float(ys[e]), to_float(ys[e + 1])};
+        total = fmaf(a[0], b[0], fmaf(a[1], b[1], total));
+    }
     return total;
 }
 

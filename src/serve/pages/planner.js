@@ -8,6 +8,7 @@ let lists, asked = 0, timer = 0;
 // ---- fields and the address -----------------------------------------------------------------------------------------
 
 const named = () => [...fields.elements].filter(field => field.name);
+const valueOf = field => field.type === 'checkbox' ? (field.checked ? 'true' : '') : field.value.trim();
 const isBare = () => !fields.elements.model.value; // a number of parameters in place of a model
 const preset = () => lists.presets.find(p => p.name === fields.elements.model.value);
 const number = text => Number(String(text).replace(/_/g, ''));
@@ -15,14 +16,15 @@ const number = text => Number(String(text).replace(/_/g, ''));
 function query() {
   const parameters = new URLSearchParams();
   for (const field of named())
-    if (field.value.trim() && !field.closest(isBare() ? '.of-model' : '.of-number')) parameters.set(field.name, field.value.trim());
-  return parameters.toString();
+    if (valueOf(field) && !field.closest(isBare() ? '.of-model' : '.of-number')) parameters.set(field.name, valueOf(field));
+  return parameters;
 }
 
 function choose(field, value) {
+  if (field.type === 'checkbox') field.checked = value === 'true';
   if (field.tagName === 'SELECT' && ![...field.options].some(option => option.value === value))
     field.append(make('option', {value}, value)); // a number that is no power of two
-  field.value = value;
+  if (field.type !== 'checkbox') field.value = value;
 }
 
 function fillFromAddress() {
@@ -129,28 +131,29 @@ function tile(name, value, more) {
   return make('div', {}, make('span', {}, name), make('b', {}, value), make('small', {}, more || ''));
 }
 
-function showTiles(plan) {
+function showTiles(plan, f) {
   const b = plan.budget, crashes = plan.checkpoint.crashes;
   byId('tiles').replaceChildren(
-    tile('speed', count(b.tokens_per_second) + ' tok/s', count(b.tokens_per_second / plan.devices) + ' per device'),
-    tile('MFU', (100 * b.mfu).toFixed(1) + ' %', plan.mfu_assumed ? 'assumed' : plan.flops_per_token ? digits(plan.flops_per_token / 1e9) + ' GFLOP per token' : ''),
-    tile('cost', b.cost_usd > 0 ? usd(b.cost_usd) : 'no price', grouped(b.gpu_hours) + ' device-hours'),
-    tile('energy', b.energy_kwh > 0 ? (b.energy_kwh >= 1e4 ? digits(b.energy_kwh / 1e3) + ' MWh' : digits(b.energy_kwh) + ' kWh') : 'unknown', b.electricity_usd > 0 ? usd(b.electricity_usd) + ' of electricity' : ''),
-    tile('tokens', count(b.tokens), digits(b.tokens / plan.parameters) + ' per parameter'),
-    ...(plan.step_seconds ? [tile('step', plan.step_seconds >= 1 ? digits(plan.step_seconds) + ' s' : digits(1e3 * plan.step_seconds) + ' ms', count(plan.batch_tokens) + ' tokens, ' + count(b.steps) + ' steps')] : []),
+    tile('speed', f('budget|tokens_per_second', n => count(n) + ' tok/s'), count(b.tokens_per_second / plan.devices) + ' per device'),
+    tile('MFU', plan.mesh ? f('budget|mfu', percent) : percent(b.mfu), plan.mfu_assumed ? 'assumed' : plan.typical_mfu ? 'typical as 6N: ' + percent(plan.typical_mfu.mfu_low, 0) + ' to ' + percent(plan.typical_mfu.mfu_high, 0) : ''),
+    tile('cost', f('budget|cost_usd', n => n > 0 ? usd(n) : 'no price'), grouped(b.gpu_hours) + ' device-hours'),
+    tile('energy', f('budget|energy_kwh', n => n > 0 ? (n >= 1e4 ? digits(n / 1e3) + ' MWh' : digits(n) + ' kWh') : 'unknown'), f('budget|electricity_usd', n => n > 0 ? usd(n) + ' of electricity' : '')),
+    tile('tokens', f('budget|tokens', count), digits(b.tokens / plan.parameters) + ' per parameter'),
+    ...(plan.step_seconds ? [tile('step', f('step_seconds', seconds), count(plan.batch_tokens) + ' tokens, ' + count(b.steps) + ' steps')] : []),
     tile('model', count(plan.parameters), plan.active_parameters < plan.parameters ? count(plan.active_parameters) + ' active' : 'parameters'),
-    ...(crashes >= 1 ? [tile('with ' + digits(crashes, 2) + ' crashes', times(plan.checkpoint.calendar_seconds)[0], usd(plan.checkpoint.crashes_usd) + ' lost to them')] : []),
-    ...(plan.hours ? [tile('in ' + digits(plan.hours.hours, 4) + ' hours', count(plan.hours.tokens), 'tokens, ' + digits(plan.hours.tokens / plan.parameters) + ' per parameter')] : []));
+    ...(crashes === null || crashes >= 1 ? [tile(crashes === null ? 'with crashes' : 'with ' + digits(crashes, 2) + ' crashes', crashes === null ? 'never' : times(plan.checkpoint.calendar_seconds)[0], crashes === null ? 'they take more than they leave' : usd(plan.checkpoint.crashes_usd) + ' lost to them')] : []),
+    ...(plan.hours ? [tile(make('span', {}, 'in ', f('hours|hours', n => digits(n, 4)), ' hours'), f('hours|tokens', count), make('span', {}, 'tokens, ', f('hours|chinchilla_share', n => digits(20 * n) + ' per parameter')))] : []));
 }
 
-function stack(bar, legend, parts, whole, text) {
+// Parts of a whole; `of` makes the figure of a part.
+function stack(bar, legend, parts, whole, text, of) {
   byId(bar).querySelector('.parts').replaceChildren(...parts.map(([name, size], i) => {
     const piece = make('i', {class: 'k' + i % 9, title: name + ': ' + text(size)});
     piece.style.width = 100 * size / whole + '%';
     return piece;
   }));
   byId(legend).replaceChildren(...parts.map(([name, size], i) =>
-    make('span', {}, make('i', {class: 'k' + i % 9}), name + ' ', make('b', {}, text(size)))));
+    make('span', {}, make('i', {class: 'k' + i % 9}), name + ' ', make('b', {}, of(name, text) || text(size)))));
 }
 
 function mark(kind, share, text) {
@@ -170,13 +173,15 @@ function showMemory(answer) {
   const not = ['total', 'fraction', 'exact', 'expert_rows'];
   let parts = Object.entries(m).filter(([name, size]) => !not.includes(name) && size > 0).sort((a, b) => b[1] - a[1]);
   if (!parts.length) parts = [['as fitted to logs', m.total]];
-  stack('memory-bar', 'memory-legend', parts, whole, bytes);
+  const f = figuresOf(answer.plan);
+  stack('memory-bar', 'memory-legend', parts, whole, bytes, (name, text) => f('memory_bytes|' + name, text) || (answer.plan.memory_bytes ? null : f('state_bytes_sharded', text)));
   const bar = byId('memory-bar');
   bar.classList.toggle('over', m.total > device);
   for (const old of bar.querySelectorAll('.mark')) old.remove();
   if (m.total > device) bar.append(mark('', device / whole, bytes(device)));
   else if (answer.memory_limit < 1) bar.append(mark('limit', answer.memory_limit * device / whole, Math.round(100 * answer.memory_limit) + ' %'));
-  byId('memory').textContent = bytes(m.total) + ' of ' + bytes(device) + ' (' + (100 * m.fraction).toFixed(1) + ' %)';
+  byId('memory').replaceChildren(f('memory_bytes|total', bytes) || bytes(m.total), ' of ' + bytes(device) + ' (', f('memory_bytes|fraction', percent) || percent(m.fraction), ')',
+    ...(answer.plan.state_bytes ? ['; all states ', f('state_bytes', bytes)] : []));
 }
 
 // "tp 2 with dp 4", "ZeRO 3, micro_batch 1, recompute full", "ep 2 instead of 1": fields and values; null where it is
@@ -201,53 +206,49 @@ function applyButton(what) {
   return button;
 }
 
-function showVerdict(plan, machine) {
+function showVerdict(plan, machine, f) {
   const verdict = byId('verdict');
   if (plan.fits) {
-    if (!plan.memory_bytes) verdict.replaceChildren(make('b', {class: 'good'}, 'The states fit'), '; activations come on top, and a model says how much.');
-    else verdict.replaceChildren(make('b', {class: 'good'}, 'Fits'), plan.memory_bytes.exact ? ', to the byte as the layout of this run says.' : ', as its memory was fitted to logs.');
+    if (!plan.memory_bytes) verdict.replaceChildren(make('b', {class: 'good'}, f('fits', () => 'The states fit')), '; activations come on top, and a model says how much.');
+    else verdict.replaceChildren(make('b', {class: 'good'}, f('fits', () => 'Fits')), f('memory_bytes|exact', on => on ? ', to the byte as the layout of this run says.' : ', as its memory was fitted to logs.'));
     return;
   }
-  verdict.replaceChildren(make('b', {class: 'bad'}, 'Does not fit'), ': ' + (100 * memoryOf(plan, machine.memory).fraction).toFixed(0) + ' % of a device. ');
-  if (plan.fitting) verdict.append('This would: ' + plan.fitting.what + ' (' + count(plan.fitting.tokens_per_second) + ' tok/s). ', applyButton(plan.fitting.what));
+  verdict.replaceChildren(make('b', {class: 'bad'}, f('fits', () => 'Does not fit')), ': ' + percent(memoryOf(plan, machine.memory).fraction, 0) + ' of a device',
+    f('memory_bytes|exact', on => on ? ', counted to the byte. ' : ', as its memory was fitted to logs. ') || '. ');
+  if (plan.fitting) verdict.append('This would: ', f('fitting|what'), ' (', f('fitting|tokens_per_second', n => count(n) + ' tok/s, '), f('fitting|gain', gain => (gain >= 0 ? '+' : '') + percent(gain) + ', '), f('fitting|memory_fraction', n => 'memory ' + percent(n, 0)), '). ', applyButton(plan.fitting.what));
   else verdict.append('No way to cut and batch it was found that does: more devices, shorter sequences or a smaller model.');
 }
 
-function showStep(plan) {
+function showStep(plan, f) {
   const parts = Object.entries(plan.step_parts).sort((a, b) => b[1] - a[1]);
-  stack('step-bar', 'step-legend', parts, plan.step_seconds, s => (100 * s / plan.step_seconds).toFixed(1) + ' %');
+  stack('step-bar', 'step-legend', parts, plan.step_seconds, s => percent(s / plan.step_seconds), (name, text) => f('step_parts|' + name, text));
   byId('step').textContent = digits(1e3 * plan.step_seconds, 4) + ' ms';
-  byId('bottleneck').replaceChildren(make('b', {}, 'What holds it back: '), plan.advice.text);
-  const changes = plan.advice.checklist.length ? plan.advice.checklist : plan.advice.changes;
-  byId('first').hidden = changes.length < 2;
-  byId('changes').replaceChildren(...changes.map(change => make('div', {class: 'change'},
-    make('b', {}, (change.gain >= 0 ? '+' : '') + (100 * change.gain).toFixed(1) + ' %'),
-    make('span', {}, change.what, make('span', {class: 'soft'}, '  memory ' + (100 * change.memory_fraction).toFixed(0) + ' %')), applyButton(change.what))));
+  byId('bottleneck').replaceChildren(make('b', {}, 'What holds it back: '), f('advice|text'));
 }
 
 function showAssumed(plan) {
-  const typical = plan.typical_mfu, node = name => plan.nodes.find(n => n.name === name);
-  byId('assumed').replaceChildren(make('b', {}, plan.mfu_assumed ? 'Assumed: ' : 'Typical: '), (plan.mfu_assumed ? 'an MFU of ' + (100 * plan.budget.mfu).toFixed(0) + ' %, the middle of what is typical of a ' : '') + typical.title + ': ' +
-    (100 * typical.mfu_low).toFixed(0) + ' to ' + (100 * typical.mfu_high).toFixed(0) + ' %' +
-    (plan.typical_seconds ? ', ' + times(Math.min(...plan.typical_seconds))[0] + ' to ' + times(Math.max(...plan.typical_seconds))[0] : '') + '.');
-  const told = name => name + ' (' + times(node(name).seconds)[0] + ', ' + usd(node(name).cost_usd) + ')';
-  byId('nodes').textContent = !plan.cheapest ? '' : 'With as many devices, the cheapest node of the catalogue ' + (plan.cheapest === plan.fastest ? 'and the fastest is ' : 'is ' + told(plan.cheapest) + ', the fastest ') + told(plan.fastest) + '.';
+  const typical = plan.typical_mfu;
+  byId('assumed').hidden = !typical;
+  if (typical) byId('assumed').replaceChildren(make('b', {}, plan.mfu_assumed ? 'Assumed: ' : 'Typical: '), (plan.mfu_assumed ? 'an MFU of ' + percent(plan.budget.mfu, 0) + ', the middle of what is typical of a ' : '') + typical.title + ': ' +
+    percent(typical.mfu_low, 0) + ' to ' + percent(typical.mfu_high, 0) + (plan.typical_seconds ? ', ' + times(Math.min(...plan.typical_seconds))[0] + ' to ' + times(Math.max(...plan.typical_seconds))[0] : '') + '.');
 }
 
 function show(answer, target) {
-  const plan = answer.plan, [main, others] = times(plan.budget.seconds);
-  byId('what').textContent = (plan.name || count(plan.parameters) + ' parameters') + ' on ' + grouped(plan.devices) + ' x ' + answer.machine.title + ', ' + count(plan.budget.tokens) + ' tokens:';
+  const plan = answer.plan, f = figuresOf(plan), [main, others] = times(plan.budget.seconds);
+  byId('what').replaceChildren(f('name') || count(plan.parameters) + ' parameters', ' on ', f('devices', grouped), ' x ', f('device', () => answer.machine.title), ', ' + count(plan.budget.tokens) + ' tokens:');
   byId('time').textContent = main;
   byId('times').textContent = others;
-  byId('trained').textContent = plan.budget.chinchilla_words;
-  showTiles(plan);
+  byId('trained').replaceChildren(f('budget|chinchilla_words'));
+  showTiles(plan, f);
   showMemory(answer);
-  showVerdict(plan, answer.machine);
+  showVerdict(plan, answer.machine, f);
   if (plan.mesh) {
     byId('dp').textContent = grouped(plan.mesh.dp);
-    showStep(plan);
+    showStep(plan, f);
   } else showAssumed(plan);
-  byId('warnings').replaceChildren(...(plan.advice || plan).warnings.map(warning => make('li', {}, warning)));
+  showDetails(plan);
+  const from = plan.advice ? 'advice|warnings|' : 'warnings|';
+  byId('warnings').replaceChildren(...(plan.advice || plan).warnings.map((_, i) => make('li', {}, f(from + i))));
   byId('brief').replaceChildren(make('b', {}, main), make('span', {class: plan.fits ? '' : 'warn'}, (100 * memoryOf(plan, answer.machine.memory).fraction).toFixed(0) + ' % of memory'), make('span', {}, plan.budget.cost_usd > 0 ? usd(plan.budget.cost_usd) : ''));
   byId('command').textContent = answer.command;
   byId('json').href = target;
@@ -257,14 +258,25 @@ function show(answer, target) {
 // ---- asking ---------------------------------------------------------------------------------------------------------
 
 async function answer() {
-  const turn = ++asked, parameters = query(), target = '/api/plan?' + parameters;
+  const turn = ++asked, parameters = query(), all = '/api/plan?' + parameters;
   history.replaceState(null, '', '/planner?' + parameters);
+  const compare = parameters.get('compare-nodes'); // takes longer: asked for when the rest is there
+  parameters.delete('compare-nodes');
   try {
-    const got = await ask(target);
+    const got = await ask('/api/plan?' + parameters);
     if (turn !== asked) return; // somebody asked again since
-    show(got, target);
+    show(got, all);
     problem('');
     byId('answer').classList.remove('stale');
+    byId('nodes').classList.toggle('stale', Boolean(compare));
+    if (!compare) showNodes(got.plan);
+    const more = compare && await ask(all);
+    if (turn !== asked) return;
+    if (more) {
+      showNodes(more.plan);
+      byId('command').textContent = more.command;
+      byId('nodes').classList.remove('stale');
+    }
   } catch (error) {
     if (turn !== asked) return;
     problem(error.message);
@@ -293,7 +305,7 @@ fields.addEventListener('input', event => {
 fields.addEventListener('submit', event => event.preventDefault());
 fields.addEventListener('reset', event => {
   event.preventDefault();
-  for (const field of named()) field.value = '';
+  for (const field of named()) choose(field, '');
   setDefaults();
   changed();
 });
