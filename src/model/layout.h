@@ -204,7 +204,7 @@ typedef enum ActId {
     ACT_OFFSETS,       // [1, experts + 1] int32
     ACT_ROW_COUNTS,    // [1, experts] int32, where experts are spread over ranks: slots of those that are here
     ACT_ROW_OF_SLOT,   // [T, top_k] int32; of all ranks that share the experts
-    ACT_SLOT_OF_ROW,   // [R] int32
+    ACT_TOKEN_OF_ROW,  // [R] int32
     ACT_ROW_WEIGHT,    // [R] float
     ACT_GATHERED,      // [R, hidden]
     ACT_GATE_UP8,      // [T, 2 ffn] e4m3: gate and up, where the MLP runs in FP8 (in place of ACT_GATE_UP)
