@@ -45,7 +45,8 @@ typedef struct Layer {
     Tensor mlp_normed, mlp_rstd;   // [T, hidden], [T, 1]
     Tensor gate_up;                // [T, 2 ffn] gate and hidden side by side, or [R, 2 moe_ffn] gate and up
     Tensor hidden;                 // [T, ffn]: its second half, or [R, moe_ffn]
-    Tensor gathered, expert_out;   // [R, hidden]
+    Tensor gathered;               // [R, hidden], where experts are spread over ranks
+    Tensor expert_out;             // [R, hidden]
     Tensor residual_out;           // [T, hidden]
     Attention attention;
     Rope rope;
@@ -232,6 +233,19 @@ static void dense_forward(Model *model, const Layer *l) {
     seam_project(model, PARAM_DOWN, l->index, l->residual_out, l->hidden, l->residual_mid);
 }
 
+// An operand of the experts' products: rows, or the tokens that they are made of.
+typedef struct RowSource {
+    Tensor from, token_of_row;
+} RowSource;
+
+// The products read tokens where they stand, so that their rows need not exist. Only where experts are spread over
+// ranks are they copied: the tokens of all ranks stand where the next exchange puts others.
+static RowSource row_source(Model *model, const Layer *l, Tensor tokens, Tensor copy) {
+    if (!tensor_present(l->gathered)) return (RowSource){tokens, l->rows.token_of_row};
+    model->ops->moe_gather(model->ops, copy, tokens, &l->rows);
+    return (RowSource){copy, TENSOR_NONE};
+}
+
 // The same for each expert on the rows of its tokens. The combine weight goes into SwiGLU, so that the sum over a
 // token's experts is a plain one.
 static void moe_forward(Model *model, const Layer *l) {
@@ -240,9 +254,10 @@ static void moe_forward(Model *model, const Layer *l) {
     ops->moe_router_forward(ops, l->routing.logits, l->mlp_normed, l->w.router);
     ops->moe_route_forward(ops, &l->routing);
     seam_place_rows(model, &l->routing, &l->rows);
-    ops->moe_gather(ops, l->gathered, seam_dispatched(model, l->mlp_normed, tokens), &l->rows);
-    ops->grouped_linear_forward(ops, l->gate_up, l->gathered, l->w.expert_gate_up, l->rows.offsets, TENSOR_NONE,
-                                TENSOR_NONE);
+    RowSource in = row_source(model, l, seam_dispatched(model, l->mlp_normed, tokens), l->gathered);
+    Tensor scratch = tensor_present(l->drows) ? l->drows : l->expert_out; // neither holds anything yet
+    ops->grouped_linear_forward(ops, l->gate_up, in.from, l->w.expert_gate_up, l->rows.offsets, in.token_of_row,
+                                scratch);
     if (model->pass == STEP_RECOMPUTE) return;
     ops->swiglu_forward(ops, l->hidden, l->gate_up, l->rows.row_weight, l->row_count);
     ops->grouped_linear_forward(ops, l->expert_out, l->hidden, l->w.expert_down, l->rows.offsets, TENSOR_NONE,
@@ -449,17 +464,18 @@ static void moe_backward(Model *model, const Layer *l) {
     Ops *ops = model->ops;
     Tensor z_coef = model->z_loss_coef != 0 ? model_scalar(model, SCALAR_Z_COEF) : TENSOR_NONE;
     Tensor offsets = l->rows.offsets;
-    bool again = recomputes(model, RECOMPUTE_SELECTIVE);
+    bool copied = tensor_present(l->gathered), again = copied && recomputes(model, RECOMPUTE_SELECTIVE);
     CommTicket tokens = seam_dispatch_start(model, l->dresidual);
-    ops->moe_gather(ops, l->drows, seam_dispatched(model, l->dresidual, tokens), &l->rows);
+    RowSource dout = row_source(model, l, seam_dispatched(model, l->dresidual, tokens), l->drows);
     if (again) tokens = seam_dispatch_start(model, l->mlp_normed);
-    ops->grouped_linear_backward_input(ops, l->dhidden, l->drows, l->w.expert_down, offsets, TENSOR_NONE, TENSOR_NONE);
+    ops->grouped_linear_backward_input(ops, l->dhidden, dout.from, l->w.expert_down, offsets, dout.token_of_row,
+                                       l->drows);
     ops->swiglu_backward(ops, l->gate_up, l->dhidden, l->drow_weight, l->gate_up, l->dhidden, l->rows.row_weight,
                          l->row_count);
     Tensor dgate_up = l->gate_up, hidden = l->dhidden; // by now
     SlotGradient dweight = seam_slot_gradient_start(model, l->drow_weight, &l->rows);
-    ops->grouped_linear_backward_weight(ops, l->dw.expert_down, l->drows, hidden, offsets, TENSOR_NONE, TENSOR_NONE,
-                                        TENSOR_NONE, adds(model));
+    ops->grouped_linear_backward_weight(ops, l->dw.expert_down, dout.from, hidden, offsets, dout.token_of_row,
+                                        TENSOR_NONE, l->drows, adds(model));
     ops->grouped_linear_backward_input(ops, l->drows, dgate_up, l->w.expert_gate_up, offsets, TENSOR_NONE, TENSOR_NONE);
     if (again) {
         model->pass = STEP_RECOMPUTE;
@@ -467,8 +483,9 @@ static void moe_backward(Model *model, const Layer *l) {
         model->pass = STEP_BACKWARD;
     }
     CommTicket sums = seam_combine_start(model, l->dnormed, l->drows, &l->rows);
-    ops->grouped_linear_backward_weight(ops, l->dw.expert_gate_up, dgate_up, l->gathered, offsets, TENSOR_NONE,
-                                        TENSOR_NONE, TENSOR_NONE, adds(model));
+    RowSource in = copied ? (RowSource){l->gathered, TENSOR_NONE} : (RowSource){l->mlp_normed, l->rows.token_of_row};
+    ops->grouped_linear_backward_weight(ops, l->dw.expert_gate_up, dgate_up, in.from, offsets, TENSOR_NONE,
+                                        in.token_of_row, l->drows, adds(model)); // drows has been summed
     ops->moe_route_backward(ops, l->dlogits, seam_slot_gradient(model, dweight), l->dprob, z_coef, &l->routing);
     seam_combine_wait(model, sums);
     ops->moe_router_backward(ops, l->dnormed, l->dw.router, l->dlogits, l->mlp_normed, l->w.router, adds(model));
