@@ -1,5 +1,5 @@
-// Grouped linear layers of MoE: the choice of the engine, and the plain one for float and for shapes that the others
-// cannot do: 64 x 64 tiles of multiply-adds, with the expert of a tile found from the offsets on the device.
+// Grouped linear layers of MoE for float and for shapes that the other engines cannot do: 64 x 64 tiles of
+// multiply-adds, with the expert of a tile found from the offsets on the device.
 #include "ops/cuda/grouped_gemm.h"
 #include "ops/cuda/vector.cuh"
 
@@ -7,21 +7,36 @@ enum { PLAIN_TILE = 64, PLAIN_STEP = 16, PLAIN_THREADS = 256 };
 
 static_assert(CUDA_ROW_ALIGN % PLAIN_TILE == 0, "a tile of rows belongs to one expert");
 
-// acc += a block of A . B, where A(i, l) = a[i * a_row + l * a_column] and B(l, j) = b[l * b_row + j * b_column].
+// One operand of a block: the element at (i, l), l along the reduction, is memory[i * across + l * along].
+template <typename T> struct PlainOperand {
+    const T *memory;
+    int64_t across, along;
+    int64_t count;         // of i that exist
+    const int32_t *tokens; // or NULL: which row of memory stands for row i, or l where that is not contiguous
+
+    __device__ float at(int i, int64_t l, int64_t depth) const {
+        if (i >= count || l >= depth) return 0;
+        int64_t x = i, y = l, &row = along == 1 ? x : y;
+        if (tokens) row = tokens[row];
+        return row < 0 ? 0 : to_float(memory[x * across + y * along]);
+    }
+};
+
+// acc += a block of A . B
 template <typename T>
-static __device__ void block_multiply(float acc[4][4], const T *a, int64_t a_row, int64_t a_column, int64_t a_rows,
-                                      const T *b, int64_t b_row, int64_t b_column, int64_t b_columns, int64_t depth) {
+static __device__ void block_multiply(float acc[4][4], const PlainOperand<T> &a, const PlainOperand<T> &b,
+                                      int64_t depth) {
     __shared__ float left[PLAIN_STEP][PLAIN_TILE + 1], right[PLAIN_STEP][PLAIN_TILE + 1];
     const int tx = threadIdx.x % 16, ty = threadIdx.x / 16;
     for (int64_t l0 = 0; l0 < depth; l0 += PLAIN_STEP) {
         for (int i = threadIdx.x; i < PLAIN_STEP * PLAIN_TILE; i += PLAIN_THREADS) {
             // neighbouring threads take neighbouring addresses, whichever way the matrix lies
-            const int la = a_column == 1 ? i % PLAIN_STEP : i / PLAIN_TILE;
-            const int ra = a_column == 1 ? i / PLAIN_STEP : i % PLAIN_TILE;
-            const int lb = b_column == 1 ? i / PLAIN_TILE : i % PLAIN_STEP;
-            const int cb = b_column == 1 ? i % PLAIN_TILE : i / PLAIN_STEP;
-            left[la][ra] = ra < a_rows && l0 + la < depth ? to_float(a[ra * a_row + (l0 + la) * a_column]) : 0;
-            right[lb][cb] = cb < b_columns && l0 + lb < depth ? to_float(b[(l0 + lb) * b_row + cb * b_column]) : 0;
+            const int la = a.along == 1 ? i % PLAIN_STEP : i / PLAIN_TILE;
+            const int ra = a.along == 1 ? i / PLAIN_STEP : i % PLAIN_TILE;
+            const int lb = b.along == 1 ? i % PLAIN_STEP : i / PLAIN_TILE;
+            const int cb = b.along == 1 ? i / PLAIN_STEP : i % PLAIN_TILE;
+            left[la][ra] = a.at(ra, l0 + la, depth);
+            right[lb][cb] = b.at(cb, l0 + lb, depth);
         }
         __syncthreads();
         for (int l = 0; l < PLAIN_STEP; l++)
@@ -35,16 +50,17 @@ static __device__ void block_multiply(float acc[4][4], const T *a, int64_t a_row
 // out[row, j] = sum over l of in[row, l] * W(l, j), W of the row's expert: weight[e][l * w_row + j * w_column].
 template <typename T>
 static __global__ void __launch_bounds__(PLAIN_THREADS)
-    plain_rows_kernel(T *out, const T *in, const T *weight, const int32_t *offsets, int experts, int depth, int columns,
-                      int64_t w_row, int64_t w_column) {
+    plain_rows_kernel(T *out, const T *in, const int32_t *tokens, const T *weight, const int32_t *offsets, int experts,
+                      int depth, int columns, int64_t w_row, int64_t w_column) {
     const int64_t row0 = (int64_t)blockIdx.x * PLAIN_TILE;
     const int column0 = blockIdx.y * PLAIN_TILE;
     if (row0 >= offsets[experts]) return;
     const int expert = expert_find(offsets, experts, row0);
     float acc[4][4] = {};
-    block_multiply(acc, in + row0 * depth, depth, 1, PLAIN_TILE,
-                   weight + (int64_t)expert * depth * columns + column0 * w_column, w_row, w_column, columns - column0,
-                   depth);
+    const PlainOperand<T> a = {tokens ? in : in + row0 * depth, depth, 1, PLAIN_TILE, tokens ? tokens + row0 : NULL};
+    const PlainOperand<T> b = {weight + (int64_t)expert * depth * columns + column0 * w_column, w_column, w_row,
+                               columns - column0, NULL};
+    block_multiply(acc, a, b, depth);
     const int tx = threadIdx.x % 16, ty = threadIdx.x / 16;
     for (int i = 0; i < 4; i++)
         for (int j = 0; j < 4; j++)
@@ -54,12 +70,17 @@ static __global__ void __launch_bounds__(PLAIN_THREADS)
 
 template <typename T>
 static __global__ void __launch_bounds__(PLAIN_THREADS)
-    plain_weight_kernel(float *out, const T *a, const T *b, const int32_t *offsets, int m, int n, bool accumulate) {
+    plain_weight_kernel(float *out, const T *a, const int32_t *a_tokens, const T *b, const int32_t *b_tokens,
+                        const int32_t *offsets, int m, int n, bool accumulate) {
     const int64_t expert = blockIdx.z, begin = offsets[expert], count = offsets[expert + 1] - begin;
     const int row0 = blockIdx.y * PLAIN_TILE, column0 = blockIdx.x * PLAIN_TILE;
     if (count == 0 && accumulate) return;
     float acc[4][4] = {};
-    block_multiply(acc, a + begin * m + row0, 1, m, m - row0, b + begin * n + column0, n, 1, n - column0, count);
+    const PlainOperand<T> left = {a + (a_tokens ? 0 : begin * m) + row0, 1, m, m - row0,
+                                  a_tokens ? a_tokens + begin : NULL};
+    const PlainOperand<T> right = {b + (b_tokens ? 0 : begin * n) + column0, 1, n, n - column0,
+                                   b_tokens ? b_tokens + begin : NULL};
+    block_multiply(acc, left, right, count);
     const int tx = threadIdx.x % 16, ty = threadIdx.x / 16;
     for (int i = 0; i < 4; i++)
         for (int j = 0; j < 4; j++)
@@ -69,50 +90,19 @@ static __global__ void __launch_bounds__(PLAIN_THREADS)
             }
 }
 
-static void grouped_plain(CudaState *state, const GroupedCall *call, DType dtype) {
+void grouped_plain(CudaState *state, const GroupedCall *call, DType dtype) {
     const unsigned columns = (unsigned)ceil_div64(call->n, PLAIN_TILE);
     if (call->product == GROUPED_WEIGHT) {
         dim3 grid(columns, (unsigned)ceil_div64(call->m, PLAIN_TILE), (unsigned)call->experts);
         WITH_STORAGE(dtype, plain_weight_kernel<<<grid, PLAIN_THREADS, 0, state->stream>>>(
-                                (float *)call->out, (const T *)call->a, (const T *)call->b, call->offsets, call->m,
-                                call->n, call->accumulate));
+                                (float *)call->out, (const T *)call->a, call->a_tokens, (const T *)call->b,
+                                call->b_tokens, call->offsets, call->m, call->n, call->accumulate));
     } else {
         const bool forward = call->product == GROUPED_FORWARD;
         dim3 grid((unsigned)ceil_div64(call->rows, PLAIN_TILE), columns);
         WITH_STORAGE(dtype, plain_rows_kernel<<<grid, PLAIN_THREADS, 0, state->stream>>>(
-                                (T *)call->out, (const T *)call->a, (const T *)call->b, call->offsets, call->experts,
-                                call->k, call->n, forward ? 1 : call->n, forward ? call->k : 1));
+                                (T *)call->out, (const T *)call->a, call->a_tokens, (const T *)call->b, call->offsets,
+                                call->experts, call->k, call->n, forward ? 1 : call->n, forward ? call->k : 1));
     }
     LAUNCH_CHECK(state);
-}
-
-static void grouped_run(Ops *ops, OpId op, const GroupedCall *call, DType dtype) {
-    CudaState *state = cuda_scope_begin(ops, op);
-    const bool done =
-        (dtype == DTYPE_BF16 && grouped_sm90(state, call)) || (dtype != DTYPE_F32 && grouped_mma(state, call, dtype));
-    if (!done) grouped_plain(state, call, dtype);
-    cuda_scope_end(state);
-}
-
-static GroupedCall grouped_call(GroupedProduct product, Tensor out, Tensor a, Tensor b, Tensor offsets) {
-    return {product, out.data, a.data, b.data, (const int32_t *)offsets.data, (int)offsets.cols - 1, a.rows};
-}
-
-void cuda_grouped_linear_forward(Ops *ops, Tensor out, Tensor in, Tensor weight, Tensor offsets) {
-    GroupedCall call = grouped_call(GROUPED_FORWARD, out, in, weight, offsets);
-    call.n = (int)out.cols, call.k = (int)in.cols;
-    grouped_run(ops, OP_GROUPED_LINEAR_FORWARD, &call, in.dtype);
-}
-
-void cuda_grouped_linear_backward_input(Ops *ops, Tensor din, Tensor dout, Tensor weight, Tensor offsets) {
-    GroupedCall call = grouped_call(GROUPED_INPUT, din, dout, weight, offsets);
-    call.n = (int)din.cols, call.k = (int)dout.cols;
-    grouped_run(ops, OP_GROUPED_LINEAR_BACKWARD_INPUT, &call, dout.dtype);
-}
-
-void cuda_grouped_linear_backward_weight(Ops *ops, Tensor dweight, Tensor dout, Tensor in, Tensor offsets,
-                                         bool accumulate) {
-    GroupedCall call = grouped_call(GROUPED_WEIGHT, dweight, dout, in, offsets);
-    call.m = (int)dout.cols, call.n = (int)in.cols, call.accumulate = accumulate;
-    grouped_run(ops, OP_GROUPED_LINEAR_BACKWARD_WEIGHT, &call, in.dtype);
 }
