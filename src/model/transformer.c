@@ -466,16 +466,16 @@ static void moe_backward(Model *model, const Layer *l) {
     Tensor offsets = l->rows.offsets;
     bool copied = tensor_present(l->gathered), again = copied && recomputes(model, RECOMPUTE_SELECTIVE);
     CommTicket tokens = seam_dispatch_start(model, l->dresidual);
-    RowSource dout = row_source(model, l, seam_dispatched(model, l->dresidual, tokens), l->drows);
+    // Two products read these rows: one copy costs less than finding the tokens in the loads of both.
+    ops->moe_gather(ops, l->drows, seam_dispatched(model, l->dresidual, tokens), &l->rows);
     if (again) tokens = seam_dispatch_start(model, l->mlp_normed);
-    ops->grouped_linear_backward_input(ops, l->dhidden, dout.from, l->w.expert_down, offsets, dout.token_of_row,
-                                       l->drows);
+    ops->grouped_linear_backward_input(ops, l->dhidden, l->drows, l->w.expert_down, offsets, TENSOR_NONE, TENSOR_NONE);
     ops->swiglu_backward(ops, l->gate_up, l->dhidden, l->drow_weight, l->gate_up, l->dhidden, l->rows.row_weight,
                          l->row_count);
     Tensor dgate_up = l->gate_up, hidden = l->dhidden; // by now
     SlotGradient dweight = seam_slot_gradient_start(model, l->drow_weight, &l->rows);
-    ops->grouped_linear_backward_weight(ops, l->dw.expert_down, dout.from, hidden, offsets, dout.token_of_row,
-                                        TENSOR_NONE, l->drows, adds(model));
+    ops->grouped_linear_backward_weight(ops, l->dw.expert_down, l->drows, hidden, offsets, TENSOR_NONE, TENSOR_NONE,
+                                        TENSOR_NONE, adds(model));
     ops->grouped_linear_backward_input(ops, l->drows, dgate_up, l->w.expert_gate_up, offsets, TENSOR_NONE, TENSOR_NONE);
     if (again) {
         model->pass = STEP_RECOMPUTE;
