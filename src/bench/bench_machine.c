@@ -154,13 +154,14 @@ static void run_linear(Bench *b) {
     Tensor offsets = tensor_make(b->buffer[SMALL], DTYPE_I32, 1, s->experts + 1, "offsets");
     bool grouped = s->experts > 1;
     if (b->direction == 0)
-        grouped ? ops->grouped_linear_forward(ops, out, in, weight, offsets)
+        grouped ? ops->grouped_linear_forward(ops, out, in, weight, offsets, TENSOR_NONE, TENSOR_NONE)
                 : ops->linear_forward(ops, out, in, weight, TENSOR_NONE);
     if (b->direction == 1)
-        grouped ? ops->grouped_linear_backward_input(ops, din, grad, weight, offsets)
+        grouped ? ops->grouped_linear_backward_input(ops, din, grad, weight, offsets, TENSOR_NONE, TENSOR_NONE)
                 : ops->linear_backward_input(ops, din, grad, weight);
     if (b->direction == 2)
-        grouped ? ops->grouped_linear_backward_weight(ops, dweight, grad, in, offsets, true)
+        grouped ? ops->grouped_linear_backward_weight(ops, dweight, grad, in, offsets, TENSOR_NONE, TENSOR_NONE,
+                                                      TENSOR_NONE, true)
                 : ops->linear_backward_weight(ops, dweight, grad, in, true);
 }
 

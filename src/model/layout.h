@@ -204,9 +204,9 @@ typedef enum ActId {
     ACT_OFFSETS,       // [1, experts + 1] int32
     ACT_ROW_COUNTS,    // [1, experts] int32, where experts are spread over ranks: slots of those that are here
     ACT_ROW_OF_SLOT,   // [T, top_k] int32; of all ranks that share the experts
-    ACT_SLOT_OF_ROW,   // [R] int32
+    ACT_TOKEN_OF_ROW,  // [R] int32
     ACT_ROW_WEIGHT,    // [R] float
-    ACT_GATHERED,      // [R, hidden]
+    ACT_GATHERED,      // [R, hidden], where experts are spread over ranks; else the products read ACT_MLP_NORMED
     ACT_GATE_UP8,      // [T, 2 ffn] e4m3: gate and up, where the MLP runs in FP8 (in place of ACT_GATE_UP)
     // of the whole model, kept
     ACT_FINAL_RSTD, // [T] float
@@ -226,14 +226,14 @@ typedef enum ActId {
     ACT_FINAL_NORMED,   // [T, hidden] input of the LM head
     ACT_HIDDEN,         // [R, moe_ffn] after SwiGLU
     ACT_ROUTER_LOGITS,  // [T, experts] float
-    ACT_EXPERT_OUT,     // [R, hidden]
+    ACT_EXPERT_OUT,     // [R, hidden]; before, scratch of the gate-up product
     ACT_LOGITS,         // [logits_rows, vocab]
     ACT_DRESIDUAL,      // [T, hidden]; in a pipeline kept, two of them as above
     ACT_DNORMED,        // [T, hidden]
     ACT_DATTN,          // [T, heads * head_dim]
     ACT_DQKV,           // [T, qkv]
     ACT_DHIDDEN,        // [T, ffn] or [R, moe_ffn]
-    ACT_DROWS,          // [R, hidden]
+    ACT_DROWS,          // [R, hidden]; before and after, scratch of the products that read tokens
     ACT_DROW_WEIGHT,    // [R] float
     ACT_DLOGITS,        // [T, experts] float: gradient of the router logits
     ACT_DISPATCHED,     // [T, hidden] of all ranks that share the experts: tokens, or parts of the sums over experts

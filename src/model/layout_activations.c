@@ -154,9 +154,9 @@ static void build_layer(Layout *layout, int i) {
         add_layer_tensor(layout, ACT_ROW_COUNTS, i, DTYPE_I32, 1, c->experts / layout->request.mesh.ep, false);
     int64_t slots_of = spreads_experts(layout) ? layout_dispatched_tokens(&layout->request) : L;
     add_layer_tensor(layout, ACT_ROW_OF_SLOT, i, DTYPE_I32, slots_of, c->top_k, false);
-    add_layer_tensor(layout, ACT_SLOT_OF_ROW, i, DTYPE_I32, R, 1, false);
+    add_layer_tensor(layout, ACT_TOKEN_OF_ROW, i, DTYPE_I32, R, 1, false);
     add_layer_tensor(layout, ACT_ROW_WEIGHT, i, DTYPE_F32, R, 1, false);
-    add_layer_tensor(layout, ACT_GATHERED, i, dtype, R, c->hidden, true);
+    if (spreads_experts(layout)) add_layer_tensor(layout, ACT_GATHERED, i, dtype, R, c->hidden, true);
 }
 
 static int64_t larger(int64_t a, int64_t b) {

@@ -82,7 +82,7 @@ const char *layout_act_name(ActId id) {
         [ACT_OFFSETS] = "expert offsets",
         [ACT_ROW_COUNTS] = "slots of experts",
         [ACT_ROW_OF_SLOT] = "row of slot",
-        [ACT_SLOT_OF_ROW] = "slot of row",
+        [ACT_TOKEN_OF_ROW] = "token of row",
         [ACT_ROW_WEIGHT] = "row weights",
         [ACT_GATHERED] = "gathered rows",
         [ACT_FINAL_RSTD] = "final rstd",

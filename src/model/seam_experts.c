@@ -23,7 +23,7 @@ static void finish(const Model *model, CommTicket ticket) {
 MoeRouting seam_expert_rows(const Model *model, int layer, MoeRouting *routing) {
     MoeRouting rows = *routing;
     if (!spread(model)) return rows;
-    routing->offsets = routing->row_of_slot = routing->slot_of_row = routing->row_weight = TENSOR_NONE;
+    routing->offsets = routing->row_of_slot = routing->token_of_row = routing->row_weight = TENSOR_NONE;
     rows.logits = rows.bias = rows.probs = rows.lse = rows.prob_sum = TENSOR_NONE;
     // Gathered for as long as rows are made of them; of the experts only the shape is used later.
     rows.expert = model_act(model, ACT_ALL_EXPERT, -1);

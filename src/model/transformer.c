@@ -45,7 +45,8 @@ typedef struct Layer {
     Tensor mlp_normed, mlp_rstd;   // [T, hidden], [T, 1]
     Tensor gate_up;                // [T, 2 ffn] gate and hidden side by side, or [R, 2 moe_ffn] gate and up
     Tensor hidden;                 // [T, ffn]: its second half, or [R, moe_ffn]
-    Tensor gathered, expert_out;   // [R, hidden]
+    Tensor gathered;               // [R, hidden], where experts are spread over ranks
+    Tensor expert_out;             // [R, hidden]
     Tensor residual_out;           // [T, hidden]
     Attention attention;
     Rope rope;
@@ -123,7 +124,7 @@ static int sparse_between(const Model *model, int first, int end) { // layers of
 static void moe_tensors(const Model *model, int layer, Layer *l) {
     int64_t index = sparse_between(model, layout_chunk(&model->layout, layer)->first, layer);
     int64_t ffn = l->w.expert_down.cols, of_all = sparse_between(model, 0, layer);
-    Tensor slot_of_row = model_act(model, ACT_SLOT_OF_ROW, layer), offsets = model_act(model, ACT_OFFSETS, layer);
+    Tensor token_of_row = model_act(model, ACT_TOKEN_OF_ROW, layer), offsets = model_act(model, ACT_OFFSETS, layer);
     Tensor bias = model->router_bias ? tensor_rows(model_const(model, CONST_ROUTER_BIAS), of_all, 1) : TENSOR_NONE;
     l->routing = (MoeRouting){.logits = model_act(model, ACT_ROUTER_LOGITS, layer),
                               .bias = bias,
@@ -134,14 +135,14 @@ static void moe_tensors(const Model *model, int layer, Layer *l) {
                               .counts = tensor_rows(model_act(model, ACT_COUNTS, -1), index, 1),
                               .offsets = offsets,
                               .row_of_slot = model_act(model, ACT_ROW_OF_SLOT, layer),
-                              .slot_of_row = slot_of_row,
+                              .token_of_row = token_of_row,
                               .row_weight = model_act(model, ACT_ROW_WEIGHT, layer),
                               .prob_sum = tensor_rows(model_act(model, ACT_PROB_SUM, -1), index, 1),
                               .norm_topk = model->layout.request.config.norm_topk,
                               .force = model->force};
     l->rows = seam_expert_rows(model, layer, &l->routing);
     l->row_count = tensor_cols(offsets, offsets.cols - 1, 1);
-    l->gate_up = tensor_reshape(l->gate_up, slot_of_row.rows, 2 * ffn);
+    l->gate_up = tensor_reshape(l->gate_up, token_of_row.rows, 2 * ffn);
     l->hidden = model_act(model, ACT_HIDDEN, layer);
     l->gathered = model_act(model, ACT_GATHERED, layer);
     l->expert_out = model_act(model, ACT_EXPERT_OUT, layer);
@@ -149,7 +150,7 @@ static void moe_tensors(const Model *model, int layer, Layer *l) {
     l->drow_weight = model_act(model, ACT_DROW_WEIGHT, layer);
     l->dlogits = model_act(model, ACT_DLOGITS, layer);
     l->dprob = seam_dprob(model, tensor_rows(model_act(model, ACT_DPROB, -1), index, 1));
-    if (tensor_present(l->dhidden)) l->dhidden = tensor_reshape(l->dhidden, slot_of_row.rows, ffn);
+    if (tensor_present(l->dhidden)) l->dhidden = tensor_reshape(l->dhidden, token_of_row.rows, ffn);
 }
 
 // Where a layer leaves its result: for the next one, the head, or another stage.
@@ -232,6 +233,19 @@ static void dense_forward(Model *model, const Layer *l) {
     seam_project(model, PARAM_DOWN, l->index, l->residual_out, l->hidden, l->residual_mid);
 }
 
+// An operand of the experts' products: rows, or the tokens that they are made of.
+typedef struct RowSource {
+    Tensor from, token_of_row;
+} RowSource;
+
+// The products read tokens where they stand, so that their rows need not exist. Only where experts are spread over
+// ranks are they copied: the tokens of all ranks stand where the next exchange puts others.
+static RowSource row_source(Model *model, const Layer *l, Tensor tokens, Tensor copy) {
+    if (!tensor_present(l->gathered)) return (RowSource){tokens, l->rows.token_of_row};
+    model->ops->moe_gather(model->ops, copy, tokens, &l->rows);
+    return (RowSource){copy, TENSOR_NONE};
+}
+
 // The same for each expert on the rows of its tokens. The combine weight goes into SwiGLU, so that the sum over a
 // token's experts is a plain one.
 static void moe_forward(Model *model, const Layer *l) {
@@ -240,11 +254,14 @@ static void moe_forward(Model *model, const Layer *l) {
     ops->moe_router_forward(ops, l->routing.logits, l->mlp_normed, l->w.router);
     ops->moe_route_forward(ops, &l->routing);
     seam_place_rows(model, &l->routing, &l->rows);
-    ops->moe_gather(ops, l->gathered, seam_dispatched(model, l->mlp_normed, tokens), &l->rows);
-    ops->grouped_linear_forward(ops, l->gate_up, l->gathered, l->w.expert_gate_up, l->rows.offsets);
+    RowSource in = row_source(model, l, seam_dispatched(model, l->mlp_normed, tokens), l->gathered);
+    Tensor scratch = tensor_present(l->drows) ? l->drows : l->expert_out; // neither holds anything yet
+    ops->grouped_linear_forward(ops, l->gate_up, in.from, l->w.expert_gate_up, l->rows.offsets, in.token_of_row,
+                                scratch);
     if (model->pass == STEP_RECOMPUTE) return;
     ops->swiglu_forward(ops, l->hidden, l->gate_up, l->rows.row_weight, l->row_count);
-    ops->grouped_linear_forward(ops, l->expert_out, l->hidden, l->w.expert_down, l->rows.offsets);
+    ops->grouped_linear_forward(ops, l->expert_out, l->hidden, l->w.expert_down, l->rows.offsets, TENSOR_NONE,
+                                TENSOR_NONE);
     seam_combine(model, l->residual_out, l->expert_out, l->residual_mid, &l->rows);
 }
 
@@ -447,24 +464,28 @@ static void moe_backward(Model *model, const Layer *l) {
     Ops *ops = model->ops;
     Tensor z_coef = model->z_loss_coef != 0 ? model_scalar(model, SCALAR_Z_COEF) : TENSOR_NONE;
     Tensor offsets = l->rows.offsets;
-    bool again = recomputes(model, RECOMPUTE_SELECTIVE);
+    bool copied = tensor_present(l->gathered), again = copied && recomputes(model, RECOMPUTE_SELECTIVE);
     CommTicket tokens = seam_dispatch_start(model, l->dresidual);
+    // Two products read these rows: one copy costs less than finding the tokens in the loads of both.
     ops->moe_gather(ops, l->drows, seam_dispatched(model, l->dresidual, tokens), &l->rows);
     if (again) tokens = seam_dispatch_start(model, l->mlp_normed);
-    ops->grouped_linear_backward_input(ops, l->dhidden, l->drows, l->w.expert_down, offsets);
+    ops->grouped_linear_backward_input(ops, l->dhidden, l->drows, l->w.expert_down, offsets, TENSOR_NONE, TENSOR_NONE);
     ops->swiglu_backward(ops, l->gate_up, l->dhidden, l->drow_weight, l->gate_up, l->dhidden, l->rows.row_weight,
                          l->row_count);
     Tensor dgate_up = l->gate_up, hidden = l->dhidden; // by now
     SlotGradient dweight = seam_slot_gradient_start(model, l->drow_weight, &l->rows);
-    ops->grouped_linear_backward_weight(ops, l->dw.expert_down, l->drows, hidden, offsets, adds(model));
-    ops->grouped_linear_backward_input(ops, l->drows, dgate_up, l->w.expert_gate_up, offsets);
+    ops->grouped_linear_backward_weight(ops, l->dw.expert_down, l->drows, hidden, offsets, TENSOR_NONE, TENSOR_NONE,
+                                        TENSOR_NONE, adds(model));
+    ops->grouped_linear_backward_input(ops, l->drows, dgate_up, l->w.expert_gate_up, offsets, TENSOR_NONE, TENSOR_NONE);
     if (again) {
         model->pass = STEP_RECOMPUTE;
         ops->moe_gather(ops, l->gathered, seam_dispatched(model, l->mlp_normed, tokens), &l->rows);
         model->pass = STEP_BACKWARD;
     }
     CommTicket sums = seam_combine_start(model, l->dnormed, l->drows, &l->rows);
-    ops->grouped_linear_backward_weight(ops, l->dw.expert_gate_up, dgate_up, l->gathered, offsets, adds(model));
+    RowSource in = copied ? (RowSource){l->gathered, TENSOR_NONE} : (RowSource){l->mlp_normed, l->rows.token_of_row};
+    ops->grouped_linear_backward_weight(ops, l->dw.expert_gate_up, dgate_up, in.from, offsets, TENSOR_NONE,
+                                        in.token_of_row, l->drows, adds(model)); // drows has been summed
     ops->moe_route_backward(ops, l->dlogits, seam_slot_gradient(model, dweight), l->dprob, z_coef, &l->routing);
     seam_combine_wait(model, sums);
     ops->moe_router_backward(ops, l->dnormed, l->dw.router, l->dlogits, l->mlp_normed, l->w.router, adds(model));

@@ -72,10 +72,19 @@ static const char *check_grouped(const Tensor *t, int64_t in_cols, int64_t out_c
     return NULL;
 }
 
+// Rows, or the tokens that they are made of.
+static const char *check_row_source(Tensor source, int64_t rows, Tensor token_of_row, Tensor scratch) {
+    bool tokens = tensor_present(token_of_row);
+    NEED(packed(source, source.dtype, tokens ? source.rows : rows, source.cols));
+    NEED(absent_or_packed(token_of_row, DTYPE_I32, rows, 1));
+    NEED(!tokens || packed(scratch, source.dtype, rows, source.cols));
+    return NULL;
+}
+
 static const char *check_grouped_forward(const Tensor *t) {
     Tensor out = t[0], in = t[1], weight = t[2];
     NEED(is_storage(in.dtype));
-    NEED(packed(in, in.dtype, out.rows, in.cols) && packed(out, in.dtype, in.rows, out.cols));
+    NEED(packed(out, in.dtype, out.rows, out.cols) && !check_row_source(in, out.rows, t[4], t[5]));
     NEED(packed(weight, in.dtype, weight.rows, in.cols));
     return check_grouped(t, in.cols, out.cols, weight.rows, weight.cols);
 }
@@ -83,15 +92,17 @@ static const char *check_grouped_forward(const Tensor *t) {
 static const char *check_grouped_backward_input(const Tensor *t) {
     Tensor din = t[0], dout = t[1], weight = t[2];
     NEED(is_storage(dout.dtype));
-    NEED(packed(din, dout.dtype, dout.rows, din.cols) && packed(dout, dout.dtype, din.rows, dout.cols));
+    NEED(packed(din, dout.dtype, din.rows, din.cols) && !check_row_source(dout, din.rows, t[4], t[5]));
     NEED(packed(weight, dout.dtype, weight.rows, din.cols));
     return check_grouped(t, din.cols, dout.cols, weight.rows, weight.cols);
 }
 
 static const char *check_grouped_backward_weight(const Tensor *t) {
     Tensor dweight = t[0], dout = t[1], in = t[2];
-    NEED(is_storage(in.dtype));
-    NEED(packed(in, in.dtype, dout.rows, in.cols) && packed(dout, in.dtype, in.rows, dout.cols));
+    int64_t rows = tensor_present(t[4]) ? in.rows : dout.rows;
+    NEED(is_storage(in.dtype) && dout.dtype == in.dtype);
+    NEED(!(tensor_present(t[4]) && tensor_present(t[5])));
+    NEED(!check_row_source(dout, rows, t[4], t[6]) && !check_row_source(in, rows, t[5], t[6]));
     NEED(packed(dweight, DTYPE_F32, dweight.rows, in.cols));
     return check_grouped(t, in.cols, dout.cols, dweight.rows, dweight.cols);
 }
@@ -379,17 +390,17 @@ static const char *check_router(Tensor logits, Tensor in, Tensor weight, Tensor 
 }
 
 static bool has_rows(const MoeRouting *r) {
-    return tensor_present(r->offsets) || tensor_present(r->row_of_slot) || tensor_present(r->slot_of_row) ||
+    return tensor_present(r->offsets) || tensor_present(r->row_of_slot) || tensor_present(r->token_of_row) ||
            tensor_present(r->row_weight);
 }
 
 // Of the experts that are here: all of them, or a rank's share.
 static const char *check_rows(const MoeRouting *r) {
-    int64_t tokens = r->expert.rows, top_k = r->expert.cols, rows = r->slot_of_row.rows;
+    int64_t tokens = r->expert.rows, top_k = r->expert.cols, rows = r->token_of_row.rows;
     NEED(tokens > 0 && top_k > 0 && r->counts.cols > 0 && r->first_expert >= 0);
     NEED(packed(r->expert, DTYPE_I32, tokens, top_k) && packed(r->counts, DTYPE_I32, 1, r->counts.cols));
     NEED(packed(r->offsets, DTYPE_I32, 1, r->counts.cols + 1) && packed(r->row_of_slot, DTYPE_I32, tokens, top_k));
-    NEED(packed(r->slot_of_row, DTYPE_I32, rows, 1) && packed(r->row_weight, DTYPE_F32, rows, 1));
+    NEED(packed(r->token_of_row, DTYPE_I32, rows, 1) && packed(r->row_weight, DTYPE_F32, rows, 1));
     return NULL;
 }
 
@@ -411,7 +422,7 @@ static const char *check_place_rows(Tensor needed, const MoeRouting *r) {
 
 static const char *check_slot_gradient(Tensor dweight, Tensor drow_weight, const MoeRouting *r) {
     NEED(packed(dweight, DTYPE_F32, r->expert.rows, r->expert.cols));
-    NEED(packed(drow_weight, DTYPE_F32, r->slot_of_row.rows, 1));
+    NEED(packed(drow_weight, DTYPE_F32, r->token_of_row.rows, 1));
     return check_rows(r);
 }
 
@@ -424,7 +435,7 @@ static const char *check_route_backward(const OpRecord *record) {
     const MoeRouting *r = &record->routing;
     Tensor dlogits = record->tensor[0], drow_weight = record->tensor[1], dprob = record->tensor[2];
     NEED(packed(dlogits, DTYPE_F32, r->probs.rows, r->probs.cols));
-    NEED(has_rows(r) ? absent_or_packed(drow_weight, DTYPE_F32, r->slot_of_row.rows, 1)
+    NEED(has_rows(r) ? absent_or_packed(drow_weight, DTYPE_F32, r->token_of_row.rows, 1)
                      : absent_or_packed(drow_weight, DTYPE_F32, r->expert.rows, r->expert.cols));
     NEED(absent_or_packed(dprob, DTYPE_F32, 1, r->probs.cols));
     NEED(!tensor_present(record->tensor[3]) || one(record->tensor[3], DTYPE_F32));
@@ -434,7 +445,7 @@ static const char *check_route_backward(const OpRecord *record) {
 // rows_side: [rows, dim], token_side: [tokens, dim].
 static const char *check_permutation(const MoeRouting *r, Tensor rows_side, Tensor token_side, Tensor add) {
     NEED(is_storage(rows_side.dtype));
-    NEED(packed(rows_side, token_side.dtype, r->slot_of_row.rows, token_side.cols));
+    NEED(packed(rows_side, token_side.dtype, r->token_of_row.rows, token_side.cols));
     NEED(packed(token_side, rows_side.dtype, r->expert.rows, rows_side.cols));
     NEED(absent_or_packed(add, token_side.dtype, token_side.rows, token_side.cols));
     return check_rows(r);

@@ -37,11 +37,27 @@ static OpCost adamw_cost(const AdamwArgs *a) {
     return (OpCost){.bytes = bytes_of(a->grad) + 2 * state - unread};
 }
 
+// Of the rows that are made of tokens, if any: a token is read once, and which one for every row.
+static double tokens_saving(Tensor source, Tensor token_of_row, double rows) {
+    if (!tensor_present(token_of_row)) return 0;
+    return rows * ((double)source.cols * size_of(source) - size_of(token_of_row)) - bytes_of(source);
+}
+
+static OpCost grouped_cost(const OpRecord *r, double used, double added) {
+    const Tensor *t = r->tensor;
+    bool weight = r->op == OP_GROUPED_LINEAR_BACKWARD_WEIGHT;
+    if (used < 0) used = weight ? (double)(tensor_present(t[4]) ? t[2] : t[1]).rows : (double)t[0].rows;
+    OpCost cost = weight
+                      ? weight_gradient_cost(r, used, added)
+                      : product_cost(used, (double)t[1].cols, (double)t[0].cols, (double)t[3].cols - 1, size_of(t[0]));
+    cost.bytes -= tokens_saving(t[1], t[4], used) + (weight ? tokens_saving(t[2], t[5], used) : 0);
+    return cost;
+}
+
 OpCost op_cost(const OpRecord *r, double expert_rows, double added) {
     const Tensor *t = r->tensor;
     double width = size_of(t[0]), rows = (double)t[0].rows;
     double used = expert_rows >= 0 ? expert_rows : (double)t[1].rows; // of the experts' rows, in their ops
-    double groups = (double)t[3].cols - 1;
     switch (r->op) {
     case OP_LINEAR_FORWARD: {
         OpCost cost = product_cost(rows, (double)t[1].cols, (double)t[0].cols, 1, width);
@@ -59,8 +75,7 @@ OpCost op_cost(const OpRecord *r, double expert_rows, double added) {
     case OP_LINEAR_BACKWARD_WEIGHT: return weight_gradient_cost(r, (double)t[1].rows, added);
     case OP_GROUPED_LINEAR_FORWARD:
     case OP_GROUPED_LINEAR_BACKWARD_INPUT:
-        return product_cost(used, (double)t[1].cols, (double)t[0].cols, groups, width);
-    case OP_GROUPED_LINEAR_BACKWARD_WEIGHT: return weight_gradient_cost(r, used, added);
+    case OP_GROUPED_LINEAR_BACKWARD_WEIGHT: return grouped_cost(r, expert_rows, added);
     case OP_ATTENTION_FORWARD: return attention_cost(r, false);
     case OP_ATTENTION_BACKWARD: return attention_cost(r, true);
     case OP_ATTENTION_MERGE: return (OpCost){.bytes = 2 * bytes_of(t[0]) + bytes_of(t[2]) + 3 * bytes_of(t[1])};
@@ -94,7 +109,7 @@ OpCost op_cost(const OpRecord *r, double expert_rows, double added) {
     case OP_MOE_ROUTER_BACKWARD: return (OpCost){.bytes = 4 * bytes_of(t[0]) + 3 * bytes_of(t[2])};
     case OP_MOE_ROUTE_FORWARD: return (OpCost){.bytes = 4 * bytes_of(r->routing.probs)};
     case OP_MOE_PLACE_ROWS: // expert and weight of every slot in, its row out, and what a row is of
-        return (OpCost){.bytes = 3 * bytes_of(r->routing.row_of_slot) + 2 * bytes_of(r->routing.slot_of_row)};
+        return (OpCost){.bytes = 3 * bytes_of(r->routing.row_of_slot) + 2 * bytes_of(r->routing.token_of_row)};
     case OP_MOE_SLOT_GRADIENT: return (OpCost){.bytes = 2 * bytes_of(t[0]) + used * size_of(t[1])};
     case OP_MOE_ROUTE_BACKWARD: return (OpCost){.bytes = 3 * bytes_of(t[0])};
     case OP_MOE_GATHER:

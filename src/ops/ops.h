@@ -75,8 +75,9 @@ typedef enum MoeBalance { BALANCE_TOGETHER, BALANCE_LAYERS } MoeBalance;
 // (moe_rows_capacity); how many are in use is the last offset.
 //
 // Where experts are spread over ranks the two halves come apart: a rank chooses experts for its own tokens (a routing
-// without rows: offsets, row_of_slot, slot_of_row and row_weight are absent), and makes rows for its own experts out of
-// the choices of all ranks (one with expert, weight, counts and rows only). Slots of other experts have row -1 there.
+// without rows: offsets, row_of_slot, token_of_row and row_weight are absent), and makes rows for its own experts out
+// of the choices of all ranks (one with expert, weight, counts and rows only). Slots of other experts have row -1
+// there.
 typedef struct MoeRouting {
     Tensor logits; // [tokens, experts] float, in
     Tensor bias;   // [1, experts] float, added to the probabilities for the choice only (aux-free balancing), or absent
@@ -85,12 +86,12 @@ typedef struct MoeRouting {
     Tensor expert; // [tokens, top_k] int32: chosen experts, best first; equal scores: the lower expert first
     Tensor weight; // [tokens, top_k] float: combine weights
     Tensor counts; // [1, experts] int32: slots of each expert
-    Tensor offsets;     // [1, experts + 1] int32: first row of each expert; the last is the number of rows in use
-    Tensor row_of_slot; // [tokens, top_k] int32, -1 where the slot has no row here
-    Tensor slot_of_row; // [rows, 1] int32, -1 for padding and for unused rows
-    Tensor row_weight;  // [rows, 1] float: combine weight of the row, 0 for padding and for unused rows
-    Tensor prob_sum;    // [1, experts] float: sum over tokens of probs
-    bool norm_topk;     // weights of the chosen experts are rescaled to sum to 1
+    Tensor offsets;      // [1, experts + 1] int32: first row of each expert; the last is the number of rows in use
+    Tensor row_of_slot;  // [tokens, top_k] int32, -1 where the slot has no row here
+    Tensor token_of_row; // [rows, 1] int32: of the row's slot; -1 for padding and for unused rows
+    Tensor row_weight;   // [rows, 1] float: combine weight of the row, 0 for padding and for unused rows
+    Tensor prob_sum;     // [1, experts] float: sum over tokens of probs
+    bool norm_topk;      // weights of the chosen experts are rescaled to sum to 1
     MoeForce force;
     int first_expert; // of counts and offsets: 0, or the first of a rank's own
 } MoeRouting;
@@ -431,10 +432,16 @@ struct Ops {
     // Grouped linear: rows of expert e meet rows [e * out, (e + 1) * out) of weight: [experts * out, in]. offsets as in
     // MoeRouting (on the device: nothing here waits for the host). Rows from the last offset on are left alone. A
     // weight gradient that is not accumulated becomes zero for an expert without rows.
-    void (*grouped_linear_forward)(Ops *ops, Tensor out, Tensor in, Tensor weight, Tensor offsets);
-    void (*grouped_linear_backward_input)(Ops *ops, Tensor din, Tensor dout, Tensor weight, Tensor offsets);
+    // Tokens may take the place of rows that moe_gather would make of them: with token_of_row (as in MoeRouting; may be
+    // absent) row r of in or dout is row token_of_row[r] of it, and zeros where that is negative. Of a weight gradient
+    // one of the two may be tokens: in_tokens and dout_tokens, each absent or token_of_row. scratch: [rows, columns of
+    // the tokens], for implementations that need a place for the rows, with token_of_row only; its content is lost.
+    void (*grouped_linear_forward)(Ops *ops, Tensor out, Tensor in, Tensor weight, Tensor offsets, Tensor token_of_row,
+                                   Tensor scratch);
+    void (*grouped_linear_backward_input)(Ops *ops, Tensor din, Tensor dout, Tensor weight, Tensor offsets,
+                                          Tensor token_of_row, Tensor scratch);
     void (*grouped_linear_backward_weight)(Ops *ops, Tensor dweight, Tensor dout, Tensor in, Tensor offsets,
-                                           bool accumulate);
+                                           Tensor dout_tokens, Tensor in_tokens, Tensor scratch, bool accumulate);
 
     // -- optimizer --
     void (*norm_f32)(Ops *ops, Tensor out, Tensor in); // out [1, 1] = sqrt(sum of squares), fixed order

@@ -230,17 +230,21 @@ static void record_moe_sum(Ops *ops, Tensor out, Tensor in, Tensor add, const Mo
     TELL(ops, OP_MOE_SUM, {out, in, add}, .routing = *routing);
 }
 
-static void record_grouped_linear_forward(Ops *ops, Tensor out, Tensor in, Tensor weight, Tensor offsets) {
-    TELL(ops, OP_GROUPED_LINEAR_FORWARD, {out, in, weight, offsets});
+static void record_grouped_linear_forward(Ops *ops, Tensor out, Tensor in, Tensor weight, Tensor offsets,
+                                          Tensor token_of_row, Tensor scratch) {
+    TELL(ops, OP_GROUPED_LINEAR_FORWARD, {out, in, weight, offsets, token_of_row, scratch});
 }
 
-static void record_grouped_linear_backward_input(Ops *ops, Tensor din, Tensor dout, Tensor weight, Tensor offsets) {
-    TELL(ops, OP_GROUPED_LINEAR_BACKWARD_INPUT, {din, dout, weight, offsets});
+static void record_grouped_linear_backward_input(Ops *ops, Tensor din, Tensor dout, Tensor weight, Tensor offsets,
+                                                 Tensor token_of_row, Tensor scratch) {
+    TELL(ops, OP_GROUPED_LINEAR_BACKWARD_INPUT, {din, dout, weight, offsets, token_of_row, scratch});
 }
 
 static void record_grouped_linear_backward_weight(Ops *ops, Tensor dweight, Tensor dout, Tensor in, Tensor offsets,
+                                                  Tensor dout_tokens, Tensor in_tokens, Tensor scratch,
                                                   bool accumulate) {
-    TELL(ops, OP_GROUPED_LINEAR_BACKWARD_WEIGHT, {dweight, dout, in, offsets}, accumulate);
+    TELL(ops, OP_GROUPED_LINEAR_BACKWARD_WEIGHT, {dweight, dout, in, offsets, dout_tokens, in_tokens, scratch},
+         accumulate);
 }
 
 static void record_norm_f32(Ops *ops, Tensor out, Tensor in) {
@@ -323,10 +327,12 @@ void op_run(const Ops *table, Ops *ops, const OpRecord *r) {
     case OP_MOE_BIAS_UPDATE: table->moe_bias_update(ops, t[0], t[1], t[2], r->number[0]); return;
     case OP_MOE_GATHER: table->moe_gather(ops, t[0], t[1], &r->routing); return;
     case OP_MOE_SUM: table->moe_sum(ops, t[0], t[1], t[2], &r->routing); return;
-    case OP_GROUPED_LINEAR_FORWARD: table->grouped_linear_forward(ops, t[0], t[1], t[2], t[3]); return;
-    case OP_GROUPED_LINEAR_BACKWARD_INPUT: table->grouped_linear_backward_input(ops, t[0], t[1], t[2], t[3]); return;
+    case OP_GROUPED_LINEAR_FORWARD: table->grouped_linear_forward(ops, t[0], t[1], t[2], t[3], t[4], t[5]); return;
+    case OP_GROUPED_LINEAR_BACKWARD_INPUT:
+        table->grouped_linear_backward_input(ops, t[0], t[1], t[2], t[3], t[4], t[5]);
+        return;
     case OP_GROUPED_LINEAR_BACKWARD_WEIGHT:
-        table->grouped_linear_backward_weight(ops, t[0], t[1], t[2], t[3], r->flag);
+        table->grouped_linear_backward_weight(ops, t[0], t[1], t[2], t[3], t[4], t[5], t[6], r->flag);
         return;
     case OP_NORM_F32: table->norm_f32(ops, t[0], t[1]); return;
     case OP_GUARD: table->guard(ops, t[0], t[1], t[2], t[3], r->number[0], r->number[1]); return;

@@ -76,7 +76,7 @@ typedef struct MoePointers {
     float *probs, *lse;
     int32_t *expert;
     float *weight;
-    int32_t *counts, *offsets, *row_of_slot, *slot_of_row;
+    int32_t *counts, *offsets, *row_of_slot, *token_of_row;
     float *row_weight, *prob_sum;
     int64_t tokens, rows;
     int experts, top_k, first_expert;
@@ -95,11 +95,11 @@ static inline MoePointers moe_pointers(const MoeRouting *routing) {
     p.counts = (int32_t *)routing->counts.data;
     p.offsets = (int32_t *)routing->offsets.data;
     p.row_of_slot = (int32_t *)routing->row_of_slot.data;
-    p.slot_of_row = (int32_t *)routing->slot_of_row.data;
+    p.token_of_row = (int32_t *)routing->token_of_row.data;
     p.row_weight = (float *)routing->row_weight.data;
     p.prob_sum = (float *)routing->prob_sum.data;
     p.tokens = routing->expert.rows;
-    p.rows = routing->slot_of_row.rows;
+    p.rows = routing->token_of_row.rows;
     p.experts = (int)routing->counts.cols;
     p.top_k = (int)routing->expert.cols;
     p.norm_topk = routing->norm_topk;

@@ -146,9 +146,24 @@ static void price_linear(Pricing *p, const StepCall *c, OpCost cost) {
     }
 }
 
+// What other software moves more where hearth's products read tokens: it makes their rows first, once in each pass, and
+// keeps those of the forward pass for the weight gradient unless it recomputes.
+static void price_rows_of_tokens(Pricing *p, const StepCall *c) {
+    const Tensor *t = c->call.tensor;
+    bool weight = c->call.op == OP_GROUPED_LINEAR_BACKWARD_WEIGHT;
+    bool again = weight && tensor_present(t[5]) && p->layout->request.recompute == RECOMPUTE_SELECTIVE;
+    if (p->fused || !(weight ? again : tensor_present(t[4]))) return;
+    Tensor tokens = t[weight ? 2 : 1];
+    char name[STEP_OP_NAME];
+    snprintf(name, sizeof name, "gather %s%s", tokens.name, again ? " again" : "");
+    add_pass_over(p, name, CATEGORY_ROUTING, c,
+                  2 * p->expert_rows * (double)tokens.cols * (double)dtype_size(tokens.dtype));
+}
+
 static void price_grouped(Pricing *p, const StepCall *c, OpCost cost) {
     const Tensor *t = c->call.tensor;
     double groups = (double)(t[3].cols - 1), each = p->expert_rows / groups;
+    price_rows_of_tokens(p, c);
     if (c->call.op == OP_GROUPED_LINEAR_BACKWARD_WEIGHT)
         add_product(p, c, ", weight gradient", t[0], groups, (double)t[1].cols, (double)t[2].cols, each, cost);
     else

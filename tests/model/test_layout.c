@@ -415,6 +415,23 @@ static void test_expert_parallel_ranks_hold_their_experts(void **state) {
     layout_free(&layout);
 }
 
+// The products read tokens where they stand; only where these come from other ranks are their rows copied.
+static void test_rows_of_experts_are_kept_only_where_experts_are_spread(void **state) {
+    (void)state;
+    static const Recompute modes[] = {RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL};
+    for (int i = 0; i < 9; i++) {
+        LayoutRequest request = request_of("qwen3-moe-500m");
+        int ep = i % 3 == 1 ? 2 : 1, etp = i % 3 == 2 ? 2 : 1;
+        request.mesh = (Mesh){.dp = 2, .tp = 1, .pp = 1, .ep = ep, .cp = 1, .etp = etp};
+        request.recompute = modes[i / 3];
+        Layout layout;
+        assert_ok(layout_build(&layout, &request));
+        for (int pass = STEP_FORWARD; pass <= STEP_BACKWARD; pass++)
+            assert_int_equal(layout_activation(&layout, ACT_GATHERED, 0, (StepPass)pass) != NULL, i % 3 > 0);
+        layout_free(&layout);
+    }
+}
+
 static void test_impossible_requests_are_refused(void **state) {
     (void)state;
     static const struct {
@@ -513,6 +530,7 @@ int main(void) {
         cmocka_unit_test(test_pipeline_stages_cover_all_layers_once),
         cmocka_unit_test(test_slots_are_as_many_as_the_schedule_takes),
         cmocka_unit_test(test_expert_parallel_ranks_hold_their_experts),
+        cmocka_unit_test(test_rows_of_experts_are_kept_only_where_experts_are_spread),
         cmocka_unit_test(test_impossible_requests_are_refused),
         cmocka_unit_test(test_tensor_degrees_are_refused_with_the_nearest_that_fit),
         cmocka_unit_test(test_models_beyond_the_gpu_kernels_are_refused),

@@ -260,7 +260,7 @@ static MoeRouting routing_make(void **p, const CallSizes *s) {
                         .counts = ints(p[6], 1, m->experts, "counts"),
                         .offsets = ints(p[7], 1, m->experts + 1, "offsets"),
                         .row_of_slot = ints(p[8], m->tokens, m->top_k, "row_of_slot"),
-                        .slot_of_row = ints(p[9], m->rows, 1, "slot_of_row"),
+                        .token_of_row = ints(p[9], m->rows, 1, "token_of_row"),
                         .row_weight = floats(p[10], m->rows, 1, "row_weight"),
                         .prob_sum = floats(p[11], 1, m->experts, "prob_sum"),
                         .norm_topk = m->norm_topk,
@@ -346,26 +346,38 @@ static int64_t grouped_outputs(const CallSizes *s) { // of all experts
     return (int64_t)s->moe.experts * s->out_dim;
 }
 
-void call_grouped_linear_forward(Ops *ops, void **p, const CallSizes *s) { // routing out in weight
+// Rows, or with a place for them the tokens that they are made of.
+static Tensor row_source(void *data, const CallSizes *s, int cols, bool tokens, const char *name) {
+    return stored(data, s, tokens ? s->moe.tokens : s->moe.rows, cols, name);
+}
+
+void call_grouped_linear_forward(Ops *ops, void **p, const CallSizes *s) { // routing out in weight scratch
     void **rest = p + ROUTING_BUFFERS;
+    MoeRouting r = routing_make(p, s);
     ops->grouped_linear_forward(
-        ops, stored(rest[0], s, s->moe.rows, s->out_dim, "out"), stored(rest[1], s, s->moe.rows, s->in_dim, "in"),
-        stored(rest[2], s, grouped_outputs(s), s->in_dim, "weight"), routing_make(p, s).offsets);
+        ops, stored(rest[0], s, s->moe.rows, s->out_dim, "out"), row_source(rest[1], s, s->in_dim, rest[3], "in"),
+        stored(rest[2], s, grouped_outputs(s), s->in_dim, "weight"), r.offsets, rest[3] ? r.token_of_row : TENSOR_NONE,
+        stored(rest[3], s, s->moe.rows, s->in_dim, "scratch"));
 }
 
-void call_grouped_linear_backward_input(Ops *ops, void **p, const CallSizes *s) { // routing din dout weight
+void call_grouped_linear_backward_input(Ops *ops, void **p, const CallSizes *s) { // routing din dout weight scratch
     void **rest = p + ROUTING_BUFFERS;
+    MoeRouting r = routing_make(p, s);
     ops->grouped_linear_backward_input(
-        ops, stored(rest[0], s, s->moe.rows, s->in_dim, "din"), stored(rest[1], s, s->moe.rows, s->out_dim, "dout"),
-        stored(rest[2], s, grouped_outputs(s), s->in_dim, "weight"), routing_make(p, s).offsets);
+        ops, stored(rest[0], s, s->moe.rows, s->in_dim, "din"), row_source(rest[1], s, s->out_dim, rest[3], "dout"),
+        stored(rest[2], s, grouped_outputs(s), s->in_dim, "weight"), r.offsets, rest[3] ? r.token_of_row : TENSOR_NONE,
+        stored(rest[3], s, s->moe.rows, s->out_dim, "scratch"));
 }
 
-void call_grouped_linear_backward_weight(Ops *ops, void **p, const CallSizes *s) { // routing dweight dout in
+void call_grouped_linear_backward_weight(Ops *ops, void **p, const CallSizes *s) { // routing dweight dout in scratch
     void **rest = p + ROUTING_BUFFERS;
-    ops->grouped_linear_backward_weight(ops, floats(rest[0], grouped_outputs(s), s->in_dim, "dweight"),
-                                        stored(rest[1], s, s->moe.rows, s->out_dim, "dout"),
-                                        stored(rest[2], s, s->moe.rows, s->in_dim, "in"), routing_make(p, s).offsets,
-                                        s->flag);
+    MoeRouting r = routing_make(p, s);
+    bool in = rest[3] && s->in_tokens, dout = rest[3] && !s->in_tokens;
+    ops->grouped_linear_backward_weight(
+        ops, floats(rest[0], grouped_outputs(s), s->in_dim, "dweight"),
+        row_source(rest[1], s, s->out_dim, dout, "dout"), row_source(rest[2], s, s->in_dim, in, "in"), r.offsets,
+        dout ? r.token_of_row : TENSOR_NONE, in ? r.token_of_row : TENSOR_NONE,
+        stored(rest[3], s, s->moe.rows, in ? s->in_dim : s->out_dim, "scratch"), s->flag);
 }
 
 // ---- optimizer ------------------------------------------------------------------------------------------------------

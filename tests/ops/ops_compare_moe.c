@@ -54,7 +54,7 @@ static MoeSizes moe_sizes(const Compare *run, int64_t tokens, int experts, int t
                       force};
 }
 
-static void add_rows(Compare *run, Case *c, Role role) { // offsets, row_of_slot, slot_of_row, row_weight
+static void add_rows(Compare *run, Case *c, Role role) { // offsets, row_of_slot, token_of_row, row_weight
     const MoeSizes *m = &c->sizes.moe;
     add(run, c, role, DTYPE_I32, m->experts + 1, 0, 0);
     add(run, c, role, DTYPE_I32, m->tokens * m->top_k, 0, 0);
@@ -280,33 +280,60 @@ void sweep_moe_sum(Compare *run) {
     sweep_moe_rows(run, true);
 }
 
+// An operand of a grouped product. Rows of padding are zero, as moe_gather leaves them.
+static void add_operand(Compare *run, Case *c, int64_t width, bool tokens) {
+    const MoeSizes *m = &c->sizes.moe;
+    const int32_t *token_of_row = c->buffers[9].start;
+    size_t bytes = (size_t)width * dtype_size(c->sizes.dtype);
+    char *in = add_in(run, c, c->sizes.dtype, (tokens ? m->tokens : m->rows) * width);
+    for (int64_t row = 0; !tokens && row < m->rows; row++)
+        if (token_of_row[row] < 0) memset(in + (size_t)row * bytes, 0, bytes);
+}
+
+typedef enum Source { FROM_ROWS, FROM_TOKENS, FROM_INPUT_TOKENS } Source; // the last of a weight gradient only
+
+static void grouped_case(Compare *run, OpCall *call, const CallSizes *sizes, Source source, Scene scene) {
+    Case c = {.sizes = *sizes};
+    const MoeSizes *m = &c.sizes.moe;
+    bool weights = call == call_grouped_linear_backward_weight, forward = call == call_grouped_linear_forward;
+    int in_dim = sizes->in_dim, out_dim = sizes->out_dim, reduced = forward ? in_dim : out_dim;
+    int64_t weight = (int64_t)m->experts * in_dim * out_dim;
+    c.sizes.in_tokens = source == FROM_INPUT_TOKENS;
+    add_routing(run, &c, scene, false, true);
+    if (weights) {
+        add(run, &c, sizes->flag ? ROLE_INOUT : ROLE_OUT, DTYPE_F32, weight, (double)m->tokens, 0);
+        add_operand(run, &c, out_dim, source == FROM_TOKENS);
+        add_operand(run, &c, in_dim, source == FROM_INPUT_TOKENS);
+        reduced = c.sizes.in_tokens ? in_dim : out_dim; // the width of the tokens
+    } else {
+        add_out(run, &c, sizes->dtype, m->rows * (forward ? out_dim : in_dim), reduced);
+        add_operand(run, &c, reduced, source);
+        add_in(run, &c, sizes->dtype, weight);
+    }
+    if (source)
+        add(run, &c, ROLE_SCRATCH, sizes->dtype, m->rows * reduced, 0, 0);
+    else
+        add_null(run, &c);
+    static const char *const names[] = {"rows", "tokens", "input tokens"};
+    check(run, &c, call, "%s in %d out %d experts %d %s tokens %d from %s add %d", dtype_name(sizes->dtype), in_dim,
+          out_dim, m->experts, SCENE_NAMES[scene], (int)m->tokens, names[source], sizes->flag);
+}
+
 static void sweep_grouped(Compare *run, OpCall *call, bool accumulate) {
-    EACH_DTYPE(dtype) EACH(in_dim, 8, 96, 200) EACH(out_dim, 64, 136) EACH(experts, 4, 16) EACH_SIZE(scene, 0, 1, 2) {
-        Case c = {.sizes = {.dtype = dtype,
-                            .in_dim = in_dim,
-                            .out_dim = out_dim,
-                            .flag = accumulate,
-                            .moe = moe_sizes(run, 300, experts, 2, true, MOE_NATURAL)}};
-        add_routing(run, &c, (Scene)scene, false, true);
-        int64_t rows = c.sizes.moe.rows, weight = (int64_t)experts * in_dim * out_dim;
-        const int32_t *slot_of_row = c.buffers[9].start;
-        bool weights = call == call_grouped_linear_backward_weight, forward = call == call_grouped_linear_forward;
-        int64_t out_count = rows * (forward ? out_dim : in_dim), in_count = rows * (forward ? in_dim : out_dim);
-        if (weights)
-            add(run, &c, accumulate ? ROLE_INOUT : ROLE_OUT, DTYPE_F32, weight, 300, 0);
-        else
-            add_out(run, &c, dtype, out_count, forward ? in_dim : out_dim);
-        // Rows of padding are zero, as moe_gather leaves them.
-        for (int i = 0; i < (weights ? 2 : 1); i++) {
-            int64_t count = i ? rows * in_dim : in_count, width = count / rows;
-            char *in = add_in(run, &c, dtype, count);
-            size_t bytes = (size_t)width * dtype_size(dtype);
-            for (int64_t row = 0; row < rows; row++)
-                if (slot_of_row[row] < 0) memset(in + (size_t)row * bytes, 0, bytes);
+    int sources = call == call_grouped_linear_backward_weight ? 3 : 2;
+    for (int source = 0; source < sources; source++) {
+        EACH_DTYPE(dtype)
+        EACH(in_dim, 8, 96, 200) EACH(out_dim, 64, 136) EACH(experts, 4, 16) EACH_SIZE(scene, 0, 1, 2) {
+            CallSizes sizes = {.dtype = dtype, .in_dim = in_dim, .out_dim = out_dim, .flag = accumulate};
+            sizes.moe = moe_sizes(run, 300, experts, 2, true, MOE_NATURAL);
+            grouped_case(run, call, &sizes, (Source)source, (Scene)scene);
         }
-        if (!weights) add_in(run, &c, dtype, weight);
-        check(run, &c, call, "%s in %d out %d experts %d %s add %d", dtype_name(dtype), in_dim, out_dim, experts,
-              SCENE_NAMES[scene], accumulate);
+        // So many rows that a GPU races the ways to read tokens; the last slice of the reduction is not whole.
+        EACH_DTYPE(dtype) EACH(width, 57, 136) EACH_SIZE(scene, 0, 1, 2) {
+            CallSizes sizes = {.dtype = dtype, .in_dim = width, .out_dim = 72, .flag = accumulate};
+            sizes.moe = moe_sizes(run, 1500, 5, 2, true, MOE_NATURAL);
+            if (source) grouped_case(run, call, &sizes, (Source)source, (Scene)scene);
+        }
     }
 }
 void sweep_grouped_linear_forward(Compare *run) {

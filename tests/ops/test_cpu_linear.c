@@ -144,8 +144,10 @@ static void grouped_forward_and_input_match_float64_and_leave_unused_rows(void *
             oracle_matmul(dwant + first * n, dout.value + first * m, m, 1, weight.value + e * n * m, n, 1, rows, n, m);
         }
         Tensor w = view(&weight, g->experts * m, n), offsets = view_ints(g->offsets, 1, g->experts + 1);
-        ops->grouped_linear_forward(ops, view(&out, g->rows, m), view(&in, g->rows, n), w, offsets);
-        ops->grouped_linear_backward_input(ops, view(&din, g->rows, n), view(&dout, g->rows, m), w, offsets);
+        ops->grouped_linear_forward(ops, view(&out, g->rows, m), view(&in, g->rows, n), w, offsets, TENSOR_NONE,
+                                    TENSOR_NONE);
+        ops->grouped_linear_backward_input(ops, view(&din, g->rows, n), view(&dout, g->rows, m), w, offsets,
+                                           TENSOR_NONE, TENSOR_NONE);
         check_used_rows("grouped out", &out, want, used * m, n);
         check_used_rows("grouped din", &din, dwant, used * n, m);
         values_free(&in, &weight, &dout, &out, &din);
@@ -171,10 +173,66 @@ static void grouped_backward_weight_adds_or_overwrites_as_float64(void **state) 
                           n, g->offsets[e + 1] - g->offsets[e]);
         ops->grouped_linear_backward_weight(ops, view(&dweight, g->experts * m, n), view(&dout, g->rows, m),
                                             view(&in, g->rows, n), view_ints(g->offsets, 1, g->experts + 1),
-                                            accumulate);
+                                            TENSOR_NONE, TENSOR_NONE, TENSOR_NONE, accumulate);
         values_check("grouped dweight", &dweight, want, g->rows);
         values_free(&in, &dout, &dweight);
         free(want);
+    }
+    oracle_ops_free(ops);
+}
+
+// The rows that moe_gather makes: zeros where there is no token; rows behind the last expert are left alone.
+static Values rows_of_tokens(const Values *tokens, const int32_t *token_of_row, int64_t used, int64_t rows,
+                             int64_t width) {
+    Values out = values_poison(tokens->dtype, rows * width);
+    size_t bytes = (size_t)width * dtype_size(tokens->dtype);
+    for (int64_t row = 0; row < used; row++) {
+        char *to = (char *)out.data + (size_t)row * bytes;
+        if (token_of_row[row] < 0)
+            memset(to, 0, bytes);
+        else
+            memcpy(to, (const char *)tokens->data + (size_t)token_of_row[row] * bytes, bytes);
+    }
+    return out;
+}
+
+// Expert 1 has no rows, others end in padding; a token has two rows, one or none.
+static void grouped_products_of_tokens_have_the_bits_of_products_of_their_rows(void **state) {
+    (void)state;
+    enum { TOKENS = 9, USED = 16, CAPACITY = 20, EXPERTS_HERE = 4, IN = 17, OUT = 33, WEIGHTS = EXPERTS_HERE * OUT };
+    static const int32_t ends[] = {0, 8, 8, 12, 16};
+    static const int32_t at[CAPACITY] = {0, 2, 3, 5, 8, -1, -1, -1, 1, -1, -1, -1, 2, 4, 7, 8, -1, -1, -1, -1};
+    Ops *ops = oracle_ops(1, 1, 0, 1, 8, 0);
+    Tensor offsets = view_ints(ends, 1, EXPERTS_HERE + 1), index = view_ints(at, CAPACITY, 1);
+    for (int i = 0; i < 6; i++) {
+        DType dtype = storage_types[i % 3];
+        Values in = values_normal(dtype, TOKENS * IN, 1, 0), dout = values_normal(dtype, TOKENS * OUT, 1, 0);
+        Values in_rows = rows_of_tokens(&in, at, USED, CAPACITY, IN),
+               dout_rows = rows_of_tokens(&dout, at, USED, CAPACITY, OUT), results[2][4];
+        Values in_place = values_poison(dtype, CAPACITY * IN), out_place = values_poison(dtype, CAPACITY * OUT);
+        Values weight = values_normal(dtype, WEIGHTS * IN, 1, 0);
+        Tensor w = view(&weight, WEIGHTS, IN), x = view(&in, TOKENS, IN), dy = view(&dout, TOKENS, OUT);
+        Tensor rows = view(&in_rows, CAPACITY, IN), drows = view(&dout_rows, CAPACITY, OUT);
+        Tensor place = view(&in_place, CAPACITY, IN), dplace = view(&out_place, CAPACITY, OUT);
+        for (int tokens = 0; tokens < 2; tokens++) {
+            Values *r = results[tokens];
+            Tensor from = tokens ? index : TENSOR_NONE, none = TENSOR_NONE;
+            r[0] = values_poison(dtype, CAPACITY * OUT), r[1] = values_poison(dtype, CAPACITY * IN);
+            r[2] = values_zero(DTYPE_F32, weight.count), r[3] = values_zero(DTYPE_F32, weight.count);
+            ops->grouped_linear_forward(ops, view(&r[0], CAPACITY, OUT), tokens ? x : rows, w, offsets, from, place);
+            ops->grouped_linear_backward_input(ops, view(&r[1], CAPACITY, IN), tokens ? dy : drows, w, offsets, from,
+                                               dplace);
+            ops->grouped_linear_backward_weight(ops, view(&r[2], WEIGHTS, IN), tokens ? dy : drows, rows, offsets, from,
+                                                none, dplace, i / 3);
+            ops->grouped_linear_backward_weight(ops, view(&r[3], WEIGHTS, IN), drows, tokens ? x : rows, offsets, none,
+                                                from, place, i / 3);
+        }
+        for (int k = 0; k < 4; k++) {
+            size_t bytes = (size_t)results[0][k].count * dtype_size(results[0][k].dtype);
+            assert_memory_equal(results[1][k].data, results[0][k].data, bytes);
+            values_free(&results[0][k], &results[1][k]);
+        }
+        values_free(&in, &dout, &in_rows, &dout_rows, &in_place, &out_place, &weight);
     }
     oracle_ops_free(ops);
 }
@@ -218,6 +276,7 @@ int main(void) {
         cmocka_unit_test(linear_backward_weight_adds_or_overwrites_as_float64),
         cmocka_unit_test(grouped_forward_and_input_match_float64_and_leave_unused_rows),
         cmocka_unit_test(grouped_backward_weight_adds_or_overwrites_as_float64),
+        cmocka_unit_test(grouped_products_of_tokens_have_the_bits_of_products_of_their_rows),
         cmocka_unit_test(router_products_match_float64),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -5,7 +5,7 @@ typedef struct Routing {
     MoeRouting routing; // as the ops get it
     int64_t tokens, rows;
     int experts, top_k;
-    int32_t *expert, *counts, *offsets, *row_of_slot, *slot_of_row;
+    int32_t *expert, *counts, *offsets, *row_of_slot, *token_of_row;
     Values logits, bias, probs, lse, weight, row_weight, prob_sum;
 } Routing;
 
@@ -29,7 +29,7 @@ static Routing routing_make(int64_t tokens, int experts, int top_k, bool norm, b
     x.counts = poison_ints(experts);
     x.offsets = poison_ints(experts + 1);
     x.row_of_slot = poison_ints(tokens * top_k);
-    x.slot_of_row = poison_ints(x.rows);
+    x.token_of_row = poison_ints(x.rows);
     x.routing = (MoeRouting){.logits = view(&x.logits, tokens, experts),
                              .bias = biased ? view(&x.bias, 1, experts) : TENSOR_NONE,
                              .probs = view(&x.probs, tokens, experts),
@@ -39,7 +39,7 @@ static Routing routing_make(int64_t tokens, int experts, int top_k, bool norm, b
                              .counts = view_ints(x.counts, 1, experts),
                              .offsets = view_ints(x.offsets, 1, experts + 1),
                              .row_of_slot = view_ints(x.row_of_slot, tokens, top_k),
-                             .slot_of_row = view_ints(x.slot_of_row, x.rows, 1),
+                             .token_of_row = view_ints(x.token_of_row, x.rows, 1),
                              .row_weight = view(&x.row_weight, x.rows, 1),
                              .prob_sum = view(&x.prob_sum, 1, experts),
                              .norm_topk = norm,
@@ -49,7 +49,7 @@ static Routing routing_make(int64_t tokens, int experts, int top_k, bool norm, b
 
 static void routing_free(Routing *x) {
     values_free(&x->logits, &x->bias, &x->probs, &x->lse, &x->weight, &x->row_weight, &x->prob_sum);
-    free(x->expert), free(x->counts), free(x->offsets), free(x->row_of_slot), free(x->slot_of_row);
+    free(x->expert), free(x->counts), free(x->offsets), free(x->row_of_slot), free(x->token_of_row);
 }
 
 static void oracle_probs(double *probs, double *lse, const double *logits, int experts) {
@@ -109,14 +109,14 @@ static void route_forward_matches_float64_and_permutes_stably(void **state) {
             for (int32_t slot = 0; slot < tokens * top_k; slot++) {
                 if (x.expert[slot] != e) continue;
                 assert_int_equal(x.row_of_slot[slot], row);
-                assert_int_equal(x.slot_of_row[row], slot);
+                assert_int_equal(x.token_of_row[row], slot / x.routing.expert.cols);
                 assert_true(x.row_weight.value[row] == x.weight.value[slot]);
                 row++;
             }
         }
         assert_int_equal(x.offsets[experts], row);
         for (; row < x.rows; row++) {
-            assert_int_equal(x.slot_of_row[row], -1);
+            assert_int_equal(x.token_of_row[row], -1);
             assert_true(x.row_weight.value[row] == 0);
         }
         routing_free(&x);
@@ -141,7 +141,7 @@ static void rows_of_a_share_are_those_of_all_experts_shifted(void **state) {
         Routing choice = routing_make(tokens, experts, rows[i].top_k, true, true, MOE_NATURAL);
         memcpy(choice.logits.data, all.logits.data, (size_t)(tokens * experts) * sizeof(float));
         memcpy(choice.bias.data, all.bias.data, (size_t)experts * sizeof(float));
-        choice.routing.offsets = choice.routing.row_of_slot = choice.routing.slot_of_row = choice.routing.row_weight =
+        choice.routing.offsets = choice.routing.row_of_slot = choice.routing.token_of_row = choice.routing.row_weight =
             TENSOR_NONE;
         ops->moe_route_forward(ops, &choice.routing);
         assert_memory_equal(choice.expert, all.expert, (size_t)slots * sizeof(int32_t));
@@ -168,12 +168,12 @@ static void rows_of_a_share_are_those_of_all_experts_shifted(void **state) {
                 int32_t row = row_of_slot[slot];
                 assert_int_equal(row, mine ? all.row_of_slot[slot] - all.offsets[first] : -1);
                 if (!mine) continue;
-                assert_int_equal(part.slot_of_row[row], slot);
+                assert_int_equal(part.token_of_row[row], slot / part.routing.expert.cols);
                 assert_true(part.row_weight.value[row] == all.row_weight.value[all.row_of_slot[slot]]);
                 placed++;
             }
             for (int64_t row = part.offsets[here]; row < part.rows; row++)
-                assert_true(part.slot_of_row[row] == -1 && part.row_weight.value[row] == 0);
+                assert_true(part.token_of_row[row] == -1 && part.row_weight.value[row] == 0);
             free(row_of_slot);
             routing_free(&part);
         }
@@ -190,17 +190,17 @@ static void rows_without_room_are_counted_and_left_out(void **state) {
     enum { TOKENS = 40, ROOM = 16, EXPERTS = 3 };
     Ops *ops = oracle_ops(1, 8, 0, 1, 8, EXPERTS);
     ops->row_align = 4;
-    int32_t expert[TOKENS], counts[EXPERTS], offsets[EXPERTS + 1], row_of_slot[TOKENS], slot_of_row[ROOM + 4];
+    int32_t expert[TOKENS], counts[EXPERTS], offsets[EXPERTS + 1], row_of_slot[TOKENS], token_of_row[ROOM + 4];
     float weight[TOKENS], row_weight[ROOM + 4];
     for (int i = 0; i < TOKENS; i++) // experts 2 .. 5, of which 3, 4 and 5 are here: 10 slots each
         expert[i] = 2 + i % 4, weight[i] = (float)i;
-    memset(slot_of_row, 0x7f, sizeof slot_of_row);
+    memset(token_of_row, 0x7f, sizeof token_of_row);
     MoeRouting r = {.expert = view_ints(expert, TOKENS, 1),
                     .weight = view_floats(weight, TOKENS, 1),
                     .counts = view_ints(counts, 1, EXPERTS),
                     .offsets = view_ints(offsets, 1, EXPERTS + 1),
                     .row_of_slot = view_ints(row_of_slot, TOKENS, 1),
-                    .slot_of_row = view_ints(slot_of_row, ROOM, 1),
+                    .token_of_row = view_ints(token_of_row, ROOM, 1),
                     .row_weight = view_floats(row_weight, ROOM, 1),
                     .first_expert = 3};
     int32_t needed = 0;
@@ -212,9 +212,9 @@ static void rows_without_room_are_counted_and_left_out(void **state) {
     for (int i = 0, seen[6] = {0}; i < TOKENS; i++) {
         int of = seen[expert[i]]++, row = expert[i] == 3 ? of : expert[i] == 4 && of < 4 ? 12 + of : -1;
         assert_int_equal(row_of_slot[i], row);
-        if (row >= 0) assert_true(slot_of_row[row] == i && row_weight[row] == weight[i]);
+        if (row >= 0) assert_true(token_of_row[row] == i && row_weight[row] == weight[i]);
     }
-    assert_int_equal(slot_of_row[ROOM], 0x7f7f7f7f);
+    assert_int_equal(token_of_row[ROOM], 0x7f7f7f7f);
     needed = 50; // of another layer, which needed more
     ops->moe_place_rows(ops, view_ints(&needed, 1, 1), &r);
     assert_int_equal(needed, 50);
@@ -429,11 +429,11 @@ static void gather_and_sum_move_rows_between_orders(void **state) {
         ops->moe_gather(ops, view(&rows, x.rows, dim), view(&in, tokens, dim), &x.routing);
         values_read(&rows);
         for (int64_t j = 0; j < rows.count; j++) {
-            int32_t slot = x.slot_of_row[j / dim];
-            if (slot < 0)
+            int32_t token = x.token_of_row[j / dim];
+            if (token < 0)
                 assert_true(isnan(rows.value[j])); // unused rows are left alone
             else
-                assert_true(rows.value[j] == in.value[slot / top_k * dim + j % dim]);
+                assert_true(rows.value[j] == in.value[token * dim + j % dim]);
         }
         Values outputs = values_normal(dtype, rows.count, 1, 0);
         double *want = doubles(out.count);

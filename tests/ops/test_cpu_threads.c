@@ -141,7 +141,7 @@ static void run_moe(Ops *ops, DType dtype) {
                     .counts = view_ints(n + 3 * ROWS, 1, EXPERTS),
                     .offsets = view_ints(n + 3 * ROWS + EXPERTS, 1, EXPERTS + 1),
                     .row_of_slot = view_ints(n + ROWS, TOKENS, TOP_K),
-                    .slot_of_row = view_ints(n + 2 * ROWS, ROWS, 1),
+                    .token_of_row = view_ints(n + 2 * ROWS, ROWS, 1),
                     .row_weight = view(&f[4], ROWS, 1),
                     .prob_sum = view(&f[5], 1, EXPERTS),
                     .norm_topk = true};
@@ -154,9 +154,10 @@ static void run_moe(Ops *ops, DType dtype) {
            drow = values_normal(DTYPE_F32, ROWS, 1, 0);
     Tensor gathered = view(&rows, ROWS, HIDDEN), o = view(&out, ROWS, FFN), w = view(&weight, EXPERTS * FFN, HIDDEN);
     ops->moe_gather(ops, gathered, x, &r);
-    ops->grouped_linear_forward(ops, o, gathered, w, r.offsets);
-    ops->grouped_linear_backward_input(ops, view(&drows, ROWS, HIDDEN), o, w, r.offsets);
-    ops->grouped_linear_backward_weight(ops, view(&dweight, EXPERTS * FFN, HIDDEN), o, gathered, r.offsets, true);
+    ops->grouped_linear_forward(ops, o, gathered, w, r.offsets, TENSOR_NONE, TENSOR_NONE);
+    ops->grouped_linear_backward_input(ops, view(&drows, ROWS, HIDDEN), o, w, r.offsets, TENSOR_NONE, TENSOR_NONE);
+    ops->grouped_linear_backward_weight(ops, view(&dweight, EXPERTS * FFN, HIDDEN), o, gathered, r.offsets, TENSOR_NONE,
+                                        TENSOR_NONE, TENSOR_NONE, true);
     ops->moe_sum(ops, x, view(&drows, ROWS, HIDDEN), x, &r);
     Tensor dlogits = view(&f[6], TOKENS, EXPERTS);
     ops->moe_route_backward(ops, dlogits, view(&drow, ROWS, 1), r.prob_sum, TENSOR_NONE, &r);

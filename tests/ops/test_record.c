@@ -57,6 +57,12 @@ static void exchanged_arguments_are_refused(void **state) {
         {.op = OP_GROUPED_LINEAR_FORWARD,
          .tensor = {matrix(9, 7, DTYPE_F32), matrix(9, 3, DTYPE_F32), matrix(28, 3, DTYPE_F32),
                     matrix(1, 5, DTYPE_I32)}},
+        {.op = OP_GROUPED_LINEAR_BACKWARD_INPUT, // 6 tokens, 9 rows
+         .tensor = {matrix(9, 3, DTYPE_F32), matrix(6, 7, DTYPE_F32), matrix(28, 3, DTYPE_F32), matrix(1, 5, DTYPE_I32),
+                    matrix(9, 1, DTYPE_I32), matrix(9, 7, DTYPE_F32)}},
+        {.op = OP_GROUPED_LINEAR_BACKWARD_WEIGHT,
+         .tensor = {matrix(28, 3, DTYPE_F32), matrix(9, 7, DTYPE_F32), matrix(6, 3, DTYPE_F32), matrix(1, 5, DTYPE_I32),
+                    TENSOR_NONE, matrix(9, 1, DTYPE_I32), matrix(9, 3, DTYPE_F32)}},
         {.op = OP_EMBEDDING_FORWARD,
          .tensor = {matrix(5, 3, DTYPE_BF16), matrix(5, 1, DTYPE_I32), matrix(7, 3, DTYPE_BF16)},
          .integer = {14}},
@@ -256,6 +262,18 @@ static void costs_count_what_must_move(void **state) {
     assert_true(op_cost(&grouped, -1, 0).flops == 2.0 * 9 * 3 * 7);
     assert_true(op_cost(&grouped, 6, 0).flops == 2.0 * 6 * 3 * 7); // of the rows in use
     assert_true(op_cost(&grouped, 6, 0).bytes == 4.0 * (6 * (3 + 7) + 4 * 3 * 7));
+    // Of 5 tokens: each is read once, and its number for every row.
+    grouped.tensor[1] = matrix(5, 3, DTYPE_F32), grouped.tensor[4] = matrix(9, 1, DTYPE_I32);
+    assert_true(op_cost(&grouped, -1, 0).flops == 2.0 * 9 * 3 * 7);
+    assert_true(op_cost(&grouped, 6, 0).bytes == 4.0 * (5 * 3 + 6 + 6 * 7 + 4 * 3 * 7));
+    OpRecord of_weights = {.op = OP_GROUPED_LINEAR_BACKWARD_WEIGHT,
+                           .tensor = {matrix(28, 3, DTYPE_F32), matrix(5, 7, DTYPE_BF16), matrix(9, 3, DTYPE_BF16),
+                                      matrix(1, 5, DTYPE_I32), matrix(9, 1, DTYPE_I32)}};
+    assert_true(op_cost(&of_weights, -1, 0).flops == 2.0 * 9 * 7 * 3);
+    assert_true(op_cost(&of_weights, 6, 0).bytes == 2.0 * (5 * 7 + 6 * 3) + 4.0 * (6 + 28 * 3));
+    of_weights.tensor[1] = matrix(9, 7, DTYPE_BF16), of_weights.tensor[2] = matrix(5, 3, DTYPE_BF16);
+    of_weights.tensor[4] = TENSOR_NONE, of_weights.tensor[5] = matrix(9, 1, DTYPE_I32);
+    assert_true(op_cost(&of_weights, 6, 0).bytes == 2.0 * (6 * 7 + 5 * 3) + 4.0 * (6 + 28 * 3));
 }
 
 static void every_op_has_a_name_and_a_category(void **state) {

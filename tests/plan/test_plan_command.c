@@ -132,11 +132,11 @@ static void what_does_not_fit_is_said_first_with_a_way_that_does(void **state) {
                  "the plan does not fit");
     const char *verdict = strstr(text, "Does not fit"), *model = strstr(text, "\nModel\n");
     assert_true(verdict && model && verdict < model);
-    assert_non_null(strstr(text, "fits: ZeRO 3, micro_batch 1, grad_accum 4, recompute selective; "));
+    assert_non_null(strstr(text, "fits: ZeRO 3, micro_batch 1, grad_accum 4; "));
     assert_null(strstr(text, "gains more than"));
     free(text);
     assert_ok(TEXT(&text, "qwen3-30b-a3b", "--node", "hgx-h200", "--seq", "12288", "--zero", "3", "--micro-batch", "1",
-                   "--accum", "4", "--recompute", "selective", "--json"));
+                   "--accum", "4", "--json"));
     json_t *root = plan_json(text);
     assert_true(json_is_true(json_object_get(root, "fits")));
     assert_true(number(root, "memory_bytes", "fraction") < 0.85);

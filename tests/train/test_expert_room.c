@@ -69,7 +69,7 @@ static void growing_makes_room_and_leaves_the_parameters_where_they_are(void **s
     assert_ok(expert_room_grow(&model, "a test", 2 * 84 + 1));
     assert_int_equal(model.layout.rows, 4 * 84); // which is all that can be needed
     assert_false(layout_rows_bounded(&model.layout.request));
-    assert_int_equal(model_act(&model, ACT_SLOT_OF_ROW, 0).rows, 4 * 84);
+    assert_int_equal(model_act(&model, ACT_TOKEN_OF_ROW, 0).rows, 4 * 84);
     assert_true(model.layout.params == params && model.memory[LAYOUT_WEIGHTS] == weights);
     assert_true(model.memory[LAYOUT_CONSTANTS] == constants && model.recorded[0][1].runs == 0);
     int64_t current, peak;

@@ -144,6 +144,9 @@ static inline void *cpu_at_mut(void *data, int64_t index, DType dtype) {
 
 void cpu_fp8_to_floats(float *out, const uint8_t *in, const float table[256], int64_t count);
 
+// Rows [0, rows) of out from the tokens of in: [.., dim]; zeros where token_of_row is negative (moe.c).
+void cpu_gather_rows(void *out, const void *in, const int32_t *token_of_row, int64_t rows, int dim, DType dtype);
+
 // ---- each file puts its functions into the table ------------------------------------------------------------------
 
 void cpu_install_attention(Ops *ops);

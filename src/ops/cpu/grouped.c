@@ -56,8 +56,19 @@ static void grouped_run(Ops *ops, Grouped *grouped) {
     threads_for(tiles, 1, grouped_task, grouped);
 }
 
-static void cpu_grouped_linear_forward(Ops *ops, Tensor out, Tensor in, Tensor weight, Tensor offsets) {
+// Rows as the products read them: themselves, or made of tokens first. Packing a tile's rows of tokens instead would
+// repeat that for every tile across, and OpenBLAS takes its operands as they lie.
+static Tensor rows_of(Tensor source, Tensor token_of_row, Tensor scratch, Tensor offsets) {
+    if (!tensor_present(token_of_row)) return source;
+    int64_t used = ((const int32_t *)offsets.data)[offsets.cols - 1];
+    cpu_gather_rows(scratch.data, source.data, token_of_row.data, used, (int)source.cols, source.dtype);
+    return scratch;
+}
+
+static void cpu_grouped_linear_forward(Ops *ops, Tensor out, Tensor in, Tensor weight, Tensor offsets,
+                                       Tensor token_of_row, Tensor scratch) {
     CPU_TIMED(ops, OP_GROUPED_LINEAR_FORWARD);
+    in = rows_of(in, token_of_row, scratch, offsets);
     grouped_run(ops, &(Grouped){.offsets = offsets.data,
                                 .experts = (int)offsets.cols - 1,
                                 .over_rows = true,
@@ -71,8 +82,10 @@ static void cpu_grouped_linear_forward(Ops *ops, Tensor out, Tensor in, Tensor w
                                 .b_step = in.cols * out.cols});
 }
 
-static void cpu_grouped_linear_backward_input(Ops *ops, Tensor din, Tensor dout, Tensor weight, Tensor offsets) {
+static void cpu_grouped_linear_backward_input(Ops *ops, Tensor din, Tensor dout, Tensor weight, Tensor offsets,
+                                              Tensor token_of_row, Tensor scratch) {
     CPU_TIMED(ops, OP_GROUPED_LINEAR_BACKWARD_INPUT);
+    dout = rows_of(dout, token_of_row, scratch, offsets);
     grouped_run(ops, &(Grouped){.offsets = offsets.data,
                                 .experts = (int)offsets.cols - 1,
                                 .over_rows = true,
@@ -87,8 +100,10 @@ static void cpu_grouped_linear_backward_input(Ops *ops, Tensor din, Tensor dout,
 }
 
 static void cpu_grouped_linear_backward_weight(Ops *ops, Tensor dweight, Tensor dout, Tensor in, Tensor offsets,
-                                               bool accumulate) {
+                                               Tensor dout_tokens, Tensor in_tokens, Tensor scratch, bool accumulate) {
     CPU_TIMED(ops, OP_GROUPED_LINEAR_BACKWARD_WEIGHT);
+    dout = rows_of(dout, dout_tokens, scratch, offsets);
+    in = rows_of(in, in_tokens, scratch, offsets);
     grouped_run(ops, &(Grouped){.offsets = offsets.data,
                                 .experts = (int)offsets.cols - 1,
                                 .over_rows = false,

@@ -110,7 +110,7 @@ static int64_t place_rows(const MoePointers *r, int row_align) {
         r->offsets[e + 1] = (int32_t)(needed < r->rows ? needed : r->rows);
     }
     for (int64_t row = 0; row < r->rows; row++) {
-        r->slot_of_row[row] = -1;
+        r->token_of_row[row] = -1;
         r->row_weight[row] = 0;
     }
     memset(r->counts, 0, (size_t)r->experts * sizeof *r->counts);
@@ -120,7 +120,7 @@ static int64_t place_rows(const MoePointers *r, int row_align) {
         if (expert < 0 || r->offsets[expert] + r->counts[expert] >= r->offsets[expert + 1]) continue;
         int32_t row = r->offsets[expert] + r->counts[expert]++;
         r->row_of_slot[slot] = row;
-        r->slot_of_row[row] = (int32_t)slot;
+        r->token_of_row[row] = (int32_t)(slot / r->top_k);
         r->row_weight[row] = r->weight[slot];
     }
     return needed;
@@ -299,18 +299,29 @@ typedef struct Rows {
     DType dtype;
 } Rows;
 
+typedef struct Gather {
+    void *out;
+    const void *in;
+    const int32_t *token_of_row;
+    size_t bytes; // of a row
+} Gather;
+
 static void gather_task(void *context, int64_t begin, int64_t end, int worker) {
     (void)worker;
-    const Rows *rows = context;
-    size_t bytes = (size_t)rows->dim * dtype_size(rows->dtype);
+    const Gather *g = context;
     for (int64_t row = begin; row < end; row++) {
-        int32_t slot = rows->p.slot_of_row[row];
-        char *out = (char *)rows->out + (size_t)row * bytes;
-        if (slot < 0)
-            memset(out, 0, bytes);
+        int32_t token = g->token_of_row[row];
+        char *out = (char *)g->out + (size_t)row * g->bytes;
+        if (token < 0)
+            memset(out, 0, g->bytes);
         else
-            memcpy(out, (const char *)rows->in + (size_t)(slot / rows->top_k) * bytes, bytes);
+            memcpy(out, (const char *)g->in + (size_t)token * g->bytes, g->bytes);
     }
+}
+
+void cpu_gather_rows(void *out, const void *in, const int32_t *token_of_row, int64_t rows, int dim, DType dtype) {
+    Gather gather = {out, in, token_of_row, (size_t)dim * dtype_size(dtype)};
+    threads_for(rows, cpu_row_chunk(dim), gather_task, &gather);
 }
 
 static Rows rows_make(Tensor out, Tensor in, Tensor add, const MoeRouting *routing) {
@@ -322,18 +333,17 @@ static Rows rows_make(Tensor out, Tensor in, Tensor add, const MoeRouting *routi
 static bool counts_match_rows(const MoePointers *p) {
     for (int e = 0; e < p->experts; e++) {
         int32_t end = p->offsets[e] + p->counts[e], next = p->offsets[e + 1];
-        if (end > next || (end < next && p->slot_of_row[end] >= 0)) return false;
-        if (p->counts[e] && p->slot_of_row[end - 1] < 0) return false;
+        if (end > next || (end < next && p->token_of_row[end] >= 0)) return false;
+        if (p->counts[e] && p->token_of_row[end - 1] < 0) return false;
     }
     return true;
 }
 
 static void cpu_moe_gather(Ops *ops, Tensor out, Tensor in, const MoeRouting *routing) {
     CPU_TIMED(ops, OP_MOE_GATHER);
-    Rows rows = rows_make(out, in, TENSOR_NONE, routing);
-    assert(counts_match_rows(&rows.p));
-    int64_t used = rows.p.offsets[routing->offsets.cols - 1];
-    threads_for(used, cpu_row_chunk(rows.dim), gather_task, &rows);
+    MoePointers p = moe_pointers(routing);
+    assert(counts_match_rows(&p));
+    cpu_gather_rows(out.data, in.data, p.token_of_row, p.offsets[p.experts], (int)in.cols, in.dtype);
 }
 
 VEC_INLINE void sum_tokens(const Rows *rows, int64_t begin, int64_t end, DType dtype) {

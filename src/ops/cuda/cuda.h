@@ -188,10 +188,12 @@ void cuda_guard(Ops *ops, Tensor skip, Tensor loss, Tensor norm, Tensor refuse, 
 void cuda_adamw(Ops *ops, const AdamwArgs *args);
 
 // grouped_gemm.cu
-void cuda_grouped_linear_forward(Ops *ops, Tensor out, Tensor in, Tensor weight, Tensor offsets);
-void cuda_grouped_linear_backward_input(Ops *ops, Tensor din, Tensor dout, Tensor weight, Tensor offsets);
+void cuda_grouped_linear_forward(Ops *ops, Tensor out, Tensor in, Tensor weight, Tensor offsets, Tensor token_of_row,
+                                 Tensor scratch);
+void cuda_grouped_linear_backward_input(Ops *ops, Tensor din, Tensor dout, Tensor weight, Tensor offsets,
+                                        Tensor token_of_row, Tensor scratch);
 void cuda_grouped_linear_backward_weight(Ops *ops, Tensor dweight, Tensor dout, Tensor in, Tensor offsets,
-                                         bool accumulate);
+                                         Tensor dout_tokens, Tensor in_tokens, Tensor scratch, bool accumulate);
 
 // gemm.c: cuBLASLt
 void gemm_linear_forward(Ops *ops, Tensor out, Tensor in, Tensor weight, Tensor add);

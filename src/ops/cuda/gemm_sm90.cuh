@@ -23,6 +23,10 @@ enum {
     EXPERTS_MAX = OPS_CUDA_EXPERTS_MAX,
     BAND = 8, // a wave of 66 pairs is then about as wide as it is high
     BLOCK_THREADS = 384,
+    // Of a thread of the two warpgroups that multiply and of the one that loads: in all what a block starts with, 168 a
+    // thread.
+    CONSUMER_REGISTERS = 232,
+    PRODUCER_REGISTERS = 40,
 };
 
 typedef struct GroupedArgs {
@@ -47,6 +51,9 @@ struct Config {
     static constexpr int TILE_N = TILE_N_, STAGES = STAGES_;
     static constexpr bool PINGPONG = PINGPONG_, PAIRED = PAIRED_;
     static constexpr bool FINISH_IN_TURN = false; // the warpgroups finish their tiles in turn as well
+    static constexpr bool TOKENS = false;         // an operand is tokens (grouped_tokens_sm90.cuh)
+    static constexpr int FULL_ARRIVALS = 1;       // on a stage's barrier, until it is full
+    static constexpr int CONSUMER_REGISTERS = ::CONSUMER_REGISTERS, PRODUCER_REGISTERS = ::PRODUCER_REGISTERS;
     static constexpr int CLUSTER_M = CLUSTER_M_, CLUSTER_N = CLUSTER_N_, BLOCKS = CLUSTER_M * CLUSTER_N;
     static constexpr bool TRANSPOSE_A = PRODUCT == GROUPED_WEIGHT, TRANSPOSE_B = PRODUCT != GROUPED_FORWARD;
     static constexpr int M_PARTS = PINGPONG ? 2 : 1; // pieces of 64 rows that a warpgroup multiplies
@@ -72,15 +79,13 @@ template <typename C> struct Ring {
     uint32_t full, empty, turns; // barriers; turns: two to multiply, two to finish
 };
 
-enum { CONSUMER_REGISTERS = 232, PRODUCER_REGISTERS = 40 };
-
 // Sets up the ring at the start of the dynamic shared memory, which must be aligned to 1024 bytes; by all threads.
 template <typename C> DEVICE_CODE Ring<C> ring_make(uint32_t stages, uint64_t (&barriers)[2 * C::STAGES + 4]) {
     const Ring<C> ring = {stages, shared_address(barriers), shared_address(barriers + C::STAGES),
                           shared_address(barriers + 2 * C::STAGES)};
     if (threadIdx.x == 0) {
         for (int s = 0; s < C::STAGES; s++) {
-            mbarrier_init(ring.full + s * 8, 1);
+            mbarrier_init(ring.full + s * 8, C::FULL_ARRIVALS);
             mbarrier_init(ring.empty + s * 8, (C::PINGPONG ? 4 : 8) * C::BLOCKS);
         }
         for (int t = 0; t < 4; t++)
@@ -181,10 +186,28 @@ DEVICE_CODE void b_load(uint32_t to, const CUtensorMap *b, uint32_t barrier, int
         operand_load<C::TRANSPOSE_B, (C::CLUSTER_M > 1), C::B_BOX, C::N_CHUNKS>(to, b, barrier, bx, by, z, rank);
 }
 
+// Slice k of a tile.
+template <typename C>
+DEVICE_CODE void a_slice_load(uint32_t to, const CUtensorMap *a, uint32_t barrier, const Tile &tile, int k, int rank) {
+    constexpr bool WEIGHT = C::PRODUCT == GROUPED_WEIGHT;
+    const int m = tile.m * TILE_M, l = k * TILE_K;
+    operand_load<C::TRANSPOSE_A, (C::CLUSTER_N > 1), C::A_BOX, 2>(to, a, barrier, WEIGHT ? m : l,
+                                                                  tile.row + (WEIGHT ? l : m), 0, rank);
+}
+
+template <typename C>
+DEVICE_CODE void b_slice_load(uint32_t to, const CUtensorMap *b, uint32_t barrier, const Tile &tile, int k, int rank,
+                              int pair_step) {
+    constexpr GroupedProduct PRODUCT = C::PRODUCT;
+    const int n = tile.n * C::N_STEP, l = k * TILE_K;
+    const int by = PRODUCT == GROUPED_FORWARD ? n : PRODUCT == GROUPED_INPUT ? l : tile.row + l;
+    b_load<C>(to + C::A_BYTES, b, barrier, PRODUCT == GROUPED_FORWARD ? l : n, by,
+              PRODUCT == GROUPED_WEIGHT ? 0 : tile.expert, rank, pair_step);
+}
+
 template <typename C>
 DEVICE_CODE void produce(const Ring<C> &ring, const CUtensorMap *a, const CUtensorMap *b, const Experts &experts,
                          const GroupedArgs &args, int rank) {
-    constexpr bool WEIGHT = C::PRODUCT == GROUPED_WEIGHT;
     int stage = 0;
     uint32_t parity = 1; // the ring starts empty
     Tile tile = {};
@@ -193,12 +216,8 @@ DEVICE_CODE void produce(const Ring<C> &ring, const CUtensorMap *a, const CUtens
             const uint32_t to = ring.stages + stage * C::STAGE_BYTES, barrier = ring.full + stage * 8;
             mbarrier_wait(ring.empty + stage * 8, parity);
             mbarrier_expect(barrier, C::STAGE_BYTES);
-            const int m = tile.m * TILE_M, n = tile.n * C::N_STEP, l = k * TILE_K;
-            const int ax = WEIGHT ? m : l, ay = tile.row + (WEIGHT ? l : m);
-            operand_load<C::TRANSPOSE_A, (C::CLUSTER_N > 1), C::A_BOX, 2>(to, a, barrier, ax, ay, 0, rank);
-            const int bx = C::PRODUCT == GROUPED_FORWARD ? l : n;
-            const int by = C::PRODUCT == GROUPED_FORWARD ? n : C::PRODUCT == GROUPED_INPUT ? l : tile.row + l;
-            b_load<C>(to + C::A_BYTES, b, barrier, bx, by, WEIGHT ? 0 : tile.expert, rank, args.pair_step);
+            a_slice_load<C>(to, a, barrier, tile, k, rank);
+            b_slice_load<C>(to, b, barrier, tile, k, rank, args.pair_step);
             if (++stage == C::STAGES) stage = 0, parity ^= 1;
         }
     }

@@ -1,5 +1,8 @@
 // The grouped linear layers of MoE as one kind of product, and the engines that compute it: wgmma (Hopper), mma.sync
-// (bf16 and f16, from Ampere on) and plain multiply-adds (everything). grouped_gemm.cu chooses.
+// (bf16 and f16, from Ampere on) and plain multiply-adds (everything). grouped_gemm.c chooses.
+//
+// An operand may be given as tokens: the loads then find each row where its token stands, so that the rows need not
+// exist. The other way, to gather them into a scratch first, is what that races against.
 //
 // Each expert e has the rows offsets[e] .. offsets[e + 1] of the row buffers, multiples of CUDA_ROW_ALIGN; padding rows
 // are zero. offsets is known on the device only: a launch covers the worst case, and its blocks find their work
@@ -24,15 +27,26 @@ typedef struct GroupedCall {
     int64_t rows;    // capacity of the row buffers
     int m, n, k;     // m: GROUPED_WEIGHT only; k: the others
     bool accumulate; // GROUPED_WEIGHT: add to out; else it is overwritten, with zeros for experts without rows
+    const int32_t *a_tokens, *b_tokens; // [rows] or NULL: row r is row a_tokens[r] of a, zeros where that is negative;
+                                        // of b with GROUPED_WEIGHT only; not of both
 } GroupedCall;
+
+enum { GROUPED_TOKENS_VARIANTS = 4 }; // of grouped_tokens_sm90
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
 // False when the engine cannot do it on this GPU or with this shape; then nothing was done.
-bool grouped_sm90(CudaState *state, const GroupedCall *call);             // bf16
-bool grouped_mma(CudaState *state, const GroupedCall *call, DType dtype); // bf16 or f16
+bool grouped_sm90(CudaState *state, const GroupedCall *call);               // bf16, not of tokens
+bool grouped_mma(CudaState *state, const GroupedCall *call, DType dtype);   // bf16 or f16
+void grouped_plain(CudaState *state, const GroupedCall *call, DType dtype); // anything
+// bf16, of tokens. variant: how wide the tiles are, and whether blocks share the other operand.
+bool grouped_tokens_sm90(CudaState *state, const GroupedCall *call, int variant);
+
+// Rows [0, *count) of out from the tokens of in: [.., dim]; zeros where token_of_row is negative. rows: their capacity.
+void rows_gather(CudaState *state, void *out, const void *in, const int32_t *token_of_row, const int32_t *count,
+                 int64_t rows, int dim, DType dtype);
 
 #ifdef __cplusplus
 }

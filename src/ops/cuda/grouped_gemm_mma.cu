@@ -13,7 +13,8 @@ static_assert(CUDA_ROW_ALIGN % TILE == 0, "a tile of rows belongs to one expert"
 typedef struct Operand {
     const uint16_t *memory; // of either type
     int64_t stride;
-    int count; // of i that exist; the rest are zeros. A multiple of 8, as is the length of the reduction
+    int count;             // of i that exist; the rest are zeros. A multiple of 8, as is the length of the reduction
+    const int32_t *tokens; // or NULL: the row of memory that row i is (or l when STRIDED), zeros where it is negative
 } Operand;
 
 // Place of the 16 bytes that hold (i, l) and the 7 after it. Pieces of a row are exchanged by the row's number, so that
@@ -29,8 +30,10 @@ static __device__ __forceinline__ void slice_load(uint32_t to, const Operand &op
     for (int piece = threadIdx.x; piece < TILE * SLICE / 8; piece += MMA_THREADS) {
         const int i = STRIDED ? piece % (TILE / 8) * 8 : piece / (SLICE / 8);
         const int l = STRIDED ? piece / (TILE / 8) : piece % (SLICE / 8) * 8;
-        const bool real = i < operand.count && l0 + l < length;
-        const int64_t at = STRIDED ? (l0 + l) * operand.stride + i : i * operand.stride + l0 + l;
+        bool real = i < operand.count && l0 + l < length;
+        int64_t row = STRIDED ? l0 + l : i;
+        if (operand.tokens && real) row = operand.tokens[row], real = row >= 0;
+        const int64_t at = row * operand.stride + (STRIDED ? i : l0 + l);
         copy16_async(to + piece_place<STRIDED>(i, l), operand.memory + (real ? at : 0), real);
     }
 }
@@ -99,15 +102,16 @@ static __device__ __forceinline__ void tile_multiply(float (&d)[4][8][4], const 
 
 template <typename T, bool B_STRIDED>
 static __global__ void __launch_bounds__(MMA_THREADS, 2)
-    mma_rows_kernel(uint16_t *out, const uint16_t *in, const uint16_t *weight, const int32_t *offsets, int experts,
-                    int n, int k, int n_tiles) {
+    mma_rows_kernel(uint16_t *out, const uint16_t *in, const int32_t *tokens, const uint16_t *weight,
+                    const int32_t *offsets, int experts, int n, int k, int n_tiles) {
     const int64_t row0 = (int64_t)(blockIdx.x / n_tiles) * TILE;
     const int column0 = (int)(blockIdx.x % n_tiles) * TILE;
     if (row0 >= offsets[experts]) return;
     const int expert = expert_find(offsets, experts, row0);
     weight += (int64_t)expert * n * k + (B_STRIDED ? column0 : (int64_t)column0 * k);
     float d[4][8][4] = {};
-    tile_multiply<T, false, B_STRIDED>(d, {in + row0 * k, k, TILE}, {weight, B_STRIDED ? n : k, n - column0}, k);
+    const Operand a = {tokens ? in : in + row0 * k, k, TILE, tokens ? tokens + row0 : NULL};
+    tile_multiply<T, false, B_STRIDED>(d, a, {weight, B_STRIDED ? n : k, n - column0, NULL}, k);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int64_t row = row0 + warp / 2 * 64 + lane / 4;
     const int column = column0 + warp % 2 * 64 + lane % 4 * 2;
@@ -124,13 +128,15 @@ static __global__ void __launch_bounds__(MMA_THREADS, 2)
 
 template <typename T>
 static __global__ void __launch_bounds__(MMA_THREADS, 2)
-    mma_weight_kernel(float *out, const uint16_t *a, const uint16_t *b, const int32_t *offsets, int m, int n,
-                      bool accumulate) {
+    mma_weight_kernel(float *out, const uint16_t *a, const int32_t *a_tokens, const uint16_t *b,
+                      const int32_t *b_tokens, const int32_t *offsets, int m, int n, bool accumulate) {
     const int64_t expert = blockIdx.z, begin = offsets[expert], rows = offsets[expert + 1] - begin;
     const int m0 = blockIdx.y * TILE, n0 = blockIdx.x * TILE;
     if (rows == 0 && accumulate) return;
     float d[4][8][4] = {};
-    tile_multiply<T, true, true>(d, {a + begin * m + m0, m, m - m0}, {b + begin * n + n0, n, n - n0}, rows);
+    const Operand left = {a + (a_tokens ? 0 : begin * m) + m0, m, m - m0, a_tokens ? a_tokens + begin : NULL};
+    const Operand right = {b + (b_tokens ? 0 : begin * n) + n0, n, n - n0, b_tokens ? b_tokens + begin : NULL};
+    tile_multiply<T, true, true>(d, left, right, rows);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int row = m0 + warp / 2 * 64 + lane / 4, column = n0 + warp % 2 * 64 + lane % 4 * 2;
 #pragma unroll
@@ -153,13 +159,14 @@ template <typename T> static void mma_launch(CudaState *state, const GroupedCall
     const unsigned n_tiles = (unsigned)ceil_div64(call->n, TILE);
     if (call->product == GROUPED_WEIGHT) {
         dim3 grid(n_tiles, (unsigned)ceil_div64(call->m, TILE), (unsigned)call->experts);
-        mma_weight_kernel<T><<<grid, MMA_THREADS, 0, state->stream>>>((float *)call->out, a, b, call->offsets, call->m,
-                                                                      call->n, call->accumulate);
+        mma_weight_kernel<T><<<grid, MMA_THREADS, 0, state->stream>>>((float *)call->out, a, call->a_tokens, b,
+                                                                      call->b_tokens, call->offsets, call->m, call->n,
+                                                                      call->accumulate);
     } else {
         const unsigned grid = (unsigned)(call->rows / TILE) * n_tiles;
         auto *kernel = call->product == GROUPED_FORWARD ? mma_rows_kernel<T, false> : mma_rows_kernel<T, true>;
-        kernel<<<grid, MMA_THREADS, 0, state->stream>>>((uint16_t *)call->out, a, b, call->offsets, call->experts,
-                                                        call->n, call->k, (int)n_tiles);
+        kernel<<<grid, MMA_THREADS, 0, state->stream>>>((uint16_t *)call->out, a, call->a_tokens, b, call->offsets,
+                                                        call->experts, call->n, call->k, (int)n_tiles);
     }
     LAUNCH_CHECK(state);
 }

@@ -1,6 +1,7 @@
 // Grouped linear layers of MoE on Hopper: the three products on the pipeline of gemm_sm90.cuh. Results leave through
-// shared memory and the copy engine, which also adds them to a weight gradient that accumulates.
-#include "ops/cuda/gemm_sm90.cuh"
+// shared memory and the copy engine, which also adds them to a weight gradient that accumulates. An operand may be
+// tokens (grouped_tokens_sm90.cuh).
+#include "ops/cuda/grouped_tokens_sm90.cuh"
 
 enum { STAGING_BYTES = 64 * 128 }; // 64 rows of 128 bytes of results
 
@@ -69,7 +70,8 @@ DEVICE_CODE void empty_experts_zero(const Experts &experts, const GroupedArgs &a
 template <typename C>
 static __global__ void __launch_bounds__(BLOCK_THREADS, 1)
     grouped_kernel(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b,
-                   const __grid_constant__ CUtensorMap out, const __grid_constant__ GroupedArgs args) {
+                   const __grid_constant__ CUtensorMap out, const __grid_constant__ GroupedArgs args,
+                   const __grid_constant__ TokenRows tokens) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     extern __shared__ uint8_t dynamic[];
     __shared__ uint64_t barriers[2 * C::STAGES + 4];
@@ -81,8 +83,12 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, 1)
     if (C::BLOCKS > 1) cluster_sync();
 
     if (warpgroup == 2) {
-        registers_shrink<PRODUCER_REGISTERS>();
-        if (threadIdx.x == 256) {
+        registers_shrink<C::PRODUCER_REGISTERS>();
+        if constexpr (C::TOKENS) {
+            produce_tokens<C>(ring, C::OF_B ? &a : &b, tokens, experts, args, rank);
+            if (C::PRODUCT == GROUPED_WEIGHT && !args.accumulate)
+                empty_experts_zero(experts, args, threadIdx.x - 256, LOAD_THREADS);
+        } else if (threadIdx.x == 256) {
             tensor_prefetch(&a);
             tensor_prefetch(&b);
             tensor_prefetch(&out);
@@ -91,7 +97,7 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, 1)
             empty_experts_zero(experts, args, threadIdx.x - 288, BLOCK_THREADS - 288);
         }
     } else {
-        registers_grow<CONSUMER_REGISTERS>();
+        registers_grow<C::CONSUMER_REGISTERS>();
         const uint32_t staging = ring.stages + C::STAGES * C::STAGE_BYTES + warpgroup * 2 * STAGING_BYTES;
         consume<C>(ring, experts, args, rank, warpgroup, [&](const Tile &tile, uint32_t, auto &d) {
             constexpr bool WEIGHT = C::PRODUCT == GROUPED_WEIGHT;
@@ -114,11 +120,12 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, 1)
 
 // ---- launch -------------------------------------------------------------------------------------------------------
 
-template <GroupedProduct PRODUCT, int TILE_N, int STAGES, bool PINGPONG, int CLUSTER_M, int CLUSTER_N>
-static void grouped_launch(CudaState *state, const GroupedCall *call) {
-    using C = Config<PRODUCT, TILE_N, STAGES, PINGPONG, CLUSTER_M, CLUSTER_N>;
+// An operand that is tokens has no map; the other's stands in its place.
+template <typename C> static void grouped_launch(CudaState *state, const GroupedCall *call) {
+    constexpr GroupedProduct PRODUCT = C::PRODUCT;
     const int experts = call->experts, m = call->m, n = call->n, k = call->k;
     CUtensorMap map_a, map_b, map_out;
+    TokenRows tokens = {};
     if (PRODUCT == GROUPED_WEIGHT) {
         map_a = map_make(state, call->a, DTYPE_BF16, 1, call->rows, m, C::A_BOX, 64);
         map_b = map_make(state, call->b, DTYPE_BF16, 1, call->rows, n, C::B_BOX, 64);
@@ -129,16 +136,23 @@ static void grouped_launch(CudaState *state, const GroupedCall *call) {
                                            : map_make(state, call->b, DTYPE_BF16, experts, k, n, C::B_BOX, 64);
         map_out = map_make(state, call->out, DTYPE_BF16, 1, call->rows, n, 64, OUT_COLUMNS<C>);
     }
+    if constexpr (C::TOKENS) {
+        (C::OF_B ? map_b : map_a) = C::OF_B ? map_a : map_b;
+        tokens = {(const uint16_t *)(C::OF_B ? call->b : call->a), C::OF_B ? call->b_tokens : call->a_tokens,
+                  C::OF_B                     ? n
+                  : PRODUCT == GROUPED_WEIGHT ? m
+                                              : k};
+    }
     if (state->failure) return;
     GroupedArgs args = {call->offsets,
                         experts,
                         (int)ceil_div64(m, TILE_M),
-                        (int)ceil_div64(n, TILE_N),
+                        (int)ceil_div64(n, C::TILE_N),
                         (int)ceil_div64(k, TILE_K),
                         call->accumulate,
                         (float *)call->out,
                         (int64_t)m * n};
-    persistent_launch<C>(state, grouped_kernel<C>, SHARED<C>, map_a, map_b, map_out, args);
+    persistent_launch<C>(state, grouped_kernel<C>, SHARED<C>, map_a, map_b, map_out, args, tokens);
 }
 
 // Columns that tiles of this width compute, those beyond the matrix included.
@@ -157,37 +171,75 @@ static bool experts_are_tall(const GroupedCall *call) {
 template <GroupedProduct PRODUCT> static void grouped_rows(CudaState *state, const GroupedCall *call) {
     const int64_t pairs = padded(call->n, 256), wide = padded(call->n, 192), narrow = padded(call->n, 128) * 8 / 7;
     if (narrow < wide && narrow < pairs)
-        grouped_launch<PRODUCT, 128, 6, true, 1, 1>(state, call);
+        grouped_launch<Config<PRODUCT, 128, 6, true, 1, 1>>(state, call);
     else if (pairs < wide)
-        grouped_launch<PRODUCT, 128, 6, true, 1, 2>(state, call);
+        grouped_launch<Config<PRODUCT, 128, 6, true, 1, 2>>(state, call);
     else if (experts_are_tall(call))
-        grouped_launch<PRODUCT, 192, 4, true, 2, 1>(state, call);
+        grouped_launch<Config<PRODUCT, 192, 4, true, 2, 1>>(state, call);
     else
-        grouped_launch<PRODUCT, 192, 4, true, 1, 1>(state, call);
+        grouped_launch<Config<PRODUCT, 192, 4, true, 1, 1>>(state, call);
 }
 
 // With few rows per expert a tile is soon done, and reading and writing the gradient takes as long as the products: it
 // pays to overlap them by taking turns.
 static void grouped_weight(CudaState *state, const GroupedCall *call) {
     if (!experts_are_tall(call))
-        grouped_launch<GROUPED_WEIGHT, 128, 6, true, 1, 2>(state, call);
+        grouped_launch<Config<GROUPED_WEIGHT, 128, 6, true, 1, 2>>(state, call);
     else if (padded(call->n, 224) < padded(call->n, 256))
-        grouped_launch<GROUPED_WEIGHT, 224, 4, false, 2, 1>(state, call);
+        grouped_launch<Config<GROUPED_WEIGHT, 224, 4, false, 2, 1>>(state, call);
     else
-        grouped_launch<GROUPED_WEIGHT, 256, 4, false, 1, 1>(state, call);
+        grouped_launch<Config<GROUPED_WEIGHT, 256, 4, false, 1, 1>>(state, call);
 }
 
-bool grouped_sm90(CudaState *state, const GroupedCall *call) {
+// Which is fastest depends on how tiles fill the width, and on how many rows an expert has: raced. Tiles of tokens
+// share the other operand with a neighbour, or nothing.
+template <GroupedProduct PRODUCT> static void tokens_rows(CudaState *state, const GroupedCall *call, int variant) {
+    switch (variant) {
+    case 0: grouped_launch<TokensConfig<PRODUCT, 192, 4, true, 1, 1, false>>(state, call); break;
+    case 1: grouped_launch<TokensConfig<PRODUCT, 192, 4, true, 2, 1, false>>(state, call); break;
+    case 2: grouped_launch<TokensConfig<PRODUCT, 128, 6, true, 1, 1, false>>(state, call); break;
+    default: grouped_launch<TokensConfig<PRODUCT, 128, 6, true, 2, 1, false>>(state, call); break;
+    }
+}
+
+template <bool OF_B> static void tokens_weight(CudaState *state, const GroupedCall *call, int variant) {
+    constexpr int M = OF_B ? 1 : 2, N = OF_B ? 2 : 1; // pairs that share what is not tokens
+    switch (variant) {
+    case 0: grouped_launch<TokensConfig<GROUPED_WEIGHT, 256, 4, false, 1, 1, OF_B>>(state, call); break;
+    case 1: grouped_launch<TokensConfig<GROUPED_WEIGHT, 256, 4, false, M, N, OF_B>>(state, call); break;
+    case 2: grouped_launch<TokensConfig<GROUPED_WEIGHT, 128, 6, true, 1, 1, OF_B>>(state, call); break;
+    default: grouped_launch<TokensConfig<GROUPED_WEIGHT, 128, 6, true, M, N, OF_B>>(state, call); break;
+    }
+}
+
+static bool call_fits(CudaState *state, const GroupedCall *call) {
     const int contiguous = call->product == GROUPED_WEIGHT ? call->m | call->n : call->n | call->k;
     const bool aligned = (((uintptr_t)call->out | (uintptr_t)call->a | (uintptr_t)call->b) & 15) == 0;
     static int there = -1; // asking costs some microseconds
     if (there < 0) there = kernel_is_there(state->arch, grouped_kernel<Config<GROUPED_FORWARD, 192, 4, true, 1, 1>>);
-    if (!there || call->experts > EXPERTS_MAX || contiguous % 8 || !aligned) return false;
+    return there && call->experts <= EXPERTS_MAX && contiguous % 8 == 0 && aligned;
+}
+
+bool grouped_sm90(CudaState *state, const GroupedCall *call) {
+    if (!call_fits(state, call)) return false;
     if (call->product == GROUPED_FORWARD)
         grouped_rows<GROUPED_FORWARD>(state, call);
     else if (call->product == GROUPED_INPUT)
         grouped_rows<GROUPED_INPUT>(state, call);
     else
         grouped_weight(state, call);
+    return true;
+}
+
+bool grouped_tokens_sm90(CudaState *state, const GroupedCall *call, int variant) {
+    if (!call_fits(state, call) || variant >= GROUPED_TOKENS_VARIANTS) return false;
+    if (call->product == GROUPED_FORWARD)
+        tokens_rows<GROUPED_FORWARD>(state, call, variant);
+    else if (call->product == GROUPED_INPUT)
+        tokens_rows<GROUPED_INPUT>(state, call, variant);
+    else if (call->b_tokens)
+        tokens_weight<true>(state, call, variant);
+    else
+        tokens_weight<false>(state, call, variant);
     return true;
 }

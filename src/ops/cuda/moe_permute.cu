@@ -1,5 +1,6 @@
 // The two ways between tokens and expert rows: gather (token -> the rows of its slots) and sum (rows -> token).
 #include "ops/cuda/cuda.h"
+#include "ops/cuda/grouped_gemm.h"
 #include "ops/cuda/reduce.cuh"
 #include "ops/cuda/vector.cuh"
 
@@ -54,6 +55,34 @@ extern "C" void cuda_moe_gather(Ops *ops, Tensor out, Tensor in, const MoeRoutin
                                    token_blocks, p.top_k, dim)));
     LAUNCH_CHECK(state);
     cuda_scope_end(state);
+}
+
+// A warp writes a row. For grouped products that do not read tokens themselves; they know the token of a row only.
+template <typename T, int V>
+static __global__ __launch_bounds__(256) void rows_gather_kernel(T *__restrict__ out, const T *__restrict__ in,
+                                                                 const int32_t *token_of_row, const int32_t *count,
+                                                                 int dim) {
+    const int64_t row = (int64_t)blockIdx.x * 8 + threadIdx.x / 32;
+    if (row >= *count) return;
+    const int64_t token = token_of_row[row];
+#pragma unroll 4
+    for (int i = (int)threadIdx.x % 32 * V; i < dim; i += 32 * V) {
+        float values[V] = {};
+        if (token >= 0) load_floats<V>(values, in + token * dim + i);
+        store_floats<V>(out + row * dim + i, values);
+    }
+}
+
+extern "C" void rows_gather(CudaState *state, void *out, const void *in, const int32_t *token_of_row,
+                            const int32_t *count, int64_t rows, int dim, DType dtype) {
+    const unsigned blocks = (unsigned)ceil_div64(rows, 8);
+    if (dim % 8 == 0 && all_aligned(16, out, in))
+        WITH_STORAGE(dtype, (rows_gather_kernel<T, 8>
+                             <<<blocks, 256, 0, state->stream>>>((T *)out, (const T *)in, token_of_row, count, dim)));
+    else
+        WITH_STORAGE(dtype, (rows_gather_kernel<T, 1>
+                             <<<blocks, 256, 0, state->stream>>>((T *)out, (const T *)in, token_of_row, count, dim)));
+    LAUNCH_CHECK(state);
 }
 
 // A warp writes a token; the rows of its slots are added in slot order, four of them in flight.

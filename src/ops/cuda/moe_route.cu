@@ -35,7 +35,7 @@ static __device__ __forceinline__ int expert_here(const RouteParams &p, int64_t 
 // Every row starts as unused; route_permute_kernel fills those in use.
 static __device__ __forceinline__ void clear_rows(const RouteParams &p) {
     for (int64_t row = (int64_t)blockIdx.x * 256 + threadIdx.x; row < p.rows; row += (int64_t)gridDim.x * 256) {
-        p.slot_of_row[row] = -1;
+        p.token_of_row[row] = -1;
         p.row_weight[row] = 0;
     }
 }
@@ -254,7 +254,7 @@ static __global__ __launch_bounds__(256) void route_permute_kernel(RouteParams p
         if (row >= p.rows) row = -1; // no room
         if (real) p.row_of_slot[slot] = row;
         if (row >= 0) {
-            p.slot_of_row[row] = (int32_t)slot;
+            p.token_of_row[row] = (int32_t)(slot / p.top_k);
             p.row_weight[row] = p.weight[slot];
         }
         __syncwarp();

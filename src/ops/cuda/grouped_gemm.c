@@ -1,0 +1,143 @@
+// Grouped linear layers of MoE: the choice of the engine, and of tokens whether the loads find their rows or these are
+// gathered first.
+#include "ops/cuda/grouped_gemm.h"
+#include "ops/cuda/race.h"
+
+// The fastest engine, or of tokens that of the portable ones which can do it.
+static void engine_run(CudaState *state, const GroupedCall *call, DType dtype) {
+    bool tokens = call->a_tokens || call->b_tokens;
+    bool done = (dtype == DTYPE_BF16 && !tokens && grouped_sm90(state, call)) ||
+                (dtype != DTYPE_F32 && grouped_mma(state, call, dtype));
+    if (!done) grouped_plain(state, call, dtype);
+}
+
+// ---- tokens ---------------------------------------------------------------------------------------------------------
+
+typedef struct TokensCall {
+    GroupedCall call;
+    OpId op;
+    DType dtype;
+    void *scratch;
+} TokensCall;
+
+enum { TOKENS_PORTABLE, TOKENS_SM90 }; // choices beside RACE_PLAIN; the latter and those behind it
+
+static void gather_then_run(CudaState *state, const TokensCall *t) {
+    GroupedCall call = t->call;
+    bool of_b = call.b_tokens != NULL, weight = call.product == GROUPED_WEIGHT;
+    int columns = of_b ? call.n : weight ? call.m : call.k;
+    rows_gather(state, t->scratch, of_b ? call.b : call.a, of_b ? call.b_tokens : call.a_tokens,
+                call.offsets + call.experts, call.rows, columns, t->dtype);
+    *(of_b ? &call.b : &call.a) = t->scratch;
+    call.a_tokens = call.b_tokens = NULL;
+    engine_run(state, &call, t->dtype);
+}
+
+static bool tokens_run(Ops *ops, const void *context, int choice) {
+    const TokensCall *t = context;
+    CudaState *state = cuda_scope_begin(ops, t->op);
+    bool done = true;
+    if (choice == RACE_PLAIN)
+        gather_then_run(state, t);
+    else if (choice >= TOKENS_SM90)
+        done = t->dtype == DTYPE_BF16 && grouped_tokens_sm90(state, &t->call, choice - TOKENS_SM90);
+    else if (state->arch == 90 && t->dtype == DTYPE_BF16) // no match for wgmma after a gather
+        done = false;
+    else
+        engine_run(state, &t->call, t->dtype);
+    cuda_scope_end(state);
+    return done;
+}
+
+// At least so many, when every slot has one: of the capacity, what is not padding.
+static int64_t rows_in_use(const GroupedCall *call) {
+    return call->rows - (call->experts + 1) * (int64_t)CUDA_ROW_ALIGN;
+}
+
+static Race tokens_race(const TokensCall *t) {
+    enum { SPREAD = 1 << 16 };
+    static const char *const names[] = {"grouped tokens 1 forward", "grouped tokens 1 input",
+                                        "grouped tokens 1 weight"};
+    const GroupedCall *call = &t->call;
+    bool weight = call->product == GROUPED_WEIGHT;
+    Race race = {.what = names[call->product],
+                 .sizes = {call->rows, call->n, weight ? call->m : call->k, call->experts, call->b_tokens != NULL},
+                 .variants = TOKENS_SM90 + GROUPED_TOKENS_VARIANTS,
+                 .run = tokens_run,
+                 .call = t};
+    if (weight) { // of some of the floats the upper halves, which are bf16
+        int64_t count = (int64_t)call->experts * call->m * call->n, apart = (count + SPREAD - 1) / SPREAD;
+        race.results[0].memory = (bf16 *)call->out + 1;
+        race.results[0].stride = 2 * apart, race.results[0].columns = 1;
+        race.rows = count / apart;
+    } else {
+        race.results[0].memory = call->out;
+        race.results[0].stride = race.results[0].columns = call->n;
+        race.rows = rows_in_use(call);
+    }
+    return race;
+}
+
+// Gathering first wins where a product has many columns of results to spread the cost over; reading tokens in the loads
+// saves writing and reading the rows. Only bf16 is raced, since a race compares results in it; the other types read
+// tokens. A gradient that is added to is not raced either, as that would add many times: it takes what was found for
+// the first micro-batch of a step.
+static void tokens_perform(Ops *ops, const TokensCall *t) {
+    enum { RACE_ROWS = 1024 }; // fewer are not worth a race; as in race.c, which counts results
+    Race race = tokens_race(t);
+    int choice = RACE_PLAIN;
+    bool few = rows_in_use(&t->call) < RACE_ROWS;
+    if (t->dtype != DTYPE_BF16)
+        tokens_run(ops, t, TOKENS_PORTABLE);
+    else if (!few && !t->call.accumulate)
+        race_perform(ops, &race);
+    else if (few || !race_known(cuda_state(ops), &race, &choice) || !tokens_run(ops, t, choice))
+        tokens_run(ops, t, RACE_PLAIN);
+}
+
+// ---- the ops --------------------------------------------------------------------------------------------------------
+
+static void grouped_run(Ops *ops, OpId op, const GroupedCall *call, DType dtype, Tensor scratch) {
+    if (call->a_tokens || call->b_tokens) {
+        TokensCall tokens = {*call, op, dtype, scratch.data};
+        tokens_perform(ops, &tokens);
+        return;
+    }
+    CudaState *state = cuda_scope_begin(ops, op);
+    engine_run(state, call, dtype);
+    cuda_scope_end(state);
+}
+
+static GroupedCall grouped_call(GroupedProduct product, Tensor out, Tensor a, Tensor b, Tensor offsets) {
+    return (GroupedCall){.product = product,
+                         .out = out.data,
+                         .a = a.data,
+                         .b = b.data,
+                         .offsets = offsets.data,
+                         .experts = (int)offsets.cols - 1};
+}
+
+void cuda_grouped_linear_forward(Ops *ops, Tensor out, Tensor in, Tensor weight, Tensor offsets, Tensor token_of_row,
+                                 Tensor scratch) {
+    GroupedCall call = grouped_call(GROUPED_FORWARD, out, in, weight, offsets);
+    call.rows = out.rows, call.n = (int)out.cols, call.k = (int)in.cols;
+    call.a_tokens = token_of_row.data;
+    grouped_run(ops, OP_GROUPED_LINEAR_FORWARD, &call, in.dtype, scratch);
+}
+
+void cuda_grouped_linear_backward_input(Ops *ops, Tensor din, Tensor dout, Tensor weight, Tensor offsets,
+                                        Tensor token_of_row, Tensor scratch) {
+    GroupedCall call = grouped_call(GROUPED_INPUT, din, dout, weight, offsets);
+    call.rows = din.rows, call.n = (int)din.cols, call.k = (int)dout.cols;
+    call.a_tokens = token_of_row.data;
+    grouped_run(ops, OP_GROUPED_LINEAR_BACKWARD_INPUT, &call, dout.dtype, scratch);
+}
+
+void cuda_grouped_linear_backward_weight(Ops *ops, Tensor dweight, Tensor dout, Tensor in, Tensor offsets,
+                                         Tensor dout_tokens, Tensor in_tokens, Tensor scratch, bool accumulate) {
+    GroupedCall call = grouped_call(GROUPED_WEIGHT, dweight, dout, in, offsets);
+    call.rows = tensor_present(dout_tokens) ? in.rows : dout.rows;
+    call.m = (int)dout.cols, call.n = (int)in.cols, call.accumulate = accumulate;
+    call.a_tokens = dout_tokens.data, call.b_tokens = in_tokens.data;
+    grouped_run(ops, OP_GROUPED_LINEAR_BACKWARD_WEIGHT, &call, in.dtype, scratch);
+}
