@@ -363,6 +363,7 @@ static void swiglu_forward_case(Compare *run, const CallSizes *sizes, bool token
     const MoeSizes *m = &c.sizes.moe;
     add_routing(run, &c, scene, false, true);
     add(run, &c, ROLE_OUT, sizes->dtype, m->rows * sizes->dim, sizes->in_dim, rounding_inside(sizes->dtype));
+    c.buffers[c.count - 1].steps = sizes->dtype != DTYPE_F32; // gate and up are rounded before they are multiplied
     add_out(run, &c, sizes->dtype, m->rows * 2 * sizes->dim, sizes->in_dim);
     add_operand(run, &c, sizes->in_dim, tokens);
     add_in(run, &c, sizes->dtype, (int64_t)m->experts * 2 * sizes->dim * sizes->in_dim);
