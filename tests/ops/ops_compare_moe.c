@@ -394,6 +394,8 @@ static void swiglu_backward_case(Compare *run, const CallSizes *sizes, bool toke
     add_routing(run, &c, scene, false, true);
     void *gate_up = add(run, &c, sizes->flag ? ROLE_INOUT : ROLE_OUT, sizes->dtype, 2 * n, sizes->out_dim, inner);
     halves(&c, sizes->dim, inner);
+    // The gradient of hidden is rounded before it is used, or not.
+    c.buffers[c.count - 1].steps = c.buffers[c.count - 1].steps_second = sizes->dtype != DTYPE_F32;
     add(run, &c, ROLE_OUT, sizes->dtype, n, 1, 0x1p-18);
     add(run, &c, ROLE_OUT, DTYPE_F32, m->rows, (double)sizes->out_dim * sizes->dim, inner);
     if (sizes->flag)
