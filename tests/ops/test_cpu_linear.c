@@ -261,8 +261,9 @@ static void grouped_swiglu_has_the_bits_of_a_product_and_swiglu(void **state) {
         Values place = values_poison(dtype, CAPACITY * IN), next_place = values_poison(dtype, CAPACITY * NEXT);
         Values gate_up[2], hidden[2], dgate_up[2], again[2], drow[2];
         for (int k = 0; k < 2; k++) {
-            gate_up[k] = values_poison(dtype, CAPACITY * 2 * DIM), hidden[k] = values_poison(dtype, CAPACITY * DIM);
-            dgate_up[k] = values_poison(dtype, CAPACITY * 2 * DIM), again[k] = values_poison(dtype, CAPACITY * DIM);
+            gate_up[k] = k ? values_copy(&gate_up[0]) : values_normal(dtype, CAPACITY * 2 * DIM, 1, 0);
+            hidden[k] = values_poison(dtype, CAPACITY * DIM);
+            dgate_up[k] = values_copy(&gate_up[0]), again[k] = values_poison(dtype, CAPACITY * DIM);
             drow[k] = values_poison(DTYPE_F32, CAPACITY);
         }
         Tensor from = tokens ? index : none, x = view(&in, sources, IN), dy = view(&dnext, sources, NEXT);
