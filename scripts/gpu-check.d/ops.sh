@@ -36,4 +36,5 @@ part_ops() {
     variants swiglu "SwiGLU products"
     variants attention "attention"
     variants grouped "grouped products"
+    variants grouped_swiglu "SwiGLU products of experts"
 }

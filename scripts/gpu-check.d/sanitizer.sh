@@ -34,6 +34,7 @@ race_ops() {
         case $op in
         linear_backward_weight) continue ;;
         linear_swiglu_*) keys=swiglu last=2 ;;
+        grouped_swiglu_*) keys='grouped swiglu' last=7 ;;
         linear_*) keys=linear last=1 ;;
         esac
         for ((choice = 0; choice <= last; choice++)); do
@@ -65,7 +66,7 @@ part_sanitizer() {
     fi
     if ! fits "memcheck, racecheck" 120; then return; fi
     own_kernels
-    for kind in linear swiglu attention grouped; do
+    for kind in linear swiglu attention grouped grouped_swiglu; do
         bench=$(program "${kind}_bench")
         if [[ -n $bench ]]; then benches+=("$bench"); fi
     done

@@ -147,6 +147,12 @@ static char *shape_text(const OpRecord *r) {
                                tensor_present(t[5])  ? " + residual"
                                : gradient && r->flag ? ", add"
                                                      : "");
+        if (r->op == OP_GROUPED_SWIGLU_FORWARD || r->op == OP_GROUPED_SWIGLU_BACKWARD) {
+            bool backward = r->op == OP_GROUPED_SWIGLU_BACKWARD;
+            Tensor in = t[backward ? 4 : 2];
+            return text_format("%s %lldx%lld -> %lld", t[backward ? 5 : 3].name, (long long)in.rows, (long long)in.cols,
+                               (long long)t[1].cols);
+        }
         bool swiglu = r->op == OP_LINEAR_SWIGLU_BACKWARD;
         Tensor weight = gradient ? t[0] : swiglu ? t[4] : t[2], in = gradient ? t[2] : swiglu ? t[3] : t[1];
         bool onto = r->op == OP_LINEAR_FORWARD && tensor_present(t[3]);
@@ -187,6 +193,7 @@ static Status stand_in(Bench *b, Stand *stand, OpRecord *call) {
         t[1].data = stand->result[1].data;
         // fall through
     case OP_LINEAR_SWIGLU_BACKWARD:
+    case OP_GROUPED_SWIGLU_BACKWARD: // in place
         TRY(operand_make(b->ops, &stand->result[0], t[0].dtype, t[0].rows, t[0].cols));
         t[0].data = stand->result[0].data;
         break;

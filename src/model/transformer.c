@@ -52,7 +52,6 @@ typedef struct Layer {
     Rope rope;
     MoeRouting routing; // of this rank's tokens
     MoeRouting rows;    // of its experts: the same, or of the tokens of all ranks that share experts
-    Tensor row_count;   // [1, 1] rows in use
 
     Tensor dresidual, dnormed; // [T, hidden]
     Tensor dattn;              // [T, heads * head_dim]
@@ -141,7 +140,6 @@ static void moe_tensors(const Model *model, int layer, Layer *l) {
                               .norm_topk = model->layout.request.config.norm_topk,
                               .force = model->force};
     l->rows = seam_expert_rows(model, layer, &l->routing);
-    l->row_count = tensor_cols(offsets, offsets.cols - 1, 1);
     l->gate_up = tensor_reshape(l->gate_up, token_of_row.rows, 2 * ffn);
     l->hidden = model_act(model, ACT_HIDDEN, layer);
     l->gathered = model_act(model, ACT_GATHERED, layer);
@@ -256,10 +254,13 @@ static void moe_forward(Model *model, const Layer *l) {
     seam_place_rows(model, &l->routing, &l->rows);
     RowSource in = row_source(model, l, seam_dispatched(model, l->mlp_normed, tokens), l->gathered);
     Tensor scratch = tensor_present(l->drows) ? l->drows : l->expert_out; // neither holds anything yet
-    ops->grouped_linear_forward(ops, l->gate_up, in.from, l->w.expert_gate_up, l->rows.offsets, in.token_of_row,
-                                scratch);
-    if (model->pass == STEP_RECOMPUTE) return;
-    ops->swiglu_forward(ops, l->hidden, l->gate_up, l->rows.row_weight, l->row_count);
+    if (model->pass == STEP_RECOMPUTE) {                                  // the backward pass makes hidden itself
+        ops->grouped_linear_forward(ops, l->gate_up, in.from, l->w.expert_gate_up, l->rows.offsets, in.token_of_row,
+                                    scratch);
+        return;
+    }
+    ops->grouped_swiglu_forward(ops, l->hidden, l->gate_up, in.from, l->w.expert_gate_up, l->rows.offsets,
+                                l->rows.row_weight, in.token_of_row, scratch);
     ops->grouped_linear_forward(ops, l->expert_out, l->hidden, l->w.expert_down, l->rows.offsets, TENSOR_NONE,
                                 TENSOR_NONE);
     seam_combine(model, l->residual_out, l->expert_out, l->residual_mid, &l->rows);
@@ -469,10 +470,9 @@ static void moe_backward(Model *model, const Layer *l) {
     // Two products read these rows: one copy costs less than finding the tokens in the loads of both.
     ops->moe_gather(ops, l->drows, seam_dispatched(model, l->dresidual, tokens), &l->rows);
     if (again) tokens = seam_dispatch_start(model, l->mlp_normed);
-    ops->grouped_linear_backward_input(ops, l->dhidden, l->drows, l->w.expert_down, offsets, TENSOR_NONE, TENSOR_NONE);
-    ops->swiglu_backward(ops, l->gate_up, l->dhidden, l->drow_weight, l->gate_up, l->dhidden, l->rows.row_weight,
-                         l->row_count);
-    Tensor dgate_up = l->gate_up, hidden = l->dhidden; // by now
+    Tensor dgate_up = l->gate_up, hidden = l->dhidden; // after SwiGLU
+    ops->grouped_swiglu_backward(ops, dgate_up, hidden, l->drow_weight, l->gate_up, l->drows, l->w.expert_down, offsets,
+                                 l->rows.row_weight, TENSOR_NONE, TENSOR_NONE);
     SlotGradient dweight = seam_slot_gradient_start(model, l->drow_weight, &l->rows);
     ops->grouped_linear_backward_weight(ops, l->dw.expert_down, l->drows, hidden, offsets, TENSOR_NONE, TENSOR_NONE,
                                         TENSOR_NONE, adds(model));

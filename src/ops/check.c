@@ -283,6 +283,19 @@ static const char *check_linear_swiglu_backward(const Tensor *t) {
     return check_swiglu_packed_backward((Tensor[]){dgate_up, gate_hidden, scratch});
 }
 
+static const char *check_grouped_swiglu_forward(const Tensor *t) {
+    Tensor hidden = t[0], gate_up = t[1], in = t[2], weight = t[3], offsets = t[4], row_weight = t[5];
+    NEED(tensor_present(row_weight));
+    NEED(!check_grouped_forward((Tensor[]){gate_up, in, weight, offsets, t[6], t[7]}));
+    return check_swiglu_forward((Tensor[]){hidden, gate_up, row_weight, TENSOR_NONE});
+}
+
+static const char *check_grouped_swiglu_backward(const Tensor *t) {
+    Tensor dgate_up = t[0], hidden = t[1], drow_weight = t[2], gate_up = t[3], dnext = t[4], weight = t[5];
+    NEED(!check_grouped_backward_input((Tensor[]){hidden, dnext, weight, t[6], t[8], t[9]}));
+    return check_swiglu_backward((Tensor[]){dgate_up, hidden, drow_weight, gate_up, hidden, t[7], TENSOR_NONE});
+}
+
 // ---- FP8 ------------------------------------------------------------------------------------------------------------
 
 static bool is_fp8(DType dtype) {
@@ -539,6 +552,8 @@ const char *op_check(const OpRecord *r) {
     case OP_GROUPED_LINEAR_FORWARD: return check_grouped_forward(t);
     case OP_GROUPED_LINEAR_BACKWARD_INPUT: return check_grouped_backward_input(t);
     case OP_GROUPED_LINEAR_BACKWARD_WEIGHT: return check_grouped_backward_weight(t);
+    case OP_GROUPED_SWIGLU_FORWARD: return check_grouped_swiglu_forward(t);
+    case OP_GROUPED_SWIGLU_BACKWARD: return check_grouped_swiglu_backward(t);
     case OP_GUARD:
         if (tensor_present(t[3]) && !one(t[3], DTYPE_I32)) return "one(refuse)";
         return one(t[0], DTYPE_I32) && one(t[1], DTYPE_F32) && one(t[2], DTYPE_F32) ? NULL : "one(skip, loss, norm)";

@@ -54,6 +54,19 @@ static OpCost grouped_cost(const OpRecord *r, double used, double added) {
     return cost;
 }
 
+// The product, and what SwiGLU reads and writes beside its operands: hidden forward; gate, up and their gradients
+// backward, where hidden counts as the product's result.
+static OpCost grouped_swiglu_cost(const OpRecord *r, double used) {
+    const Tensor *t = r->tensor;
+    bool backward = r->op == OP_GROUPED_SWIGLU_BACKWARD;
+    Tensor hidden = t[backward ? 1 : 0], in = t[backward ? 4 : 2], offsets = t[backward ? 6 : 4];
+    double dim = (double)hidden.cols, width = size_of(hidden);
+    if (used < 0) used = (double)hidden.rows;
+    OpCost cost = product_cost(used, (double)in.cols, backward ? dim : 2 * dim, (double)offsets.cols - 1, width);
+    cost.bytes += (backward ? 4 : 1) * used * dim * width - tokens_saving(in, t[backward ? 8 : 6], used);
+    return cost;
+}
+
 OpCost op_cost(const OpRecord *r, double expert_rows, double added) {
     const Tensor *t = r->tensor;
     double width = size_of(t[0]), rows = (double)t[0].rows;
@@ -76,6 +89,8 @@ OpCost op_cost(const OpRecord *r, double expert_rows, double added) {
     case OP_GROUPED_LINEAR_FORWARD:
     case OP_GROUPED_LINEAR_BACKWARD_INPUT:
     case OP_GROUPED_LINEAR_BACKWARD_WEIGHT: return grouped_cost(r, expert_rows, added);
+    case OP_GROUPED_SWIGLU_FORWARD:
+    case OP_GROUPED_SWIGLU_BACKWARD: return grouped_swiglu_cost(r, expert_rows);
     case OP_ATTENTION_FORWARD: return attention_cost(r, false);
     case OP_ATTENTION_BACKWARD: return attention_cost(r, true);
     case OP_ATTENTION_MERGE: return (OpCost){.bytes = 2 * bytes_of(t[0]) + bytes_of(t[2]) + 3 * bytes_of(t[1])};

@@ -127,3 +127,20 @@ void ops_linear_then_swiglu_backward(Ops *ops, Tensor dgate_up, Tensor scratch, 
     ops->linear_backward_input(ops, scratch, dnext, weight);
     ops->swiglu_packed_backward(ops, dgate_up, gate_hidden, scratch);
 }
+
+static Tensor rows_in_use(Tensor offsets) { // their number
+    return tensor_cols(offsets, offsets.cols - 1, 1);
+}
+
+void ops_grouped_then_swiglu_forward(Ops *ops, Tensor hidden, Tensor gate_up, Tensor in, Tensor weight, Tensor offsets,
+                                     Tensor row_weight, Tensor token_of_row, Tensor scratch) {
+    ops->grouped_linear_forward(ops, gate_up, in, weight, offsets, token_of_row, scratch);
+    ops->swiglu_forward(ops, hidden, gate_up, row_weight, rows_in_use(offsets));
+}
+
+void ops_grouped_then_swiglu_backward(Ops *ops, Tensor dgate_up, Tensor hidden, Tensor drow_weight, Tensor gate_up,
+                                      Tensor dnext, Tensor weight, Tensor offsets, Tensor row_weight,
+                                      Tensor token_of_row, Tensor scratch) {
+    ops->grouped_linear_backward_input(ops, hidden, dnext, weight, offsets, token_of_row, scratch);
+    ops->swiglu_backward(ops, dgate_up, hidden, drow_weight, gate_up, hidden, row_weight, rows_in_use(offsets));
+}

@@ -213,6 +213,8 @@ const char *op_category_name(OpCategory category); // "gemm", as bench and metri
     X(GROUPED_LINEAR_FORWARD, grouped_linear_forward, CATEGORY_GROUPED)                 \
     X(GROUPED_LINEAR_BACKWARD_INPUT, grouped_linear_backward_input, CATEGORY_GROUPED)   \
     X(GROUPED_LINEAR_BACKWARD_WEIGHT, grouped_linear_backward_weight, CATEGORY_GROUPED) \
+    X(GROUPED_SWIGLU_FORWARD, grouped_swiglu_forward, CATEGORY_GROUPED)                 \
+    X(GROUPED_SWIGLU_BACKWARD, grouped_swiglu_backward, CATEGORY_GROUPED)               \
     X(NORM_F32, norm_f32, CATEGORY_OPTIMIZER)                                           \
     X(GUARD, guard, CATEGORY_OPTIMIZER)                                                 \
     X(ADAMW, adamw, CATEGORY_OPTIMIZER)
@@ -442,6 +444,15 @@ struct Ops {
                                           Tensor token_of_row, Tensor scratch);
     void (*grouped_linear_backward_weight)(Ops *ops, Tensor dweight, Tensor dout, Tensor in, Tensor offsets,
                                            Tensor dout_tokens, Tensor in_tokens, Tensor scratch, bool accumulate);
+    // SwiGLU of expert rows with the grouped product beside it. Forward: gate_up = in . weight^T, with weight [experts
+    // * 2 * dim, in]; hidden: what swiglu_forward makes of it. Backward: the gradient of hidden is dnext . weight, with
+    // weight [experts * next, dim] of the layer that reads it; dgate_up (may be gate_up), hidden and drow_weight: what
+    // swiglu_backward makes of it. row_weight is present. in and dnext may be tokens, as above.
+    void (*grouped_swiglu_forward)(Ops *ops, Tensor hidden, Tensor gate_up, Tensor in, Tensor weight, Tensor offsets,
+                                   Tensor row_weight, Tensor token_of_row, Tensor scratch);
+    void (*grouped_swiglu_backward)(Ops *ops, Tensor dgate_up, Tensor hidden, Tensor drow_weight, Tensor gate_up,
+                                    Tensor dnext, Tensor weight, Tensor offsets, Tensor row_weight, Tensor token_of_row,
+                                    Tensor scratch);
 
     // -- optimizer --
     void (*norm_f32)(Ops *ops, Tensor out, Tensor in); // out [1, 1] = sqrt(sum of squares), fixed order
@@ -470,12 +481,17 @@ typedef struct OpsWorkspaceRequest {
 size_t ops_cpu_workspace(const OpsWorkspaceRequest *request);
 size_t ops_cuda_workspace(const OpsWorkspaceRequest *request);
 
-// linear_rope_forward and linear_swiglu_* as two calls of their parts, for implementations and shapes without one
-// kernel for both.
+// linear_rope_forward, linear_swiglu_* and grouped_swiglu_* as two calls of their parts, for implementations and shapes
+// without one kernel for both.
 void ops_linear_then_rope_forward(Ops *ops, Tensor out, Tensor in, Tensor weight, const Rope *rope);
 void ops_linear_then_swiglu_forward(Ops *ops, Tensor gate_hidden, Tensor in, Tensor weight);
 void ops_linear_then_swiglu_backward(Ops *ops, Tensor dgate_up, Tensor scratch, Tensor gate_hidden, Tensor dnext,
                                      Tensor weight);
+void ops_grouped_then_swiglu_forward(Ops *ops, Tensor hidden, Tensor gate_up, Tensor in, Tensor weight, Tensor offsets,
+                                     Tensor row_weight, Tensor token_of_row, Tensor scratch);
+void ops_grouped_then_swiglu_backward(Ops *ops, Tensor dgate_up, Tensor hidden, Tensor drow_weight, Tensor gate_up,
+                                      Tensor dnext, Tensor weight, Tensor offsets, Tensor row_weight,
+                                      Tensor token_of_row, Tensor scratch);
 
 Status ops_cpu_create(Ops **ops);
 void ops_cpu_destroy(Ops *ops);

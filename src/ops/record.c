@@ -247,6 +247,18 @@ static void record_grouped_linear_backward_weight(Ops *ops, Tensor dweight, Tens
          accumulate);
 }
 
+static void record_grouped_swiglu_forward(Ops *ops, Tensor hidden, Tensor gate_up, Tensor in, Tensor weight,
+                                          Tensor offsets, Tensor row_weight, Tensor token_of_row, Tensor scratch) {
+    TELL(ops, OP_GROUPED_SWIGLU_FORWARD, {hidden, gate_up, in, weight, offsets, row_weight, token_of_row, scratch});
+}
+
+static void record_grouped_swiglu_backward(Ops *ops, Tensor dgate_up, Tensor hidden, Tensor drow_weight, Tensor gate_up,
+                                           Tensor dnext, Tensor weight, Tensor offsets, Tensor row_weight,
+                                           Tensor token_of_row, Tensor scratch) {
+    TELL(ops, OP_GROUPED_SWIGLU_BACKWARD,
+         {dgate_up, hidden, drow_weight, gate_up, dnext, weight, offsets, row_weight, token_of_row, scratch});
+}
+
 static void record_norm_f32(Ops *ops, Tensor out, Tensor in) {
     TELL(ops, OP_NORM_F32, {out, in});
 }
@@ -333,6 +345,12 @@ void op_run(const Ops *table, Ops *ops, const OpRecord *r) {
         return;
     case OP_GROUPED_LINEAR_BACKWARD_WEIGHT:
         table->grouped_linear_backward_weight(ops, t[0], t[1], t[2], t[3], t[4], t[5], t[6], r->flag);
+        return;
+    case OP_GROUPED_SWIGLU_FORWARD:
+        table->grouped_swiglu_forward(ops, t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7]);
+        return;
+    case OP_GROUPED_SWIGLU_BACKWARD:
+        table->grouped_swiglu_backward(ops, t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8], t[9]);
         return;
     case OP_NORM_F32: table->norm_f32(ops, t[0], t[1]); return;
     case OP_GUARD: table->guard(ops, t[0], t[1], t[2], t[3], r->number[0], r->number[1]); return;

@@ -41,7 +41,7 @@ typedef struct HardwareEfficiency {
     double elementwise;   // of that, what hearth's norms, SwiGLU, loss and gathering of rows reach
     double scattered;     // and QK-norm (single heads) and the rest of routing
     double link;          // of a link's bandwidth, for collectives
-    double swiglu_hidden; // share of a dense SwiGLU's own time that goes away inside the products beside it (bf16)
+    double swiglu_hidden; // share of SwiGLU's own time that goes away inside the products beside it (bf16)
     double rope_hidden;   // and of the rotary's, at head_dim 64 without documents: inside the QKV product, and backward
                           // inside attention, where alone it is measured
     double sustained;     // of their rates, what products and attention keep in a whole step at the power limit

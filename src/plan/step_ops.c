@@ -171,6 +171,22 @@ static void price_grouped(Pricing *p, const StepCall *c, OpCost cost) {
                     (double)t[0].cols, (double)t[1].cols, cost);
 }
 
+// As its parts: the product, and what is left of SwiGLU beside it. Where these are two kernels, and in other software,
+// that is a pass over memory of its own.
+static void price_grouped_swiglu(Pricing *p, const StepCall *c) {
+    const Tensor *t = c->call.tensor;
+    bool backward = c->call.op == OP_GROUPED_SWIGLU_BACKWARD;
+    StepCall product = *c;
+    product.call = backward ? (OpRecord){OP_GROUPED_LINEAR_BACKWARD_INPUT, {t[1], t[4], t[5], t[6], t[8], t[9]}}
+                            : (OpRecord){OP_GROUPED_LINEAR_FORWARD, {t[1], t[2], t[3], t[4], t[6], t[7]}};
+    price_grouped(p, &product, op_cost(&product.call, p->expert_rows, p->added));
+    Tensor hidden = t[backward ? 1 : 0];
+    double left = swiglu_left(p, hidden);
+    add_pass_over(p, backward ? "SwiGLU backward (experts)" : "SwiGLU (experts)",
+                  left < 1 ? CATEGORY_GROUPED : CATEGORY_ELEMENTWISE, c,
+                  (backward ? 6 : 3) * p->expert_rows * (double)hidden.cols * (double)dtype_size(hidden.dtype) * left);
+}
+
 // ---- attention ------------------------------------------------------------------------------------------------------
 
 // Of a full pair of chunks, the mean factor: one in 2 cp - 1 of them has keys of the rank itself.
@@ -228,8 +244,6 @@ static void price_elements(Pricing *p, const StepCall *c, OpCost cost) {
     case OP_ADD_RMSNORM_BACKWARD: snprintf(name, sizeof name, "%s backward", t[5].name); break;
     case OP_QK_ROPE_FORWARD: snprintf(name, sizeof name, "QK-norm + RoPE%s", again); break;
     case OP_QK_ROPE_BACKWARD: snprintf(name, sizeof name, "QK-norm + RoPE backward"); break;
-    case OP_SWIGLU_FORWARD: snprintf(name, sizeof name, "SwiGLU (experts)"); break;
-    case OP_SWIGLU_BACKWARD: snprintf(name, sizeof name, "SwiGLU backward (experts)"); break;
     case OP_MOE_GATHER:
         // Sorted rows, not tokens: each is read again for every expert that has it.
         if (!p->fused) bytes = 2 * p->expert_rows * (double)t[0].cols * (double)dtype_size(t[0].dtype);
@@ -264,7 +278,12 @@ static void price_call(Pricing *p, const StepCall *c) {
     if (own && !p->fused) return;
     switch (op_category(c->call.op)) {
     case CATEGORY_GEMM: price_linear(p, c, cost); break;
-    case CATEGORY_GROUPED: price_grouped(p, c, cost); break;
+    case CATEGORY_GROUPED:
+        if (c->call.op == OP_GROUPED_SWIGLU_FORWARD || c->call.op == OP_GROUPED_SWIGLU_BACKWARD)
+            price_grouped_swiglu(p, c);
+        else
+            price_grouped(p, c, cost);
+        break;
     case CATEGORY_ATTENTION: price_attention(p, c, cost); break;
     default: price_elements(p, c, cost); break;
     }

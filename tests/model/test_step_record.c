@@ -10,6 +10,10 @@ static bool comparable(OpId op) {
     case OP_LINEAR_BACKWARD_INPUT:
     case OP_QK_ROPE_FORWARD:
     case OP_QK_ROPE_BACKWARD:
+    case OP_GROUPED_LINEAR_FORWARD:
+    case OP_GROUPED_LINEAR_BACKWARD_INPUT:
+    case OP_SWIGLU_FORWARD:
+    case OP_SWIGLU_BACKWARD:
     case OP_SWIGLU_PACKED_FORWARD:
     case OP_SWIGLU_PACKED_BACKWARD: return false;
     default: return true;
@@ -76,8 +80,9 @@ static void the_record_is_what_a_step_calls(void **state) {
             Seen real = run_step(&request), recorded = sum_record(&layout);
             for (int op = 0; op < OP_COUNT; op++) {
                 if (!comparable((OpId)op) || recorded.times[op] == 0) continue;
-                bool fused =
-                    op == OP_LINEAR_ROPE_FORWARD || op == OP_LINEAR_SWIGLU_FORWARD || op == OP_LINEAR_SWIGLU_BACKWARD;
+                bool fused = op == OP_LINEAR_ROPE_FORWARD || op == OP_LINEAR_SWIGLU_FORWARD ||
+                             op == OP_LINEAR_SWIGLU_BACKWARD || op == OP_GROUPED_SWIGLU_FORWARD ||
+                             op == OP_GROUPED_SWIGLU_BACKWARD;
                 if (real.times[op] != recorded.times[op] || real.flops[op] != recorded.flops[op] ||
                     real.bytes[op] != recorded.bytes[op])
                     fail_msg("model %d, recompute %d: %s %g times in the step, %g in the record%s", which, recompute,

@@ -380,6 +380,28 @@ void call_grouped_linear_backward_weight(Ops *ops, void **p, const CallSizes *s)
         stored(rest[3], s, s->moe.rows, in ? s->in_dim : s->out_dim, "scratch"), s->flag);
 }
 
+void call_grouped_swiglu_forward(Ops *ops, void **p, const CallSizes *s) { // routing hidden gate_up in weight scratch
+    void **rest = p + ROUTING_BUFFERS;
+    MoeRouting r = routing_make(p, s);
+    ops->grouped_swiglu_forward(
+        ops, stored(rest[0], s, s->moe.rows, s->dim, "hidden"), stored(rest[1], s, s->moe.rows, 2 * s->dim, "gate_up"),
+        row_source(rest[2], s, s->in_dim, rest[4], "in"),
+        stored(rest[3], s, (int64_t)s->moe.experts * 2 * s->dim, s->in_dim, "weight"), r.offsets, r.row_weight,
+        rest[4] ? r.token_of_row : TENSOR_NONE, stored(rest[4], s, s->moe.rows, s->in_dim, "scratch"));
+}
+
+// routing dgate_up hidden drow_weight gate_up dnext weight scratch
+void call_grouped_swiglu_backward(Ops *ops, void **p, const CallSizes *s) {
+    void **rest = p + ROUTING_BUFFERS, *gate_up = s->flag ? rest[0] : rest[3]; // flag: in place
+    MoeRouting r = routing_make(p, s);
+    ops->grouped_swiglu_backward(
+        ops, stored(rest[0], s, s->moe.rows, 2 * s->dim, "dgate_up"), stored(rest[1], s, s->moe.rows, s->dim, "hidden"),
+        floats(rest[2], s->moe.rows, 1, "drow_weight"), stored(gate_up, s, s->moe.rows, 2 * s->dim, "gate_up"),
+        row_source(rest[4], s, s->out_dim, rest[6], "dnext"), stored(rest[5], s, grouped_outputs(s), s->dim, "weight"),
+        r.offsets, r.row_weight, rest[6] ? r.token_of_row : TENSOR_NONE,
+        stored(rest[6], s, s->moe.rows, s->out_dim, "scratch"));
+}
+
 // ---- optimizer ------------------------------------------------------------------------------------------------------
 
 void call_guard(Ops *ops, void **p, const CallSizes *s) { // skip loss norm refuse

@@ -280,14 +280,26 @@ void sweep_moe_sum(Compare *run) {
     sweep_moe_rows(run, true);
 }
 
-// An operand of a grouped product. Rows of padding are zero, as moe_gather leaves them.
-static void add_operand(Compare *run, Case *c, int64_t width, bool tokens) {
-    const MoeSizes *m = &c->sizes.moe;
+// Rows of padding are zero, as moe_gather leaves them.
+static void padding_clear(const Case *c, void *rows, int64_t width) {
     const int32_t *token_of_row = c->buffers[9].start;
     size_t bytes = (size_t)width * dtype_size(c->sizes.dtype);
-    char *in = add_in(run, c, c->sizes.dtype, (tokens ? m->tokens : m->rows) * width);
-    for (int64_t row = 0; !tokens && row < m->rows; row++)
-        if (token_of_row[row] < 0) memset(in + (size_t)row * bytes, 0, bytes);
+    for (int64_t row = 0; row < c->sizes.moe.rows; row++)
+        if (token_of_row[row] < 0) memset((char *)rows + (size_t)row * bytes, 0, bytes);
+}
+
+// An operand of a grouped product.
+static void add_operand(Compare *run, Case *c, int64_t width, bool tokens) {
+    const MoeSizes *m = &c->sizes.moe;
+    void *in = add_in(run, c, c->sizes.dtype, (tokens ? m->tokens : m->rows) * width);
+    if (!tokens) padding_clear(c, in, width);
+}
+
+static void add_row_scratch(Compare *run, Case *c, int64_t width, bool tokens) {
+    if (tokens)
+        add(run, c, ROLE_SCRATCH, c->sizes.dtype, c->sizes.moe.rows * width, 0, 0);
+    else
+        add_null(run, c);
 }
 
 typedef enum Source { FROM_ROWS, FROM_TOKENS, FROM_INPUT_TOKENS } Source; // the last of a weight gradient only
@@ -310,10 +322,7 @@ static void grouped_case(Compare *run, OpCall *call, const CallSizes *sizes, Sou
         add_operand(run, &c, reduced, source);
         add_in(run, &c, sizes->dtype, weight);
     }
-    if (source)
-        add(run, &c, ROLE_SCRATCH, sizes->dtype, m->rows * reduced, 0, 0);
-    else
-        add_null(run, &c);
+    add_row_scratch(run, &c, reduced, source);
     static const char *const names[] = {"rows", "tokens", "input tokens"};
     check(run, &c, call, "%s in %d out %d experts %d %s tokens %d from %s add %d", dtype_name(sizes->dtype), in_dim,
           out_dim, m->experts, SCENE_NAMES[scene], (int)m->tokens, names[source], sizes->flag);
@@ -345,4 +354,73 @@ void sweep_grouped_linear_backward_input(Compare *run) {
 void sweep_grouped_linear_backward_weight(Compare *run) {
     sweep_grouped(run, call_grouped_linear_backward_weight, false);
     sweep_grouped(run, call_grouped_linear_backward_weight, true);
+}
+
+// Of 3000 rows with aligned dims the kernels race, and each is checked against the two separate ones there. What may
+// differ: as in sweep_linear_swiglu_*.
+static void swiglu_forward_case(Compare *run, const CallSizes *sizes, bool tokens, Scene scene) {
+    Case c = {.sizes = *sizes};
+    const MoeSizes *m = &c.sizes.moe;
+    add_routing(run, &c, scene, false, true);
+    add(run, &c, ROLE_OUT, sizes->dtype, m->rows * sizes->dim, sizes->in_dim, rounding_inside(sizes->dtype));
+    c.buffers[c.count - 1].steps = sizes->dtype != DTYPE_F32; // gate and up are rounded before they are multiplied
+    add_out(run, &c, sizes->dtype, m->rows * 2 * sizes->dim, sizes->in_dim);
+    add_operand(run, &c, sizes->in_dim, tokens);
+    add_in(run, &c, sizes->dtype, (int64_t)m->experts * 2 * sizes->dim * sizes->in_dim);
+    add_row_scratch(run, &c, sizes->in_dim, tokens);
+    check(run, &c, call_grouped_swiglu_forward, "%s in %d dim %d experts %d %s tokens %d from %s",
+          dtype_name(sizes->dtype), sizes->in_dim, sizes->dim, m->experts, SCENE_NAMES[scene], (int)m->tokens,
+          tokens ? "tokens" : "rows");
+}
+
+void sweep_grouped_swiglu_forward(Compare *run) {
+    EACH(tokens, 0, 1) EACH_DTYPE(dtype) EACH(in_dim, 8, 57, 136) EACH(dim, 57, 96) EACH_SIZE(scene, 0, 1, 2) {
+        CallSizes sizes = {.dtype = dtype, .in_dim = in_dim, .dim = dim};
+        sizes.moe = moe_sizes(run, 300, 16, 2, true, MOE_NATURAL);
+        swiglu_forward_case(run, &sizes, tokens, (Scene)scene);
+    }
+    EACH(tokens, 0, 1) EACH_DTYPE(dtype) EACH(in_dim, 57, 136) EACH(dim, 96, 224) EACH_SIZE(scene, 0, 1, 2) {
+        CallSizes sizes = {.dtype = dtype, .in_dim = in_dim, .dim = dim};
+        sizes.moe = moe_sizes(run, 1500, 5, 2, true, MOE_NATURAL);
+        swiglu_forward_case(run, &sizes, tokens, (Scene)scene);
+    }
+}
+
+static void swiglu_backward_case(Compare *run, const CallSizes *sizes, bool tokens, Scene scene) {
+    Case c = {.sizes = *sizes};
+    const MoeSizes *m = &c.sizes.moe;
+    int64_t n = m->rows * sizes->dim;
+    double inner = rounding_inside(sizes->dtype);
+    add_routing(run, &c, scene, false, true);
+    void *gate_up = add(run, &c, sizes->flag ? ROLE_INOUT : ROLE_OUT, sizes->dtype, 2 * n, sizes->out_dim, inner);
+    halves(&c, sizes->dim, inner);
+    // The gradient of hidden is rounded before it is used, or not.
+    c.buffers[c.count - 1].steps = c.buffers[c.count - 1].steps_second = sizes->dtype != DTYPE_F32;
+    add(run, &c, ROLE_OUT, sizes->dtype, n, 1, 0x1p-18);
+    add(run, &c, ROLE_OUT, DTYPE_F32, m->rows, (double)sizes->out_dim * sizes->dim, inner);
+    if (sizes->flag)
+        add_null(run, &c);
+    else
+        gate_up = add_in(run, &c, sizes->dtype, 2 * n);
+    padding_clear(&c, gate_up, 2 * (int64_t)sizes->dim);
+    add_operand(run, &c, sizes->out_dim, tokens);
+    add_in(run, &c, sizes->dtype, (int64_t)m->experts * sizes->out_dim * sizes->dim);
+    add_row_scratch(run, &c, sizes->out_dim, tokens);
+    check(run, &c, call_grouped_swiglu_backward, "%s next %d dim %d experts %d %s tokens %d from %s in place %d",
+          dtype_name(sizes->dtype), sizes->out_dim, sizes->dim, m->experts, SCENE_NAMES[scene], (int)m->tokens,
+          tokens ? "tokens" : "rows", sizes->flag);
+}
+
+void sweep_grouped_swiglu_backward(Compare *run) {
+    EACH(tokens, 0, 1) EACH_DTYPE(dtype) EACH(next, 8, 57, 136) EACH(dim, 57, 104) EACH_SIZE(scene, 0, 1, 2) {
+        CallSizes sizes = {.dtype = dtype, .out_dim = next, .dim = dim, .flag = next == 57};
+        sizes.moe = moe_sizes(run, 300, 16, 2, true, MOE_NATURAL);
+        swiglu_backward_case(run, &sizes, tokens, (Scene)scene);
+    }
+    EACH(tokens, 0, 1)
+    EACH_DTYPE(dtype) EACH(next, 57, 136) EACH(dim, 104, 200) EACH(in_place, 0, 1) EACH_SIZE(scene, 0, 1, 2) {
+        CallSizes sizes = {.dtype = dtype, .out_dim = next, .dim = dim, .flag = in_place};
+        sizes.moe = moe_sizes(run, 1500, 5, 2, true, MOE_NATURAL);
+        swiglu_backward_case(run, &sizes, tokens, (Scene)scene);
+    }
 }

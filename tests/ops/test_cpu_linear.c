@@ -197,11 +197,13 @@ static Values rows_of_tokens(const Values *tokens, const int32_t *token_of_row, 
 }
 
 // Expert 1 has no rows, others end in padding; a token has two rows, one or none.
+enum { TOKENS = 9, USED = 16, CAPACITY = 20, EXPERTS_HERE = 4 };
+static const int32_t ends[] = {0, 8, 8, 12, 16};
+static const int32_t at[CAPACITY] = {0, 2, 3, 5, 8, -1, -1, -1, 1, -1, -1, -1, 2, 4, 7, 8, -1, -1, -1, -1};
+
 static void grouped_products_of_tokens_have_the_bits_of_products_of_their_rows(void **state) {
     (void)state;
-    enum { TOKENS = 9, USED = 16, CAPACITY = 20, EXPERTS_HERE = 4, IN = 17, OUT = 33, WEIGHTS = EXPERTS_HERE * OUT };
-    static const int32_t ends[] = {0, 8, 8, 12, 16};
-    static const int32_t at[CAPACITY] = {0, 2, 3, 5, 8, -1, -1, -1, 1, -1, -1, -1, 2, 4, 7, 8, -1, -1, -1, -1};
+    enum { IN = 17, OUT = 33, WEIGHTS = EXPERTS_HERE * OUT };
     Ops *ops = oracle_ops(1, 1, 0, 1, 8, 0);
     Tensor offsets = view_ints(ends, 1, EXPERTS_HERE + 1), index = view_ints(at, CAPACITY, 1);
     for (int i = 0; i < 6; i++) {
@@ -233,6 +235,61 @@ static void grouped_products_of_tokens_have_the_bits_of_products_of_their_rows(v
             values_free(&results[0][k], &results[1][k]);
         }
         values_free(&in, &dout, &in_rows, &dout_rows, &in_place, &out_place, &weight);
+    }
+    oracle_ops_free(ops);
+}
+
+static void assert_same_bits(const Values *a, const Values *b) {
+    assert_memory_equal(a->data, b->data, (size_t)a->count * dtype_size(a->dtype));
+}
+
+// Of rows and of tokens, backward also in place. Rows behind the last expert are left alone.
+static void grouped_swiglu_has_the_bits_of_a_product_and_swiglu(void **state) {
+    (void)state;
+    enum { IN = 17, DIM = 21, NEXT = 19 };
+    Ops *ops = oracle_ops(1, 1, 0, 1, 8, 0);
+    Tensor offsets = view_ints(ends, 1, EXPERTS_HERE + 1), index = view_ints(at, CAPACITY, 1), none = TENSOR_NONE;
+    Tensor count = tensor_cols(offsets, EXPERTS_HERE, 1);
+    for (int i = 0; i < 12; i++) {
+        DType dtype = storage_types[i % 3];
+        bool tokens = i / 3 % 2, in_place = i / 6;
+        int64_t sources = tokens ? TOKENS : CAPACITY;
+        Values in = values_normal(dtype, sources * IN, 1, 0), dnext = values_normal(dtype, sources * NEXT, 1, 0);
+        Values up_weight = values_normal(dtype, (int64_t)EXPERTS_HERE * 2 * DIM * IN, 1, 0);
+        Values down_weight = values_normal(dtype, (int64_t)EXPERTS_HERE * NEXT * DIM, 1, 0);
+        Values weights = values_normal(DTYPE_F32, CAPACITY, 0.2, 0.5);
+        Values place = values_poison(dtype, CAPACITY * IN), next_place = values_poison(dtype, CAPACITY * NEXT);
+        Values gate_up[2], hidden[2], dgate_up[2], again[2], drow[2];
+        for (int k = 0; k < 2; k++) {
+            gate_up[k] = k ? values_copy(&gate_up[0]) : values_normal(dtype, CAPACITY * 2 * DIM, 1, 0);
+            hidden[k] = values_poison(dtype, CAPACITY * DIM);
+            dgate_up[k] = values_copy(&gate_up[0]), again[k] = values_poison(dtype, CAPACITY * DIM);
+            drow[k] = values_poison(DTYPE_F32, CAPACITY);
+        }
+        Tensor from = tokens ? index : none, x = view(&in, sources, IN), dy = view(&dnext, sources, NEXT);
+        Tensor w = view(&weights, CAPACITY, 1), gu = view(&gate_up[0], CAPACITY, 2 * DIM);
+        Tensor h = view(&hidden[0], CAPACITY, DIM), dh = view(&again[0], CAPACITY, DIM);
+        Tensor up = view(&up_weight, (int64_t)EXPERTS_HERE * 2 * DIM, IN);
+        Tensor down = view(&down_weight, (int64_t)EXPERTS_HERE * NEXT, DIM);
+        Tensor in_scratch = view(&place, CAPACITY, IN), next_scratch = view(&next_place, CAPACITY, NEXT);
+        ops->grouped_linear_forward(ops, gu, x, up, offsets, from, in_scratch);
+        ops->swiglu_forward(ops, h, gu, w, count);
+        ops->grouped_linear_backward_input(ops, dh, dy, down, offsets, from, next_scratch);
+        ops->swiglu_backward(ops, view(&dgate_up[0], CAPACITY, 2 * DIM), dh, view(&drow[0], CAPACITY, 1), gu, dh, w,
+                             count);
+        Tensor gu2 = view(&gate_up[1], CAPACITY, 2 * DIM);
+        ops->grouped_swiglu_forward(ops, view(&hidden[1], CAPACITY, DIM), gu2, x, up, offsets, w, from, in_scratch);
+        assert_same_bits(&gate_up[1], &gate_up[0]);
+        assert_same_bits(&hidden[1], &hidden[0]);
+        ops->grouped_swiglu_backward(ops, in_place ? gu2 : view(&dgate_up[1], CAPACITY, 2 * DIM),
+                                     view(&again[1], CAPACITY, DIM), view(&drow[1], CAPACITY, 1), gu2, dy, down,
+                                     offsets, w, from, next_scratch);
+        assert_same_bits(in_place ? &gate_up[1] : &dgate_up[1], &dgate_up[0]);
+        assert_same_bits(&again[1], &again[0]);
+        assert_same_bits(&drow[1], &drow[0]);
+        for (int k = 0; k < 2; k++)
+            values_free(&gate_up[k], &hidden[k], &dgate_up[k], &again[k], &drow[k]);
+        values_free(&in, &dnext, &up_weight, &down_weight, &weights, &place, &next_place);
     }
     oracle_ops_free(ops);
 }
@@ -277,6 +334,7 @@ int main(void) {
         cmocka_unit_test(grouped_forward_and_input_match_float64_and_leave_unused_rows),
         cmocka_unit_test(grouped_backward_weight_adds_or_overwrites_as_float64),
         cmocka_unit_test(grouped_products_of_tokens_have_the_bits_of_products_of_their_rows),
+        cmocka_unit_test(grouped_swiglu_has_the_bits_of_a_product_and_swiglu),
         cmocka_unit_test(router_products_match_float64),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

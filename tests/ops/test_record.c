@@ -276,6 +276,32 @@ static void costs_count_what_must_move(void **state) {
     assert_true(op_cost(&of_weights, 6, 0).bytes == 2.0 * (6 * 7 + 5 * 3) + 4.0 * (6 + 28 * 3));
 }
 
+// Four experts, six of nine rows in use, of five tokens; 3 columns in, 7 hidden ones.
+static void costs_of_experts_swiglu_are_those_of_the_product_and_what_goes_past_it(void **state) {
+    (void)state;
+    Tensor hidden = matrix(9, 7, DTYPE_BF16), both = matrix(9, 14, DTYPE_BF16), rows = matrix(9, 3, DTYPE_BF16);
+    Tensor offsets = matrix(1, 5, DTYPE_I32), weights = matrix(9, 1, DTYPE_F32);
+    OpRecord forward = {.op = OP_GROUPED_SWIGLU_FORWARD,
+                        .tensor = {hidden, both, rows, matrix(56, 3, DTYPE_BF16), offsets, weights}};
+    assert_true(op_cost(&forward, -1, 0).flops == 2.0 * 9 * 3 * 14);
+    assert_true(op_cost(&forward, 6, 0).bytes == 2.0 * (6 * (3 + 14 + 7) + 4 * 3 * 14));
+    OpRecord backward = {.op = OP_GROUPED_SWIGLU_BACKWARD,
+                         .tensor = {both, hidden, weights, both, rows, matrix(12, 7, DTYPE_BF16), offsets, weights}};
+    assert_true(op_cost(&backward, -1, 0).flops == 2.0 * 9 * 3 * 7);
+    assert_true(op_cost(&backward, 6, 0).bytes == 2.0 * (6 * (3 + 14 + 14 + 7) + 4 * 3 * 7));
+    forward.tensor[2] = backward.tensor[4] = matrix(5, 3, DTYPE_BF16);
+    forward.tensor[6] = backward.tensor[8] = matrix(9, 1, DTYPE_I32);
+    forward.tensor[7] = backward.tensor[9] = rows;
+    assert_true(op_cost(&forward, 6, 0).bytes == 2.0 * (5 * 3 + 6 * (14 + 7) + 4 * 3 * 14) + 4.0 * 6);
+    assert_true(op_cost(&backward, 6, 0).bytes == 2.0 * (5 * 3 + 6 * (14 + 14 + 7) + 4 * 3 * 7) + 4.0 * 6);
+    assert_null(op_check(&forward));
+    assert_null(op_check(&backward));
+    backward.tensor[2] = TENSOR_NONE;
+    assert_non_null(op_check(&backward));
+    forward.tensor[5] = TENSOR_NONE;
+    assert_non_null(op_check(&forward));
+}
+
 static void every_op_has_a_name_and_a_category(void **state) {
     (void)state;
     double of_ops[OP_COUNT], sums[CATEGORY_COUNT], all = 0;
@@ -303,6 +329,7 @@ int main(void) {
         cmocka_unit_test(a_record_runs_as_the_call_did),
         cmocka_unit_test(recorded_shares_of_a_vocabulary_run_as_told),
         cmocka_unit_test(costs_count_what_must_move),
+        cmocka_unit_test(costs_of_experts_swiglu_are_those_of_the_product_and_what_goes_past_it),
         cmocka_unit_test(every_op_has_a_name_and_a_category),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -122,4 +122,6 @@ void cpu_install_grouped(Ops *ops) {
     ops->grouped_linear_forward = cpu_grouped_linear_forward;
     ops->grouped_linear_backward_input = cpu_grouped_linear_backward_input;
     ops->grouped_linear_backward_weight = cpu_grouped_linear_backward_weight;
+    ops->grouped_swiglu_forward = ops_grouped_then_swiglu_forward;
+    ops->grouped_swiglu_backward = ops_grouped_then_swiglu_backward;
 }

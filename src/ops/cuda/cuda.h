@@ -195,6 +195,13 @@ void cuda_grouped_linear_backward_input(Ops *ops, Tensor din, Tensor dout, Tenso
 void cuda_grouped_linear_backward_weight(Ops *ops, Tensor dweight, Tensor dout, Tensor in, Tensor offsets,
                                          Tensor dout_tokens, Tensor in_tokens, Tensor scratch, bool accumulate);
 
+// grouped_swiglu.c: chooses between one kernel and two, by time
+void cuda_grouped_swiglu_forward(Ops *ops, Tensor hidden, Tensor gate_up, Tensor in, Tensor weight, Tensor offsets,
+                                 Tensor row_weight, Tensor token_of_row, Tensor scratch);
+void cuda_grouped_swiglu_backward(Ops *ops, Tensor dgate_up, Tensor hidden, Tensor drow_weight, Tensor gate_up,
+                                  Tensor dnext, Tensor weight, Tensor offsets, Tensor row_weight, Tensor token_of_row,
+                                  Tensor scratch);
+
 // gemm.c: cuBLASLt
 void gemm_linear_forward(Ops *ops, Tensor out, Tensor in, Tensor weight, Tensor add);
 void gemm_linear_backward_input(Ops *ops, Tensor din, Tensor dout, Tensor weight);

@@ -38,7 +38,8 @@ typedef struct GroupedArgs {
     bool accumulate; // GROUPED_WEIGHT
     float *out;      // GROUPED_WEIGHT: [experts, count]
     int64_t count;   // of one expert's results, a multiple of 8
-    int pair_step;   // PAIRED: from a column of the first matrix to the same of the second, in blocks of 32
+    int pair_step;   // PAIRED: from a column of the first matrix to the same of the second, in blocks of 32; twice that
+                     // from one expert's to the next one's
 } GroupedArgs;
 
 // A cluster is CLUSTER_M tiles high and CLUSTER_N wide: blocks above each other share B, those beside each other A.
@@ -65,10 +66,10 @@ struct Config {
     // Boxes of the tensor maps; a shared operand is cut in two, along the reduction where that is strided. Two paired
     // matrices are two boxes.
     static constexpr int A_BOX = (TRANSPOSE_A ? TILE_K : TILE_M) / CLUSTER_N;
-    static constexpr int B_BOX = (TRANSPOSE_B ? TILE_K : TILE_N) / CLUSTER_M;
+    static constexpr int B_BOX = PAIRED ? TILE_N / 2 : (TRANSPOSE_B ? TILE_K : TILE_N) / CLUSTER_M;
     static_assert(B_BYTES % 1024 == 0 && B_BOX % 8 == 0, "tile width");
     static_assert(BLOCKS <= 2, "loads and releases are for two blocks");
-    static_assert(!PAIRED || (!TRANSPOSE_B && CLUSTER_M == 2 && B_BOX % 32 == 0), "each block loads one of the two");
+    static_assert(!PAIRED || (!TRANSPOSE_B && CLUSTER_N == 1 && B_BOX % 32 == 0), "whole blocks of a weave");
 };
 
 // ---- the ring of stages -------------------------------------------------------------------------------------------
@@ -180,8 +181,12 @@ DEVICE_CODE void operand_load(uint32_t shared, const CUtensorMap *map, uint32_t 
 template <typename C>
 DEVICE_CODE void b_load(uint32_t to, const CUtensorMap *b, uint32_t barrier, int bx, int by, int z, int rank,
                         int pair_step) {
-    if constexpr (C::PAIRED) // one of the two matrices for both blocks
-        woven_load_multicast(to + rank * C::B_BOX * 128, b, barrier, bx, by / 32 + rank * pair_step, 3);
+    const int block = by / 32 + z * 2 * pair_step;
+    if constexpr (C::PAIRED && C::CLUSTER_M > 1) // one of the two matrices for both blocks
+        woven_load_multicast(to + rank * C::B_BOX * 128, b, barrier, bx, block + rank * pair_step, 3);
+    else if constexpr (C::PAIRED)
+        for (int i = 0; i < 2; i++)
+            woven_load(to + i * C::B_BOX * 128, b, barrier, bx, block + i * pair_step);
     else
         operand_load<C::TRANSPOSE_B, (C::CLUSTER_M > 1), C::B_BOX, C::N_CHUNKS>(to, b, barrier, bx, by, z, rank);
 }

@@ -49,11 +49,6 @@ static bool tokens_run(Ops *ops, const void *context, int choice) {
     return done;
 }
 
-// At least so many, when every slot has one: of the capacity, what is not padding.
-static int64_t rows_in_use(const GroupedCall *call) {
-    return call->rows - (call->experts + 1) * (int64_t)CUDA_ROW_ALIGN;
-}
-
 static Race tokens_race(const TokensCall *t) {
     enum { SPREAD = 1 << 16 };
     static const char *const names[] = {"grouped tokens 1 forward", "grouped tokens 1 input",
@@ -73,7 +68,7 @@ static Race tokens_race(const TokensCall *t) {
     } else {
         race.results[0].memory = call->out;
         race.results[0].stride = race.results[0].columns = call->n;
-        race.rows = rows_in_use(call);
+        race.rows = grouped_rows_in_use(call->rows, call->experts);
     }
     return race;
 }
@@ -86,7 +81,7 @@ static void tokens_perform(Ops *ops, const TokensCall *t) {
     enum { RACE_ROWS = 1024 }; // fewer are not worth a race; as in race.c, which counts results
     Race race = tokens_race(t);
     int choice = RACE_PLAIN;
-    bool few = rows_in_use(&t->call) < RACE_ROWS;
+    bool few = grouped_rows_in_use(t->call.rows, t->call.experts) < RACE_ROWS;
     if (t->dtype != DTYPE_BF16)
         tokens_run(ops, t, TOKENS_PORTABLE);
     else if (!few && !t->call.accumulate)

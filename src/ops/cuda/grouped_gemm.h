@@ -31,6 +31,11 @@ typedef struct GroupedCall {
                                         // of b with GROUPED_WEIGHT only; not of both
 } GroupedCall;
 
+// At least so many of the row buffers, when every slot has a row: of the capacity, what is not padding.
+static inline int64_t grouped_rows_in_use(int64_t rows, int experts) {
+    return rows - (experts + 1) * (int64_t)CUDA_ROW_ALIGN;
+}
+
 enum { GROUPED_TOKENS_VARIANTS = 4 }; // of grouped_tokens_sm90
 
 #ifdef __cplusplus

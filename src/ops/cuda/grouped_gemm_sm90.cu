@@ -87,7 +87,7 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, 1)
         if constexpr (C::TOKENS) {
             produce_tokens<C>(ring, C::OF_B ? &a : &b, tokens, experts, args, rank);
             if (C::PRODUCT == GROUPED_WEIGHT && !args.accumulate)
-                empty_experts_zero(experts, args, threadIdx.x - 256, LOAD_THREADS);
+                empty_experts_zero(experts, args, threadIdx.x - 256, C::LOAD_THREADS);
         } else if (threadIdx.x == 256) {
             tensor_prefetch(&a);
             tensor_prefetch(&b);

@@ -100,6 +100,13 @@ DEVICE_CODE void tensor_load_multicast(uint32_t shared, const CUtensorMap *map, 
 }
 
 // The same for a map of five dimensions of which the three in the middle are whole in every box.
+DEVICE_CODE void woven_load(uint32_t shared, const CUtensorMap *map, uint32_t barrier, int x, int block) {
+    asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], "
+                 "[%1, {%3, %5, %5, %5, %4}], [%2];" ::"r"(shared),
+                 "l"(map), "r"(barrier), "r"(x), "r"(block), "r"(0)
+                 : "memory");
+}
+
 DEVICE_CODE void woven_load_multicast(uint32_t shared, const CUtensorMap *map, uint32_t barrier, int x, int block,
                                       uint16_t blocks) {
     asm volatile(

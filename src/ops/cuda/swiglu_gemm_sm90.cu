@@ -2,11 +2,10 @@
 //
 // The warpgroups take turns, so one warpgroup's epilogue runs beside the other's products. Forward a thread has 8
 // neighbouring columns of gate and of up (the weights come woven), and stores gate and hidden from its registers.
-// Backward a finished tile leaves in rounds of 64 rows by COLUMNS through a second ring in shared memory, whose slots
-// hold gate and hidden of a round: a warp of the producers loads them ahead of time, the consumers replace them by the
-// gradients of gate and up, and another warp stores those.
-#include "ops/cuda/gemm_sm90.cuh"
+// Backward a finished tile leaves in rounds (swiglu_sm90.cuh), whose slots hold gate and hidden and then the gradients
+// of gate and up.
 #include "ops/cuda/swiglu_gemm.h"
+#include "ops/cuda/swiglu_sm90.cuh"
 
 template <bool BACKWARD, int TILE_N>
 using SwigluBase = Config<BACKWARD ? GROUPED_INPUT : GROUPED_FORWARD, TILE_N, (BACKWARD ? 4 : 5) + (TILE_N == 128),
@@ -31,17 +30,6 @@ typedef struct SwigluArgs {
 } SwigluArgs;
 
 // ---- elements -----------------------------------------------------------------------------------------------------
-
-DEVICE_CODE float reciprocal(float x) {
-    float result;
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
-    return result;
-}
-
-// Good for some 21 bits: enough for bf16. Far left the exponential is infinite and its reciprocal 0, as it should be.
-DEVICE_CODE float sigmoid(float x) {
-    return reciprocal(1.0f + exp2_fast(x * -LOG2E));
-}
 
 // Two gates as they are stored, and up, to hidden.
 DEVICE_CODE uint32_t swiglu_pair(uint32_t gate, float up0, float up1) {
@@ -137,48 +125,11 @@ DEVICE_CODE void round_fill(const Slots &rounds, uint32_t round, const float (&d
     if (lane == 0) mbarrier_arrive(rounds.done + index * 8);
 }
 
-// Calls use(round, x, y) for every round of this block's tiles, in the order in which they are filled; (x, y) is the
-// round's first column and row.
-template <typename C, typename Use>
-DEVICE_CODE void rounds_walk(const Experts &experts, const GroupedArgs &args, int rank, Use use) {
-    Tile tile = {};
-    uint32_t round = 0;
-    for (int wave = 0; tile_find<C>(tile, wave, experts, args, rank); wave++)
-        for (int i = 0; i < (tile.real ? C::ROUNDS : 0); i++)
-            use(round++, tile.n * C::N_STEP + i % C::GROUPS * C::COLUMNS,
-                tile.row + tile.m * TILE_M + i / C::GROUPS * 64);
-}
-
-template <typename C>
-DEVICE_CODE void rounds_load(const Slots &rounds, const CUtensorMap *gate_hidden, const Experts &experts,
-                             const GroupedArgs &args, int rank) {
-    rounds_walk<C>(experts, args, rank, [&](uint32_t round, int x, int y) {
-        const uint32_t index = round % C::SLOTS, parity = round / C::SLOTS & 1, barrier = rounds.loaded + index * 8;
-        mbarrier_wait(rounds.empty + index * 8, parity ^ 1);
-        mbarrier_expect(barrier, 2 * C::PIECE_BYTES);
-        tensor_load(rounds.memory + index * C::SLOT_BYTES, gate_hidden, barrier, x, y, 0);
-    });
-}
-
 template <typename C> DEVICE_CODE void round_store(const CUtensorMap *map, uint32_t shared, int x, int y) {
     if (C::ONCE)
         tensor_store_once(map, shared, x, y, 0);
     else
         tensor_store(map, shared, x, y, 0);
-}
-
-template <typename C>
-DEVICE_CODE void rounds_store(const Slots &rounds, const CUtensorMap *gate_up, const Experts &experts,
-                              const GroupedArgs &args, int rank) {
-    rounds_walk<C>(experts, args, rank, [&](uint32_t round, int x, int y) {
-        const uint32_t index = round % C::SLOTS;
-        mbarrier_wait(rounds.done + index * 8, round / C::SLOTS & 1);
-        round_store<C>(gate_up, rounds.memory + index * C::SLOT_BYTES, x, y);
-        tensor_store_commit();
-        tensor_store_wait_read<1>(); // those of the round before
-        if (round) mbarrier_arrive(rounds.empty + (round - 1) % C::SLOTS * 8);
-    });
-    tensor_store_wait_read<0>();
 }
 
 // ---- the kernel ---------------------------------------------------------------------------------------------------
@@ -209,7 +160,8 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, 1)
         } else if (C::BACKWARD && threadIdx.x == 288) {
             rounds_load<C>(rounds, &before, experts, args, rank);
         } else if (C::BACKWARD && threadIdx.x == 320) {
-            rounds_store<C>(rounds, &after, experts, args, rank);
+            rounds_store<C>(rounds, experts, args, rank,
+                            [&](uint32_t shared, int x, int y) { round_store<C>(&after, shared, x, y); });
         }
     } else {
         registers_grow<CONSUMER_REGISTERS>();
@@ -234,22 +186,6 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, 1)
 }
 
 // ---- launch -------------------------------------------------------------------------------------------------------
-
-// A matrix [rows, columns] in boxes of box_rows by 64 whose rows are woven: of 32, row 8 q + 2 j + i goes to place
-// 8 j + 2 q + i, the column of a product that thread q of four holds as its j-th pair. All but columns are multiples
-// of 32.
-static CUtensorMap woven_map_make(CudaState *state, const void *memory, int64_t rows, int columns, int box_rows) {
-    const cuuint64_t line = (cuuint64_t)columns * 2;
-    return map_encode<5>(state, memory, DTYPE_BF16, {(cuuint64_t)columns, 2, 4, 4, (cuuint64_t)rows / 32},
-                         {line, 8 * line, 2 * line, 32 * line}, {64, 2, 4, 4, (cuuint32_t)box_rows / 32});
-}
-
-// Two matrices whose rows lie in turn: a round is 64 rows of both.
-template <typename C> static CUtensorMap pair_map_make(CudaState *state, const void *memory, int64_t rows, int dim) {
-    const cuuint64_t line = (cuuint64_t)dim * 2;
-    return map_encode<3>(state, memory, DTYPE_BF16, {(cuuint64_t)dim, (cuuint64_t)rows, 2}, {2 * line, line},
-                         {C::COLUMNS, 64, 2});
-}
 
 template <bool BACKWARD, int TILE_N, bool ONCE> static bool swiglu_launch(CudaState *state, const SwigluCall *call) {
     using C = SwigluConfig<BACKWARD, TILE_N, ONCE>;
