@@ -84,6 +84,61 @@ static void cpu_cross_entropy(Ops *ops, Tensor losses, Tensor logits, Tensor tar
     threads_for(logits.rows, cpu_row_chunk(ce.vocab), cross_entropy_task, &ce);
 }
 
+// ---- the gradient in FP8
+// ---------------------------------------------------------------------------------------------
+
+typedef struct EntropyFp8 {
+    float *losses;
+    Tensor codes, logits; // bf16
+    const int32_t *targets;
+    float scale, codes_scale;
+} EntropyFp8;
+
+// As row_gradient, rounded from float; the logits stay.
+VEC_INLINE void row_codes(uint8_t *codes, const bf16 *logits, int64_t target, RowSoftmax softmax,
+                          const EntropyFp8 *ce) {
+    float factor = (float)((double)ce->scale / softmax.sum);
+    VEC_FOR(i, n, ce->logits.cols) {
+        Vec gradient = vec_exp(vec_get(logits, i, n, DTYPE_BF16) - softmax.highest) * factor;
+        for (int64_t lane = 0; lane < n; lane++)
+            codes[i + lane] = fp8_from_f32(gradient[lane] / ce->codes_scale, DTYPE_E5M2);
+    }
+    double at_target = (double)bf16_to_f32(logits[target]);
+    float value = (float)((double)ce->scale * (exp(at_target - (double)softmax.highest) / softmax.sum - 1.0));
+    codes[target] = fp8_from_f32(value / ce->codes_scale, DTYPE_E5M2);
+}
+
+static void entropy_fp8_task(void *context, int64_t begin, int64_t end, int worker) {
+    (void)worker;
+    const EntropyFp8 *ce = context;
+    for (int64_t row = begin; row < end; row++) {
+        const bf16 *logits = tensor_at(ce->logits, row, 0);
+        uint8_t *codes = tensor_at(ce->codes, row, 0);
+        int32_t target = ce->targets[row];
+        assert(target < ce->logits.cols);
+        if (target < 0) {
+            ce->losses[row] = 0;
+            memset(codes, 0, (size_t)ce->codes.cols);
+            continue;
+        }
+        RowSoftmax softmax = row_softmax(logits, ce->logits.cols, DTYPE_BF16);
+        ce->losses[row] = (float)(log(softmax.sum) + (double)softmax.highest - (double)bf16_to_f32(logits[target]));
+        row_codes(codes, logits, target, softmax, ce);
+    }
+}
+
+static void cpu_cross_entropy_fp8(Ops *ops, Tensor losses, Tensor codes, Tensor logits, Tensor targets, Tensor scale,
+                                  Tensor codes_scale) {
+    CPU_TIMED(ops, OP_CROSS_ENTROPY_FP8);
+    threads_for(logits.rows, cpu_row_chunk(logits.cols), entropy_fp8_task,
+                &(EntropyFp8){.losses = losses.data,
+                              .codes = codes,
+                              .logits = logits,
+                              .targets = targets.data,
+                              .scale = *(const float *)scale.data,
+                              .codes_scale = *(const float *)codes_scale.data});
+}
+
 // ---- a vocabulary that is split over ranks --------------------------------------------------------------------------
 
 typedef struct SplitEntropy {
@@ -201,6 +256,7 @@ static void cpu_cross_entropy_apply(Ops *ops, Tensor losses, Tensor logits, Tens
 
 void cpu_install_cross_entropy(Ops *ops) {
     ops->cross_entropy = cpu_cross_entropy;
+    ops->cross_entropy_fp8 = cpu_cross_entropy_fp8;
     ops->cross_entropy_stats = cpu_cross_entropy_stats;
     ops->cross_entropy_apply = cpu_cross_entropy_apply;
 }
