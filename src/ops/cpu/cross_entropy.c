@@ -41,6 +41,11 @@ VEC_INLINE RowSoftmax row_softmax(const void *logits, int64_t columns, DType dty
     return (RowSoftmax){highest, vec_sum_total(&sum)};
 }
 
+// p - 1 where the target stands, without the rounding of p to the storage type in between
+static float target_gradient(float at_target, RowSoftmax softmax, float scale) {
+    return (float)((double)scale * (exp((double)at_target - (double)softmax.highest) / softmax.sum - 1.0));
+}
+
 // softmax: of the whole row, of which these may be some columns. target: outside of them where it is another's.
 VEC_INLINE void row_gradient(void *logits, int64_t target, RowSoftmax softmax, float scale, int64_t columns,
                              DType dtype) {
@@ -49,10 +54,7 @@ VEC_INLINE void row_gradient(void *logits, int64_t target, RowSoftmax softmax, f
     float at_target = here ? storage_get(logits, target, dtype) : 0;
     VEC_FOR(i, n, columns)
     vec_put(logits, i, n, dtype, vec_exp(vec_get(logits, i, n, dtype) - softmax.highest) * factor);
-    if (!here) return;
-    // p - 1 where the target stands, without the rounding of p to the storage type in between
-    float value = (float)((double)scale * (exp((double)at_target - (double)softmax.highest) / softmax.sum - 1.0));
-    storage_put(logits, target, dtype, value);
+    if (here) storage_put(logits, target, dtype, target_gradient(at_target, softmax, scale));
 }
 
 VEC_INLINE void rows_of(const CrossEntropy *ce, int64_t begin, int64_t end, DType dtype) {
@@ -103,9 +105,8 @@ VEC_INLINE void row_codes(uint8_t *codes, const bf16 *logits, int64_t target, Ro
         for (int64_t lane = 0; lane < n; lane++)
             codes[i + lane] = fp8_from_f32(gradient[lane] / ce->codes_scale, DTYPE_E5M2);
     }
-    double at_target = (double)bf16_to_f32(logits[target]);
-    float value = (float)((double)ce->scale * (exp(at_target - (double)softmax.highest) / softmax.sum - 1.0));
-    codes[target] = fp8_from_f32(value / ce->codes_scale, DTYPE_E5M2);
+    float at_target = target_gradient(bf16_to_f32(logits[target]), softmax, ce->scale);
+    codes[target] = fp8_from_f32(at_target / ce->codes_scale, DTYPE_E5M2);
 }
 
 static void entropy_fp8_task(void *context, int64_t begin, int64_t end, int worker) {
