@@ -133,6 +133,20 @@ static void a_state_without_the_heads_scale_begins_it_afresh(void **state) {
     fixture_close(&fixture);
 }
 
+static void the_head_can_be_left_in_bf16(void **state) {
+    (void)state;
+    static const char *const sets[] = {"train.precision=fp8", "model.vocab=272", "train.fp8_head=off"};
+    unsigned fp8[2];
+    for (int off = 0; off < 2; off++) {
+        Fixture fixture;
+        fixture_open_with(&fixture, "fp8-off", (CheckpointPolicy){2, 0, true, true}, sets, 2 + off);
+        fp8[off] = fixture.trainer.model->layout.fp8;
+        fixture_close(&fixture);
+    }
+    assert_int_equal(fp8[0] & FP8_HEAD, FP8_HEAD);
+    assert_int_equal(fp8[1], fp8[0] & ~(unsigned)FP8_HEAD);
+}
+
 static void assert_same_bias(Model *one, Model *two) {
     json_t *left = router_bias_json(one), *right = router_bias_json(two);
     assert_int_equal(json_array_size(left), 2); // sparse layers
@@ -340,6 +354,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_restored_run_goes_on_with_the_same_bits),
         cmocka_unit_test(a_state_without_the_heads_scale_begins_it_afresh),
+        cmocka_unit_test(the_head_can_be_left_in_bf16),
         cmocka_unit_test(the_routers_bias_is_part_of_the_state),
         cmocka_unit_test(damage_anywhere_is_found_and_the_previous_one_used),
         cmocka_unit_test(a_truncated_or_missing_file_is_not_accepted),
