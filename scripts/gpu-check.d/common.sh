@@ -171,6 +171,7 @@ check() { # NAME SECONDS COMMAND...: a case that takes so long on an H200
     local name=$1 seconds=$2 log code=0 most rest begin=$SECONDS
     log=${name//[^a-zA-Z0-9.]/-}.log
     shift 2
+    if [[ -n $only && ! $name =~ $only ]]; then return 0; fi
     if ! fits "$name" "$seconds"; then return 0; fi
     most=${patience:-$(pick $((4 * seconds + 60)) 900)}
     rest=$(time_left)
