@@ -135,7 +135,8 @@ static int products_list(Product products[PRODUCTS_MAX], const Layout *layout, i
                                   .in = layout->request.config.hidden,
                                   .out = layout_vocab_rows(&layout->request),
                                   .experts = 1,
-                                  .times = (double)layout->tokens / (double)layout->logits_rows};
+                                  .times = (double)layout->tokens / (double)layout->logits_rows,
+                                  .fp8 = {FP8_HEAD_FORWARD, FP8_HEAD_GRADIENTS, FP8_HEAD_GRADIENTS}};
     return count;
 }
 

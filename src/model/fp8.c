@@ -6,17 +6,14 @@
 #include <math.h>
 #include <stdlib.h>
 
-// Scales to begin with: activations of a fresh model are small numbers, and its gradients, which carry 1 / targets,
-// about as small as that; e5m2 has room for eight orders of magnitude around them.
-#define FIRST_ACTIVATION_SCALE 0x1p-4f
-
 // Room that a scale leaves above the maximum of the step before.
 #define HEADROOM 2.0f
 
 // ---- views ----------------------------------------------------------------------------------------------------------
 
 static Tensor slot_of(const Model *model, ConstId id, Fp8Slot slot, int layer) {
-    return tensor_cols(tensor_rows(model_const(model, id), slot, 1), (int64_t)layer * FP8_SCALE_STEP, 1);
+    return tensor_cols(tensor_rows(model_const(model, id), slot, 1), layer < 0 ? 0 : (int64_t)layer * FP8_SCALE_STEP,
+                       1);
 }
 
 static Tensor scale_of(const Model *model, Fp8Slot slot, int layer) {
@@ -28,6 +25,7 @@ static Tensor amax_of(const Model *model, Fp8Slot slot, int layer) {
 }
 
 static Fp8Slot weight_slot(ParamId id) {
+    if (id == PARAM_EMBEDDING || id == PARAM_HEAD) return FP8_W_HEAD;
     return id == PARAM_QKV ? FP8_W_QKV : id == PARAM_O ? FP8_W_O : id == PARAM_GATE_UP ? FP8_W_GATE_UP : FP8_W_DOWN;
 }
 
@@ -208,15 +206,59 @@ void fp8_mlp_backward(Model *model, int layer, Tensor din, Tensor dgate_up, Tens
                     input_cols(model, PARAM_GATE_UP, layer, ACT_FP8_MLP_COLS, in), accumulate);
 }
 
+// ---- LM head --------------------------------------------------------------------------------------------------------
+
+Fp8HeadChunk fp8_head_chunk(const Model *model, Tensor in, Tensor logits) {
+    bool gradients = fp8_uses(model, FP8_HEAD_GRADIENTS);
+    Fp8HeadChunk chunk = {.weight = layout_head(&model->layout), .in = in, .logits = logits};
+    if (fp8_uses(model, FP8_HEAD_FORWARD)) chunk.in_rows = copy_place(model, ACT_FP8_HEAD_IN, in.rows, in.cols);
+    if (gradients) chunk.in_cols = copy_place(model, ACT_FP8_HEAD_COLS, in.cols, in.rows);
+    if (gradients) chunk.dlogits = copy_place(model, ACT_FP8_DLOGITS, logits.rows, logits.cols);
+    return chunk;
+}
+
+void fp8_head_forward(Model *model, const Fp8HeadChunk *chunk) {
+    Ops *ops = model->ops;
+    if (tensor_present(chunk->in_rows) || tensor_present(chunk->in_cols))
+        ops->quantize(ops, chunk->in_rows, chunk->in_cols, amax_of(model, FP8_HEAD_IN, -1), chunk->in,
+                      scale_of(model, FP8_HEAD_IN, -1));
+    if (tensor_present(chunk->in_rows))
+        ops->linear_fp8(ops, chunk->logits, chunk->in_rows, weight_copy(model, chunk->weight, -1, false),
+                        scale_of(model, FP8_HEAD_IN, -1), scale_of(model, FP8_W_HEAD, -1), TENSOR_NONE, false);
+    else
+        ops->linear_forward(ops, chunk->logits, chunk->in, model_weight(model, chunk->weight, -1), TENSOR_NONE);
+}
+
+void fp8_head_backward(Model *model, const Fp8HeadChunk *chunk, Tensor din, Tensor dweight, bool accumulate) {
+    Ops *ops = model->ops;
+    if (!tensor_present(chunk->dlogits)) {
+        ops->linear_backward_input(ops, din, chunk->logits, model_weight(model, chunk->weight, -1));
+        ops->linear_backward_weight(ops, dweight, chunk->logits, chunk->in, accumulate);
+        return;
+    }
+    Tensor dlogits = chunk->dlogits, scale = model_scalar(model, SCALAR_DLOGITS_SCALE);
+    Tensor cols = tensor_make(chunk->logits.data, dlogits.dtype, dlogits.cols, dlogits.rows, dlogits.name);
+    ops->linear_fp8(ops, din, dlogits, weight_copy(model, chunk->weight, -1, true), scale,
+                    scale_of(model, FP8_W_HEAD, -1), TENSOR_NONE, false);
+    ops->quantize(ops, TENSOR_NONE, cols, TENSOR_NONE, dlogits, scale);
+    ops->linear_fp8(ops, dweight, cols, chunk->in_cols, scale, scale_of(model, FP8_HEAD_IN, -1), TENSOR_NONE,
+                    accumulate);
+}
+
+float fp8_dlogits_scale(float most) {
+    return most > 0 ? ldexpf(1, -ilogbf(E5M2_MAX / most)) : 1;
+}
+
 // ---- around a step --------------------------------------------------------------------------------------------------
 
+// Gradients carry 1 / targets; e5m2 has room for eight orders of magnitude around that.
 static void first_scales(Model *model) {
     Tensor scales = model_const(model, CONST_FP8_SCALE);
     float *values = xmalloc((size_t)tensor_count(scales) * sizeof(float));
     float gradients = ldexpf(1, -ilogbf((float)(model->step_valid > 0 ? model->step_valid : 1)));
     for (int64_t i = 0; i < tensor_count(scales); i++) {
         int64_t slot = i / scales.cols;
-        values[i] = slot >= FP8_FIRST_WEIGHT ? 1 : slot >= FP8_FIRST_GRADIENT ? gradients : FIRST_ACTIVATION_SCALE;
+        values[i] = slot >= FP8_FIRST_WEIGHT ? 1 : slot >= FP8_FIRST_GRADIENT ? gradients : FP8_FIRST_SCALE;
     }
     model->ops->upload(model->ops, scales.data, values, (size_t)tensor_count(scales) * sizeof(float));
     free(values);
@@ -237,12 +279,9 @@ static void set_scales(Model *model, Fp8Slot first, Fp8Slot end, float most) {
 
 // Calls for every weight of this rank that products read in FP8.
 static void each_weight(Model *model, void (*call)(Model *, ParamId, int layer)) {
-    static const ParamId ids[] = {PARAM_QKV, PARAM_O, PARAM_GATE_UP, PARAM_DOWN};
-    for (int i = 0; i < 4 * model->layout.layer_count; i++) {
-        int layer = layout_layer(&model->layout, i / 4);
-        bool there = tensor_present(weight_place(model, ids[i % 4], layer, false)) ||
-                     tensor_present(weight_place(model, ids[i % 4], layer, true));
-        if (there) call(model, ids[i % 4], layer);
+    for (int i = 0; i < model->layout.param_count; i++) {
+        const LayoutParam *param = &model->layout.params[i];
+        if (param->fp8_rows >= 0 || param->fp8_cols >= 0) call(model, param->id, param->layer);
     }
 }
 

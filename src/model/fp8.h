@@ -1,9 +1,9 @@
 // Linear layers in FP8 (train.precision = "fp8"): which products run so, their copies and scales. The op table rounds
 // and multiplies (ops/ops.h); where this model, layer or pass does not use FP8, these functions call the plain ops.
 //
-// A scale belongs to a tensor of a layer. Those of activations and gradients come from the largest magnitude of the
-// step before, over all micro-batches and ranks, so that they are the same however the work is cut; those of weights
-// from the weights themselves. The bf16 weights and their master parts stay the truth.
+// A scale belongs to a tensor of a layer or of the LM head. Those of activations and gradients come from the largest
+// magnitude of the step before, over all micro-batches and ranks, so that they are the same however the work is cut;
+// those of weights from the weights themselves. The bf16 weights and their master parts stay the truth.
 #pragma once
 
 #include "model/model.h"
@@ -26,6 +26,20 @@ void fp8_mlp_forward(Model *model, int layer, Tensor in);
 void fp8_mlp_backward(Model *model, int layer, Tensor din, Tensor dgate_up, Tensor ddown, Tensor dout, Tensor in,
                       Tensor dhidden, bool accumulate);
 
+// The LM head's products of one chunk of tokens. What runs in bf16 has no copies.
+typedef struct Fp8HeadChunk {
+    ParamId weight;
+    Tensor in, logits;       // [rows, hidden], [rows, vocab]
+    Tensor in_rows, in_cols; // in FP8
+    Tensor dlogits;          // where the loss leaves the logits' gradient in FP8; absent: in bf16 in logits
+} Fp8HeadChunk;
+Fp8HeadChunk fp8_head_chunk(const Model *model, Tensor in, Tensor logits);
+void fp8_head_forward(Model *model, const Fp8HeadChunk *chunk);
+// After the loss. Takes the place of logits.
+void fp8_head_backward(Model *model, const Fp8HeadChunk *chunk, Tensor din, Tensor dweight, bool accumulate);
+// No gradient of a logit is larger than its factor, 1 / targets: the finest scale that has room for it.
+float fp8_dlogits_scale(float most);
+
 // ---- before there is a model
 // ------------------------------------------------------------------------------------------
 
@@ -33,7 +47,9 @@ void fp8_mlp_backward(Model *model, int layer, Tensor din, Tensor dgate_up, Tens
 // the first use of a shape. all: every rank (they take the first one's choice), or NULL.
 Status fp8_choose(Ops *ops, LayoutRequest *request, Comm *all);
 enum { FP8_TEXT = 256 };
-void fp8_describe(unsigned fp8, char text[FP8_TEXT]); // "qkv, o, MLP with its gradients"
+void fp8_describe(unsigned fp8, char text[FP8_TEXT]); // "qkv, o, MLP with its gradients, head"
+
+#define FP8_FIRST_SCALE 0x1p-4f // of activations, which in a fresh model are small numbers
 
 // ---- around a step, for model.c -------------------------------------------------------------------------------------
 

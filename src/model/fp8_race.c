@@ -1,5 +1,6 @@
-// Which products of a block run in FP8: those for which a layer gets faster, by time under load on this device. A model
-// of one layer with the run's sizes trains on random tokens; the answer is kept with the device's other choices.
+// Which products run in FP8: those for which a layer, or the LM head, gets faster, by time under load on this device. A
+// model of one layer with the run's sizes trains on random tokens, with few words for the layer's products and with all
+// of them for the head's; the answers are kept with the device's other choices.
 #include "base/log.h"
 #include "base/rng.h"
 #include "base/text.h"
@@ -13,8 +14,8 @@ static const double RACE_MARGIN = 0.997;
 static const unsigned attention_uses[] = {FP8_QKV_FORWARD, FP8_QKV_INPUT, FP8_QKV_WEIGHT,
                                           FP8_O_FORWARD,   FP8_O_INPUT,   FP8_O_WEIGHT};
 
-// One layer of the model as this rank has it, and few words.
-static LayoutRequest one_layer(const LayoutRequest *request, unsigned off) {
+// One layer of the model as this rank has it, and so many words at most.
+static LayoutRequest one_layer(const LayoutRequest *request, int words, unsigned off) {
     LayoutRequest one = *request;
     ModelConfig *c = &one.config;
     int tp = request->mesh.tp, sparse = model_sparse_layers(c);
@@ -23,7 +24,7 @@ static LayoutRequest one_layer(const LayoutRequest *request, unsigned off) {
     c->ffn /= tp;
     c->sparse[0] = sparse == c->layers;
     c->layers = 1;
-    c->vocab = c->vocab < 512 ? c->vocab : 512;
+    c->vocab = c->vocab < words ? c->vocab : words;
     one.seq /= request->mesh.cp;
     one.mesh = MESH_SINGLE;
     one.rank = one.virtual_stages = one.micro_batches = one.islands = one.island = 0;
@@ -94,9 +95,11 @@ static unsigned race_attention(Racer *racer, double *best) {
     return on;
 }
 
-static Status race(Ops *ops, const LayoutRequest *request, unsigned *on, double times[2]) {
+static Status race_layer(Ops *ops, const LayoutRequest *request, unsigned *on, double times[2]) {
     Racer racer = {0};
-    LayoutRequest all = one_layer(request, request->fp8_off), plain = one_layer(request, request->fp8_off | FP8_MLP);
+    enum { FEW_WORDS = 512 };
+    unsigned off = request->fp8_off | FP8_HEAD;
+    LayoutRequest all = one_layer(request, FEW_WORDS, off), plain = one_layer(request, FEW_WORDS, off | FP8_MLP);
     TRY(racer_open(&racer, ops, &plain));
     double best = times[1] = racer_time(&racer, 0), time;
     unsigned chosen = race_attention(&racer, &time);
@@ -113,11 +116,64 @@ static Status race(Ops *ops, const LayoutRequest *request, unsigned *on, double 
     return ops->sync(ops);
 }
 
-static char *race_key(const LayoutRequest *request) {
+// The head alone in FP8, on a layer in bf16.
+static Status race_head(Ops *ops, const LayoutRequest *request, unsigned *on, double times[2]) {
+    static const unsigned choices[] = {FP8_HEAD, FP8_HEAD_FORWARD, FP8_HEAD_GRADIENTS};
+    LayoutRequest one = one_layer(request, (int)layout_vocab_rows(request), request->fp8_off | (FP8_ALL & ~FP8_HEAD));
+    Racer racer = {0};
+    one.config.tied = true; // one matrix of the two that there may be
+    TRY(racer_open(&racer, ops, &one));
+    times[0] = times[1] = racer_time(&racer, 0);
+    *on = 0;
+    for (size_t i = 0; i < sizeof choices / sizeof *choices; i++) {
+        if ((choices[i] & racer.model->layout.fp8) != choices[i]) continue;
+        double time = racer_time(&racer, choices[i]);
+        if (time < RACE_MARGIN * times[0]) times[0] = time, *on = choices[i];
+    }
+    racer_close(&racer);
+    return ops->sync(ops);
+}
+
+static char *layer_key(const LayoutRequest *request) {
     const ModelConfig *c = &request->config;
     return text_format("fp8 1 %d %d %d %d %d %d tokens %d x %d tp %d recompute %d off %u", c->hidden, c->heads,
                        c->kv_heads, c->head_dim, c->ffn, model_sparse_layers(c) == c->layers, request->micro_batch,
-                       request->seq / request->mesh.cp, request->mesh.tp, (int)request->recompute, request->fp8_off);
+                       request->seq / request->mesh.cp, request->mesh.tp, (int)request->recompute,
+                       request->fp8_off & ~(unsigned)FP8_HEAD);
+}
+
+static char *head_key(const LayoutRequest *request) {
+    return text_format("fp8 head 1 %d %lld rows %lld off %u", request->config.hidden,
+                       (long long)layout_vocab_rows(request), (long long)layout_logits_rows(request),
+                       request->fp8_off & FP8_HEAD);
+}
+
+// One of the two races: what is asked of, where its answer is kept, and what it measures.
+typedef struct Race {
+    unsigned uses;
+    Status (*run)(Ops *ops, const LayoutRequest *request, unsigned *on, double times[2]);
+    char *(*key)(const LayoutRequest *request);
+    const char *what;
+} Race;
+
+// Of the products in *on, those of the race that are not faster in FP8 leave it.
+static Status choose(Ops *ops, const LayoutRequest *request, const Race *race, unsigned *on) {
+    if (!(*on & race->uses)) return NULL;
+    unsigned faster = 0;
+    int known;
+    double times[2];
+    Status status = NULL;
+    char *key = race->key(request);
+    if (ops->choice_recall(ops, key, &known)) {
+        faster = (unsigned)known;
+    } else if (!(status = race->run(ops, request, &faster, times))) {
+        ops->choice_keep(ops, key, (int)faster);
+        log_info("%s takes %.2f ms with the fastest choice of FP8 products, %.2f ms in bf16", race->what, times[0],
+                 times[1]);
+    }
+    *on &= faster | ~race->uses;
+    free(key);
+    return status;
 }
 
 // The choice of the first rank is that of all.
@@ -141,10 +197,12 @@ void fp8_describe(unsigned fp8, char text[FP8_TEXT]) {
                                         "o",
                                         "o input gradient",
                                         "o weight gradient",
-                                        "MLP with its gradients"};
+                                        "MLP with its gradients",
+                                        "head",
+                                        "head gradients"};
     const char *between = "";
     int at = snprintf(text, FP8_TEXT, "%s", fp8 ? "" : "none");
-    for (int i = 0; i < 7; i++) {
+    for (int i = 0; i < FP8_USES; i++) {
         if (!(fp8 & 1u << i)) continue;
         at += snprintf(text + at, (size_t)(FP8_TEXT - at), "%s%s", between, names[i]);
         between = ", ";
@@ -156,20 +214,13 @@ Status fp8_choose(Ops *ops, LayoutRequest *request, Comm *all) {
     char text[FP8_TEXT];
     if (!on) return NULL;
     if (ops->kind == DEVICE_CUDA) { // the CPU emulates all of them
-        char *key = race_key(request);
-        int known;
-        double times[2] = {0};
-        Status status = NULL;
-        if (ops->choice_recall(ops, key, &known))
-            on &= (unsigned)known;
-        else if (!(status = race(ops, request, &on, times)))
-            ops->choice_keep(ops, key, (int)on);
-        free(key);
-        if (!status) status = share_choice(ops, all, &on);
-        if (status) return status;
-        if (times[1] > 0)
-            log_info("a layer's micro-step takes %.2f ms with the fastest choice of FP8 products, %.2f ms in bf16",
-                     times[0], times[1]);
+        static const Race races[] = {
+            {FP8_ALL & ~FP8_HEAD, race_layer, layer_key, "a layer's micro-step"},
+            {FP8_HEAD, race_head, head_key, "a micro-step of one layer in bf16 and the LM head"},
+        };
+        for (size_t i = 0; i < sizeof races / sizeof *races; i++)
+            TRY(choose(ops, request, &races[i], &on));
+        TRY(share_choice(ops, all, &on));
     }
     request->fp8_off = FP8_ALL & ~on;
     fp8_describe(on, text);

@@ -104,8 +104,9 @@ bool layout_rows_bounded(const LayoutRequest *request) {
            layout_expert_rows(request) < rows_for(request, layout_expert_slots_most(request));
 }
 
-static int64_t default_logits_rows(const LayoutRequest *request, int64_t tokens) {
+int64_t layout_logits_rows(const LayoutRequest *request) {
     int64_t rows = request->logits_rows > 0 ? request->logits_rows : LOGITS_ROWS_DEFAULT;
+    int64_t tokens = (int64_t)request->micro_batch * request->seq / request->mesh.cp;
     return rows < tokens ? rows : tokens;
 }
 
@@ -127,7 +128,7 @@ static OpsWorkspaceRequest workspace_request(const LayoutRequest *request) {
                                  .top_k = c->top_k,
                                  .placed_tokens = spread ? layout_dispatched_tokens(request) : 0,
                                  .placed_experts = c->experts / request->mesh.ep,
-                                 .logits_rows = default_logits_rows(request, tokens),
+                                 .logits_rows = layout_logits_rows(request),
                                  .parameters = model_parameters(c).total,
                                  .dtype = precision_storage(request->precision),
                                  .threads = request->threads};
@@ -181,7 +182,7 @@ Status layout_build(Layout *layout, const LayoutRequest *request) {
     layout->dtype = precision_storage(request->precision);
     layout->tokens = (int64_t)request->micro_batch * request->seq / request->mesh.cp;
     layout->local_tokens = layout->tokens / request->mesh.tp;
-    layout->logits_rows = default_logits_rows(request, layout->tokens);
+    layout->logits_rows = layout_logits_rows(request);
     layout->rows = layout_expert_rows(request);
     layout->zero = mesh_data_ranks(&request->mesh) > 1 && !request->inference ? request->mesh.zero : 0;
     build_chunks(layout);
@@ -206,6 +207,10 @@ void layout_free(Layout *layout) {
     free(layout->act_index);
     free(layout->chunks);
     *layout = (Layout){0};
+}
+
+ParamId layout_head(const Layout *layout) {
+    return layout->request.config.tied ? PARAM_EMBEDDING : PARAM_HEAD;
 }
 
 const LayoutParam *layout_param(const Layout *layout, ParamId id, int layer) {

@@ -24,13 +24,13 @@ typedef enum Precision {
     PRECISION_FP32, // everything float
     PRECISION_BF16, // bf16 weights and activations, float master weights (bf16 + 16 more bits), gradients and moments
     PRECISION_BF16_PURE, // bf16 weights without master: stochastic rounding
-    PRECISION_FP8,       // as bf16, and the linear layers of the blocks multiply in FP8
+    PRECISION_FP8,       // as bf16, and the linear layers of the blocks and the LM head multiply in FP8
     PRECISION_FP16,      // f16 weights and activations, float master weights beside them; the loss is scaled
     PRECISION_COUNT,
 } Precision;
 
-// Which products of a block run in FP8: bits of LayoutRequest.fp8_off and Layout.fp8. A dense MLP's are one choice,
-// since what is kept of its SwiGLU depends on it.
+// Which products run in FP8: bits of LayoutRequest.fp8_off and Layout.fp8. A dense MLP's are one choice, since what is
+// kept of its SwiGLU depends on it; the LM head's two gradients are another, since the loss rounds for both.
 typedef enum Fp8Use {
     FP8_QKV_FORWARD = 1 << 0,
     FP8_QKV_INPUT = 1 << 1, // gradients of the layer's input and weight
@@ -39,16 +39,22 @@ typedef enum Fp8Use {
     FP8_O_INPUT = 1 << 4,
     FP8_O_WEIGHT = 1 << 5,
     FP8_MLP = 1 << 6,
-    FP8_ALL = (1 << 7) - 1,
+    FP8_HEAD_FORWARD = 1 << 7,
+    FP8_HEAD_GRADIENTS = 1 << 8, // of its input and weight
+    FP8_USES = 9,
+    FP8_ALL = (1 << FP8_USES) - 1,
+    FP8_HEAD = FP8_HEAD_FORWARD | FP8_HEAD_GRADIENTS,
 } Fp8Use;
 
-// What has a scale of its own in each layer: rows of CONST_FP8_SCALE and CONST_FP8_AMAX.
+// What has a scale of its own in each layer: rows of CONST_FP8_SCALE and CONST_FP8_AMAX. The LM head's stand with the
+// first layer's; that of the logits' gradient is known before (SCALAR_DLOGITS_SCALE).
 typedef enum Fp8Slot {
     FP8_ATTN_IN, // activations, e4m3
     FP8_ATTN_OUT,
     FP8_MLP_IN,
     FP8_GATE_UP,
     FP8_HIDDEN,
+    FP8_HEAD_IN,
     FP8_DATTN, // gradients, e5m2: of what attention, the QKV product, the MLP and the gate-up product hand on
     FP8_DQKV,
     FP8_DMLP,
@@ -57,6 +63,7 @@ typedef enum Fp8Slot {
     FP8_W_O,
     FP8_W_GATE_UP,
     FP8_W_DOWN,
+    FP8_W_HEAD,
     FP8_SLOTS,
     FP8_FIRST_GRADIENT = FP8_DATTN,
     FP8_FIRST_WEIGHT = FP8_W_QKV,
@@ -258,7 +265,10 @@ typedef enum ActId {
     ACT_FP8_ATTN_COLS, // [heads * head_dim, T] input of the O product, transposed
     ACT_FP8_QKV_COLS,  // [hidden, T] and of QKV's
     ACT_FP8_GATE_UP,   // [T, 2 ffn] bf16: results of the gate-up product on their way to SwiGLU
-    ACT_SCRATCH,       // bytes that are free while attention runs backward: a larger workspace at no cost; GPU only
+    ACT_FP8_HEAD_IN,   // [logits_rows, hidden] input of the LM head, and its transpose
+    ACT_FP8_HEAD_COLS,
+    ACT_FP8_DLOGITS, // [logits_rows, vocab]; its transpose takes the place of the logits
+    ACT_SCRATCH,     // bytes that are free while attention runs backward: a larger workspace at no cost; GPU only
     ACT_ID_COUNT,
 } ActId;
 
@@ -361,6 +371,7 @@ typedef struct Layout {
 } Layout;
 
 Status layout_build(Layout *layout, const LayoutRequest *request);
+ParamId layout_head(const Layout *layout); // the LM head's weight, or the embedding that it is tied to
 // The products that a request runs in FP8: all that it does not exclude and whose sizes the tensor cores can take.
 unsigned layout_fp8(const LayoutRequest *request);
 // The index-th layer that is here.
@@ -413,6 +424,7 @@ int layout_norm_parts(const Layout *layout);
 // rows.
 int64_t layout_qkv_dim(const LayoutRequest *request);
 int64_t layout_vocab_rows(const LayoutRequest *request);
+int64_t layout_logits_rows(const LayoutRequest *request); // of one LM-head chunk
 int64_t layout_expert_rows(const LayoutRequest *request);
 // Of these rows: how many there are slots for when all experts are equally busy, and at most.
 int64_t layout_expert_slots(const LayoutRequest *request);

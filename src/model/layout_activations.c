@@ -194,6 +194,14 @@ static void build_fp8(Layout *layout, bool dense) {
         add_temporary(layout, ACT_FP8_DQKV_COLS, DTYPE_E5M2, qkv, T, qkv_phase, qkv_phase);
         add_temporary(layout, ACT_FP8_QKV_COLS, DTYPE_E4M3, d, T, qkv_phase, qkv_phase);
     }
+    if (!layout->chunks[layout->chunk_count - 1].predicts) return;
+    int64_t chunk = layout->logits_rows;
+    if (on & FP8_HEAD_FORWARD) add_temporary(layout, ACT_FP8_HEAD_IN, DTYPE_E4M3, chunk, d, PHASE_HEAD, PHASE_HEAD);
+    if (on & FP8_HEAD_GRADIENTS) {
+        add_temporary(layout, ACT_FP8_HEAD_COLS, DTYPE_E4M3, d, chunk, PHASE_HEAD, PHASE_HEAD);
+        add_temporary(layout, ACT_FP8_DLOGITS, DTYPE_E5M2, chunk, layout_vocab_rows(&layout->request), PHASE_HEAD,
+                      PHASE_HEAD);
+    }
 }
 
 // Once for the forward pass, once for the backward pass and the forward run again there.

@@ -118,6 +118,10 @@ static bool has_fp8(const Layout *layout, const LayoutParam *param, bool cols) {
     case PARAM_O: return layout->fp8 & (cols ? FP8_O_INPUT : FP8_O_FORWARD);
     case PARAM_GATE_UP:
     case PARAM_DOWN: return layout->fp8 & FP8_MLP;
+    case PARAM_EMBEDDING:
+    case PARAM_HEAD: // of a tied embedding, only where the model ends
+        return param->id == layout_head(layout) && layout->chunks[layout->chunk_count - 1].predicts &&
+               layout->fp8 & (cols ? FP8_HEAD_GRADIENTS : FP8_HEAD_FORWARD);
     default: return false;
     }
 }
@@ -134,9 +138,9 @@ static void place_fp8(Layout *layout, LayoutParam *param) {
     }
 }
 
-// ZeRO 3 gathers a unit in FP8 where every pass of training reads it so, and a byte a weight is all that travels.
+// ZeRO 3 gathers a layer in FP8 where every pass of training reads it so, and a byte a weight is all that travels.
 static bool travels_in_fp8(const Layout *layout, int unit) {
-    if (layout->zero < 3 || !layout->fp8) return false;
+    if (layout->zero < 3 || !layout->fp8 || layout->units[unit].layer < 0) return false;
     for (int i = 0; i < layout->param_count; i++) {
         const LayoutParam *param = &layout->params[i];
         if (param->unit == unit && (param->fp8_rows < 0 || param->fp8_cols < 0)) return false;
@@ -233,6 +237,7 @@ unsigned layout_fp8(const LayoutRequest *request) {
     if (layout_qkv_dim(request) % PIECE) on &= ~(unsigned)(FP8_QKV_FORWARD | FP8_QKV_INPUT | FP8_QKV_WEIGHT);
     if (attention % PIECE) on &= ~(unsigned)(FP8_O_FORWARD | FP8_O_INPUT | FP8_O_WEIGHT);
     if (ffn % PIECE || model_sparse_layers(c) == c->layers) on &= ~(unsigned)FP8_MLP;
+    if (layout_vocab_rows(request) % PIECE || layout_logits_rows(request) % PIECE) on &= ~(unsigned)FP8_HEAD;
     return on;
 }
 

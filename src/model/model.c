@@ -142,6 +142,7 @@ void model_step_begin(Model *model, int64_t valid, int micro_batches) {
     double micro_batch_tokens = (double)model->layout.tokens * mesh->cp;
     float scale = model_loss_scale(model); // of all that gradients begin with
     scalars[SCALAR_CE_SCALE] = valid > 0 ? scale * (float)(1.0 / (double)valid) : 0.0f;
+    scalars[SCALAR_DLOGITS_SCALE] = fp8_dlogits_scale(scalars[SCALAR_CE_SCALE]);
     scalars[SCALAR_AUX_SCALE] = scale * (config->aux_coef / (float)all);
     if (sparse)
         scalars[SCALAR_Z_COEF] = scale * (float)((double)model->z_loss_coef / (micro_batch_tokens * sparse * all));

@@ -389,8 +389,13 @@ void seam_embed_backward(Model *model, Tensor dweight, Tensor dout, Tensor ids) 
     model->ops->embedding_backward(model->ops, dweight, seam_all_gradients(model, dout), ids, first_word(model));
 }
 
-void seam_cross_entropy(Model *model, Tensor losses, Tensor logits, Tensor targets, Tensor scale) {
+void seam_cross_entropy(Model *model, Tensor losses, Tensor codes, Tensor logits, Tensor targets, Tensor scale) {
     Ops *ops = model->ops;
+    Tensor codes_scale = model_scalar(model, SCALAR_DLOGITS_SCALE);
+    if (tensor_ranks(model) == 1 && tensor_present(codes)) {
+        ops->cross_entropy_fp8(ops, losses, codes, logits, targets, scale, codes_scale);
+        return;
+    }
     if (tensor_ranks(model) == 1) {
         ops->cross_entropy(ops, losses, logits, targets, scale);
         return;
@@ -402,6 +407,7 @@ void seam_cross_entropy(Model *model, Tensor losses, Tensor logits, Tensor targe
     Comm *tp = model->ranks.tp;
     if (tp) comm_wait(tp, comm_all_gather(tp, flat_view(stats), flat_view(own)));
     ops->cross_entropy_apply(ops, losses, logits, targets, stats, scale, first, vocab);
+    if (tensor_present(codes)) ops->quantize(ops, codes, TENSOR_NONE, TENSOR_NONE, logits, codes_scale);
 }
 
 Tensor seam_balance_sums(Model *model, Tensor counts, Tensor prob_sum) {

@@ -32,7 +32,8 @@ Tensor seam_gradient_of_all_tokens(Model *model, Tensor local);
 void seam_sum_tokens(Model *model, Tensor local, Tensor all);
 void seam_embed(Model *model, Tensor out, Tensor ids, Tensor weight);
 void seam_embed_backward(Model *model, Tensor dweight, Tensor dout, Tensor ids);
-void seam_cross_entropy(Model *model, Tensor losses, Tensor logits, Tensor targets, Tensor scale);
+// codes (may be absent): the place of the gradient in FP8; the logits are of no use then.
+void seam_cross_entropy(Model *model, Tensor losses, Tensor codes, Tensor logits, Tensor targets, Tensor scale);
 // Of the whole micro-batch: prob_sum in place; the counts are returned, since this rank's own stay in use (moe_gather).
 Tensor seam_balance_sums(Model *model, Tensor counts, Tensor prob_sum);
 

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { REPEATED_CALLS = 8 };
+enum { REPEATED_CALLS = 12 };
 
 typedef struct Recorder {
     StepRecord *record;

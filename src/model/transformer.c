@@ -321,8 +321,8 @@ void transformer_layer_cached(Model *model, int layer, Tensor keys, Tensor value
 
 // ---- head -----------------------------------------------------------------------------------------------------------
 
-static ParamId head_param(const Model *model) { // the LM head, or the embedding it is tied to
-    return model->layout.request.config.tied ? PARAM_EMBEDDING : PARAM_HEAD;
+static ParamId head_param(const Model *model) {
+    return layout_head(&model->layout);
 }
 
 // The embedding is tied to a head that is here: both add to one gradient.
@@ -361,19 +361,19 @@ void transformer_head(Model *model, bool backward) {
     Tensor normed = seam_all_tokens(model, model_act(model, ACT_FINAL_NORMED, -1));
     Tensor dnormed = seam_gradient_of_all_tokens(model, model_act(model, ACT_DNORMED, -1));
     Tensor logits = model_act(model, ACT_LOGITS, -1), losses = model_act(model, ACT_LOSSES, -1);
-    Tensor head = model_weight(model, head_param(model), -1), dhead = model_grad(model, head_param(model), -1);
-    Tensor targets = model_const(model, CONST_TARGETS);
+    Tensor dhead = model_grad(model, head_param(model), -1), targets = model_const(model, CONST_TARGETS);
     Tensor scale = backward ? model_scalar(model, SCALAR_CE_SCALE) : TENSOR_NONE;
     // The full logits never exist: a chunk's loss and gradient are taken while it is there.
     for (int64_t first = 0, rows; first < normed.rows; first += rows) {
         rows = chunk_rows(normed, logits, first);
         Tensor in = tensor_rows(normed, first, rows), out = tensor_rows(logits, 0, rows);
-        ops->linear_forward(ops, out, in, head, TENSOR_NONE);
-        seam_cross_entropy(model, tensor_rows(losses, first, rows), out, tensor_rows(targets, first, rows), scale);
+        Fp8HeadChunk chunk = fp8_head_chunk(model, in, out);
+        fp8_head_forward(model, &chunk);
+        seam_cross_entropy(model, tensor_rows(losses, first, rows), chunk.dlogits, out,
+                           tensor_rows(targets, first, rows), scale);
         if (!backward) continue;
         model->pass = STEP_BACKWARD;
-        ops->linear_backward_input(ops, tensor_rows(dnormed, first, rows), out, head);
-        ops->linear_backward_weight(ops, dhead, out, in, adds(model) || first > 0);
+        fp8_head_backward(model, &chunk, tensor_rows(dnormed, first, rows), dhead, adds(model) || first > 0);
         model->pass = STEP_FORWARD;
     }
     if (backward && !shares_embedding(model)) seam_edge_done(model, head_param(model));

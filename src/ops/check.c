@@ -308,9 +308,9 @@ static bool absent_or_one(Tensor t) {
 
 static const char *check_quantize(const Tensor *t) {
     Tensor rows = t[0], cols = t[1], amax = t[2], in = t[3], scale = t[4];
-    if (in.dtype == DTYPE_E4M3) {
-        NEED(!tensor_present(rows) && !tensor_present(amax) && packed(in, DTYPE_E4M3, in.rows, in.cols));
-        NEED(in.rows % 16 == 0 && in.cols % 16 == 0 && packed(cols, DTYPE_E4M3, in.cols, in.rows));
+    if (is_fp8(in.dtype)) {
+        NEED(!tensor_present(rows) && !tensor_present(amax) && packed(in, in.dtype, in.rows, in.cols));
+        NEED(in.rows % 16 == 0 && in.cols % 16 == 0 && packed(cols, in.dtype, in.cols, in.rows));
         return one(scale, DTYPE_F32) ? NULL : "one(scale)";
     }
     NEED(has_shape(in, DTYPE_BF16, in.rows, in.cols));
@@ -366,6 +366,13 @@ static const char *check_cross_entropy(const Tensor *t) {
     NEED(packed(losses, DTYPE_F32, logits.rows, 1) && packed(targets, DTYPE_I32, logits.rows, 1));
     NEED(!tensor_present(scale) || one(scale, DTYPE_F32));
     return NULL;
+}
+
+static const char *check_cross_entropy_fp8(const Tensor *t) {
+    Tensor losses = t[0], codes = t[1], logits = t[2], targets = t[3], scale = t[4];
+    NEED(logits.dtype == DTYPE_BF16 && logits.cols % 16 == 0 && tensor_present(scale));
+    NEED(packed(codes, DTYPE_E5M2, logits.rows, logits.cols) && one(t[5], DTYPE_F32));
+    return check_cross_entropy((Tensor[]){losses, logits, targets, scale});
 }
 
 static const char *check_split_logits(const OpRecord *r, Tensor logits) {
@@ -533,6 +540,7 @@ const char *op_check(const OpRecord *r) {
     case OP_SWIGLU_FP8_FORWARD: return check_swiglu_fp8_forward(t);
     case OP_SWIGLU_FP8_BACKWARD: return check_swiglu_fp8_backward(t);
     case OP_CROSS_ENTROPY: return check_cross_entropy(t);
+    case OP_CROSS_ENTROPY_FP8: return check_cross_entropy_fp8(t);
     case OP_CROSS_ENTROPY_STATS: return check_cross_entropy_stats(r);
     case OP_CROSS_ENTROPY_APPLY: return check_cross_entropy_apply(r);
     case OP_MOE_ROUTER_FORWARD: return check_router(t[0], t[1], t[2], t[2], t[2].dtype);

@@ -117,6 +117,7 @@ OpCost op_cost(const OpRecord *r, double expert_rows, double added) {
     case OP_SWIGLU_FP8_BACKWARD:
         return (OpCost){.bytes = bytes_of(t[0]) + bytes_of(t[1]) + bytes_of(t[3]) + bytes_of(t[4]) + bytes_of(t[5])};
     case OP_CROSS_ENTROPY: return (OpCost){.bytes = (tensor_present(t[3]) ? 2 : 1) * bytes_of(t[1])};
+    case OP_CROSS_ENTROPY_FP8: return (OpCost){.bytes = bytes_of(t[1]) + bytes_of(t[2])};
     case OP_CROSS_ENTROPY_STATS: return (OpCost){.bytes = bytes_of(t[1]) + bytes_of(t[0])};
     case OP_CROSS_ENTROPY_APPLY:
         return (OpCost){.bytes = (tensor_present(t[4]) ? 2 * bytes_of(t[1]) : 0) + bytes_of(t[3]) + bytes_of(t[0])};

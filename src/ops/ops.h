@@ -31,6 +31,9 @@ typedef struct Ops Ops;
 #define OPS_NONZERO     0x1p-60f
 #define OPS_NONZERO_F16 0x1p-14f
 
+// Addends of a product in FP8 whose sum may have fewer bits than a float: each may cost 2^-14 of it, in one direction.
+#define OPS_FP8_SHORT_SUM (1 << 15)
+
 typedef enum DeviceKind { DEVICE_CPU, DEVICE_CUDA } DeviceKind;
 const char *device_kind_name(DeviceKind kind); // "cpu", "cuda"
 
@@ -196,6 +199,7 @@ const char *op_category_name(OpCategory category); // "gemm", as bench and metri
     X(SWIGLU_FP8_FORWARD, swiglu_fp8_forward, CATEGORY_ELEMENTWISE)                     \
     X(SWIGLU_FP8_BACKWARD, swiglu_fp8_backward, CATEGORY_ELEMENTWISE)                   \
     X(CROSS_ENTROPY, cross_entropy, CATEGORY_ELEMENTWISE)                               \
+    X(CROSS_ENTROPY_FP8, cross_entropy_fp8, CATEGORY_ELEMENTWISE)                       \
     X(CROSS_ENTROPY_STATS, cross_entropy_stats, CATEGORY_ELEMENTWISE)                   \
     X(CROSS_ENTROPY_APPLY, cross_entropy_apply, CATEGORY_ELEMENTWISE)                   \
     X(MOE_ROUTER_FORWARD, moe_router_forward, CATEGORY_ROUTING)                         \
@@ -362,14 +366,14 @@ struct Ops {
     //    (base/dtype.h). scale [1, 1] float is a power of two. amax [1, 1] float (may be absent) becomes the largest of
     //    itself and the magnitudes that were rounded: the next scale comes from it. Products want both operands with
     //    the reduction along their rows, so there are transposed copies: "cols". --
-    // rows: like in; cols: its transpose; each may be absent. in (bf16): any stride. Or in is e4m3, whose codes go to
+    // rows: like in; cols: its transpose; each may be absent. in (bf16): any stride. Or in is in FP8, whose codes go to
     // cols as they are: sizes are multiples of 16, rows and amax absent, and the scale does not matter.
     void (*quantize)(Ops *ops, Tensor rows, Tensor cols, Tensor amax, Tensor in, Tensor scale);
     // Of every pair: scale = 2^-floor(log2(most / amax)), or stays where amax is not a positive number; amax = 0.
     void (*quantize_scales)(Ops *ops, Tensor scale, Tensor amax, float most);
     // out[m, n] = sum over k of a[m, k] b[n, k] a_scale b_scale, + add (like out, may be absent), or += where a weight
     // gradient (float out) accumulates. Results in bf16 may come from sums with fewer bits than a float has (13 beyond
-    // the largest addend); weight gradients do not.
+    // the largest addend), up to OPS_FP8_SHORT_SUM of them; longer ones and weight gradients do not.
     void (*linear_fp8)(Ops *ops, Tensor out, Tensor a, Tensor b, Tensor a_scale, Tensor b_scale, Tensor add,
                        bool accumulate);
     // add_rmsnorm_forward without a branch, and its result in FP8 as well.
@@ -386,6 +390,10 @@ struct Ops {
     //    -log p of the target; a target (int32) < 0 is ignored: loss 0, gradient 0. scale [1, 1] absent: logits stay as
     //    they are (evaluation). --
     void (*cross_entropy)(Ops *ops, Tensor losses, Tensor logits, Tensor targets, Tensor scale);
+    // The gradient goes to codes (e5m2, like logits) instead, rounded once, from float; logits (bf16) stay as they are.
+    // No gradient is larger than scale, so that codes_scale can come from that. Columns are multiples of 16.
+    void (*cross_entropy_fp8)(Ops *ops, Tensor losses, Tensor codes, Tensor logits, Tensor targets, Tensor scale,
+                              Tensor codes_scale);
 
     // -- the same over a vocabulary that is split over ranks: column c of logits is id first + c, and padding where
     // that

@@ -168,6 +168,11 @@ static void record_cross_entropy(Ops *ops, Tensor losses, Tensor logits, Tensor 
     TELL(ops, OP_CROSS_ENTROPY, {losses, logits, targets, scale});
 }
 
+static void record_cross_entropy_fp8(Ops *ops, Tensor losses, Tensor codes, Tensor logits, Tensor targets, Tensor scale,
+                                     Tensor codes_scale) {
+    TELL(ops, OP_CROSS_ENTROPY_FP8, {losses, codes, logits, targets, scale, codes_scale});
+}
+
 static void record_cross_entropy_stats(Ops *ops, Tensor stats, Tensor logits, Tensor targets, int64_t first,
                                        int64_t vocab) {
     TELL(ops, OP_CROSS_ENTROPY_STATS, {stats, logits, targets}, .integer = {id_number(first), id_number(vocab)});
@@ -319,6 +324,7 @@ void op_run(const Ops *table, Ops *ops, const OpRecord *r) {
         table->swiglu_fp8_backward(ops, t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8]);
         return;
     case OP_CROSS_ENTROPY: table->cross_entropy(ops, t[0], t[1], t[2], t[3]); return;
+    case OP_CROSS_ENTROPY_FP8: table->cross_entropy_fp8(ops, t[0], t[1], t[2], t[3], t[4], t[5]); return;
     case OP_CROSS_ENTROPY_STATS:
         table->cross_entropy_stats(ops, t[0], t[1], t[2], r->integer[0], r->integer[1]);
         return;

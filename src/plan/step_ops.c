@@ -222,7 +222,8 @@ static double unfused(const Pricing *p, const OpRecord *r) {
     switch (r->op) {
     case OP_ADD_RMSNORM_FORWARD: return 2; // the residual is added in a pass of its own
     case OP_ADD_RMSNORM_BACKWARD: return r->flag ? 4.0 / 3 : 5.0 / 4;
-    case OP_CROSS_ENTROPY: return 1.5;
+    case OP_CROSS_ENTROPY:
+    case OP_CROSS_ENTROPY_FP8: return 1.5;
     default: return 1;
     }
 }
@@ -237,8 +238,9 @@ static void price_elements(Pricing *p, const StepCall *c, OpCost cost) {
     case OP_ADD_RMSNORM_FORWARD:
     case OP_RMSNORM_FP8_FORWARD: snprintf(name, sizeof name, "%s", t[5].name); break;
     case OP_QUANTIZE:
-        snprintf(name, sizeof name, t[3].dtype == DTYPE_E4M3 ? "%s in FP8, transposed" : "%s to FP8", t[3].name);
+        snprintf(name, sizeof name, t[3].dtype != DTYPE_BF16 ? "%s in FP8, transposed" : "%s to FP8", t[3].name);
         break;
+    case OP_CROSS_ENTROPY_FP8: snprintf(name, sizeof name, "cross entropy"); break;
     case OP_SWIGLU_FP8_FORWARD: snprintf(name, sizeof name, "SwiGLU"); break;
     case OP_SWIGLU_FP8_BACKWARD: snprintf(name, sizeof name, "SwiGLU backward"); break;
     case OP_ADD_RMSNORM_BACKWARD: snprintf(name, sizeof name, "%s backward", t[5].name); break;

@@ -63,7 +63,7 @@ typedef struct Config {
         ConfigTokens tokens;
         int64_t steps;
         double hours;
-        const char *precision, *device;
+        const char *precision, *fp8_head, *device;
         bool tf32;
         double loss_scale;
         int64_t loss_scale_steps, loss_check_every;

@@ -134,8 +134,10 @@ const ConfigKey config_keys[] = {
     {"train", "precision", "dtype", CONFIG_CHOICE, AT(train.precision), "bf16", 0, 0, "",
      "fp32|bf16|bf16-pure|fp8|fp16",
      "bf16 keeps an exact fp32 master beside bf16 weights; bf16-pure rounds stochastically and keeps none; fp8 is bf16 "
-     "whose blocks multiply in FP8 where that is faster; fp16 has more digits than bf16 and a smaller range, and "
+     "whose products are in FP8 where that is faster; fp16 has more digits than bf16 and a smaller range, and "
      "scales the loss"},
+    {"train", "fp8_head", "", CONFIG_CHOICE, AT(train.fp8_head), "auto", 0, 0, "", "auto|off",
+     "fp8: the LM head's products too, where that is faster; off leaves them in bf16"},
     {"train", "tf32", "", CONFIG_BOOL, AT(train.tf32), "false", 0, 0, "", NULL,
      "with precision fp32 on a GPU: linear layers round their inputs to TF32 (10 bits of mantissa), which is several "
      "times as fast"},

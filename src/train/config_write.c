@@ -109,6 +109,7 @@ static bool key_counts(const ConfigKey *row) {
 static bool key_in_use(const Config *config, const ConfigKey *row) {
     if (strcmp(row->section, "diloco") == 0) return config->diloco.every != 0;
     if (text_starts_with(row->key, "loss_scale")) return strcmp(config->train.precision, "fp16") == 0;
+    if (strcmp(row->key, "fp8_head") == 0) return strcmp(config->train.fp8_head, "off") == 0;
     return strcmp(row->key, "tf32") != 0 || config->train.tf32;
 }
 

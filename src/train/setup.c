@@ -251,6 +251,7 @@ Status setup_layout(const Config *config, const ModelConfig *model, DeviceKind d
     request->islands = config->diloco.every ? (int)config->diloco.islands : 0;
     if (strcmp(config->parallelism.reduce_dtype, "bfloat16") == 0) request->reduce = DTYPE_BF16;
     TRY(config_blame(config, "train.precision", precision_parse(&request->precision, config->train.precision)));
+    if (strcmp(config->train.fp8_head, "off") == 0) request->fp8_off = FP8_HEAD;
     request->tf32 = config->train.tf32;
     TRY(config_blame(config, "train.tf32", layout_check_tf32(request)));
     return config_blame(config, "recompute.mode", recompute_parse(&request->recompute, config->recompute.mode));

@@ -471,7 +471,7 @@ json_t *trainer_state(const Trainer *trainer) {
                              guard_json(&trainer->guard), "schedule", schedule_json(&trainer->schedule));
     bool fresh = trainer->val_step == trainer->step && isfinite(trainer->val_loss);
     if (trainer->model->router_bias) json_object_set_new(root, "router_bias", router_bias_json(trainer->model));
-    if (trainer->model->fp8_scaled) json_object_set_new(root, "fp8_scales", fp8_scales_json(trainer->model));
+    if (trainer->model->fp8_scaled) fp8_scales_save(trainer->model, root);
     if (trainer->loss_scale.scale > 0) json_object_set_new(root, "loss_scale", loss_scale_json(&trainer->loss_scale));
     json_object_set_new(root, "val_loss", fresh ? json_real(trainer->val_loss) : json_null());
     if (trainer->ranks.islands > 1) json_object_set_new(root, "islands", island_states(trainer));

@@ -98,6 +98,7 @@ static void suit_fp8(LayoutRequest *request, Dice *dice) {
     config->hidden = (config->hidden + 15) / 16 * 16;
     config->head_dim *= 4;
     config->ffn *= 4;
+    config->vocab = (config->vocab + 15) / 16 * 16;
     request->seq *= 2;
     request->fp8_off = dice_below(dice, 3) ? 0 : (unsigned)dice_below(dice, FP8_ALL);
     if (dice_below(dice, 2)) request->mesh.zero = 3;

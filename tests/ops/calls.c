@@ -425,7 +425,7 @@ void call_adamw(Ops *ops, void **p, const CallSizes *s) { // weight master m v g
 
 void call_quantize(Ops *ops, void **p, const CallSizes *s) { // rows cols amax in scale; flag: in is codes
     int64_t stride = s->in_stride ? s->in_stride : s->dim;
-    DType from = s->flag ? DTYPE_E4M3 : DTYPE_BF16;
+    DType from = s->flag ? s->dtype : DTYPE_BF16;
     Tensor in = tensor_cols(typed(p[3], from, s->rows, stride, "in"), s->in_first, s->dim);
     ops->quantize(ops, stored(p[0], s, s->rows, s->dim, "rows"), stored(p[1], s, s->dim, s->rows, "cols"),
                   floats(p[2], 1, 1, "amax"), in, floats(p[4], 1, 1, "scale"));
@@ -447,6 +447,12 @@ void call_rmsnorm_fp8_forward(Ops *ops, void **p, const CallSizes *s) { // out r
                              typed(p[1], DTYPE_E4M3, s->rows, s->dim, "rows"), floats(p[2], 1, 1, "amax"),
                              floats(p[3], s->rows, 1, "rstd"), typed(p[4], DTYPE_BF16, s->rows, s->dim, "residual"),
                              typed(p[5], DTYPE_BF16, 1, s->dim, "weight"), floats(p[6], 1, 1, "scale"), 1e-5f);
+}
+
+void call_cross_entropy_fp8(Ops *ops, void **p, const CallSizes *s) { // losses codes logits targets scale codes_scale
+    ops->cross_entropy_fp8(ops, floats(p[0], s->rows, 1, "losses"), typed(p[1], DTYPE_E5M2, s->rows, s->vocab, "codes"),
+                           typed(p[2], DTYPE_BF16, s->rows, s->vocab, "logits"), ints(p[3], s->rows, 1, "targets"),
+                           floats(p[4], 1, 1, "scale"), floats(p[5], 1, 1, "codes_scale"));
 }
 
 // hidden hidden_amax gate_up8 gate_up_amax gate_up hidden_scale gate_up_scale

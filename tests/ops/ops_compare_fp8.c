@@ -14,14 +14,15 @@ static void add_amax(Compare *run, Case *c) {
 }
 
 static void sweep_turning_codes(Compare *run) {
-    EACH_SIZE(rows, 16, 400, 128) EACH_SIZE(dim, 16, 208, 1024) {
-        Case c = {.sizes = {.dtype = DTYPE_E4M3, .rows = rows, .dim = dim, .flag = true}};
+    EACH(type, 0, 1) EACH_SIZE(rows, 16, 400, 128) EACH_SIZE(dim, 16, 208, 1024) {
+        DType dtype = type ? DTYPE_E5M2 : DTYPE_E4M3;
+        Case c = {.sizes = {.dtype = dtype, .rows = rows, .dim = dim, .flag = true}};
         add_null(run, &c);
         add_out(run, &c, DTYPE_U8, (int64_t)rows * dim, 0);
         add_null(run, &c);
-        add_in(run, &c, DTYPE_E4M3, (int64_t)rows * dim);
+        add_in(run, &c, dtype, (int64_t)rows * dim);
         add_scale(run, &c, 1);
-        check(run, &c, call_quantize, "codes, rows %d dim %d", rows, dim);
+        check(run, &c, call_quantize, "codes of %s, rows %d dim %d", dtype_name(dtype), rows, dim);
     }
 }
 
@@ -58,31 +59,50 @@ void sweep_quantize_scales(Compare *run) {
 }
 
 // Tensor cores add products in pieces of 32 with 13 bits beyond the largest of them, which is a few times the rms of
-// the sum: forward all along the reduction, elsewhere over 128 of it.
+// the sum: forward all along the reduction, if it is short, elsewhere over 128 of it.
+static void product_case(Compare *run, DType dtype, int kind, int rows, int in_dim, int out_dim) {
+    bool fast = kind < 2 && in_dim <= OPS_FP8_SHORT_SUM;
+    DType out = kind < 2 ? DTYPE_BF16 : DTYPE_F32;
+    int64_t count = (int64_t)rows * out_dim;
+    Case c = {
+        .sizes = {
+            .dtype = dtype, .rows = rows, .in_dim = in_dim, .out_dim = out_dim, .first = kind >= 2, .flag = kind == 3}};
+    add(run, &c, kind == 3 ? ROLE_INOUT : ROLE_OUT, out, count, in_dim, ((fast ? in_dim / 32.0 : 4) + 6) * 0x1p-11);
+    add_in(run, &c, dtype, (int64_t)rows * in_dim);
+    add_in(run, &c, DTYPE_E4M3, (int64_t)out_dim * in_dim);
+    add_scale(run, &c, 0x1p-3f);
+    add_scale(run, &c, 0x1p-2f);
+    if (kind == 1)
+        add_in(run, &c, out, count);
+    else
+        add_null(run, &c);
+    check(run, &c, call_linear_fp8, "%s kind %d rows %d in %d out %d", dtype_name(dtype), kind, rows, in_dim, out_dim);
+}
+
 void sweep_linear_fp8(Compare *run) {
-    EACH(type, 0, 1)
-    EACH(kind, 0, 1, 2, 3)
-    EACH_SIZE(rows, 16, 144, 1104) EACH_SIZE(in_dim, 32, 96, 272) EACH_SIZE(out_dim, 16, 64, 144) {
-        bool fast = kind < 2;
-        DType dtype = type ? DTYPE_E5M2 : DTYPE_E4M3, out = kind < 2 ? DTYPE_BF16 : DTYPE_F32;
-        int64_t count = (int64_t)rows * out_dim;
-        Case c = {.sizes = {.dtype = dtype,
-                            .rows = rows,
-                            .in_dim = in_dim,
-                            .out_dim = out_dim,
-                            .first = kind >= 2,
-                            .flag = kind == 3}};
-        add(run, &c, kind == 3 ? ROLE_INOUT : ROLE_OUT, out, count, in_dim, ((fast ? in_dim / 32.0 : 4) + 6) * 0x1p-11);
-        add_in(run, &c, dtype, (int64_t)rows * in_dim);
-        add_in(run, &c, DTYPE_E4M3, (int64_t)out_dim * in_dim);
-        add_scale(run, &c, 0x1p-3f);
-        add_scale(run, &c, 0x1p-2f);
-        if (kind == 1)
-            add_in(run, &c, out, count);
-        else
-            add_null(run, &c);
-        check(run, &c, call_linear_fp8, "%s kind %d rows %d in %d out %d", dtype_name(dtype), kind, rows, in_dim,
-              out_dim);
+    EACH(type, 0, 1) EACH(kind, 0, 1, 2, 3) {
+        DType dtype = type ? DTYPE_E5M2 : DTYPE_E4M3;
+        EACH_SIZE(rows, 16, 144, 1104)
+        EACH_SIZE(in_dim, 32, 96, 272)
+        EACH_SIZE(out_dim, 16, 64, 144) product_case(run, dtype, kind, rows, in_dim, out_dim);
+        product_case(run, dtype, kind, 16, 4 * OPS_FP8_SHORT_SUM, 32); // as long as a vocabulary
+    }
+}
+
+// Probabilities go down to e^-18 of the largest here: from one end of the format to the other, and below it.
+void sweep_cross_entropy_fp8(Compare *run) {
+    EACH_SIZE(rows, 1, 9) EACH(vocab, 16, 48, 1008, 49152, 128256, 151936, 200064) {
+        Case c = {.sizes = {.rows = rows, .vocab = vocab}};
+        int64_t count = (int64_t)rows * vocab;
+        add(run, &c, ROLE_OUT, DTYPE_F32, rows, vocab, 0x1p-20);
+        add_out(run, &c, DTYPE_E5M2, count, 0);
+        random_fill(add_in(run, &c, DTYPE_BF16, count), DTYPE_BF16, count, 3.0f, run->seed++);
+        int32_t *targets = add_in(run, &c, DTYPE_I32, rows);
+        for (int i = 0; i < rows; i++)
+            targets[i] = i % 4 == 3 ? -1 : (int32_t)((int64_t)(i + 1) * 7919 % vocab);
+        add_scale(run, &c, 0.001f);
+        add_scale(run, &c, 0x1p-25f);
+        check(run, &c, call_cross_entropy_fp8, "rows %d vocab %d", rows, vocab);
     }
 }
 

@@ -63,16 +63,19 @@ static void codes_are_turned_as_they_are(void **state) {
     (void)state;
     enum { ROWS = 48, COLS = 32 };
     Ops *ops = oracle_ops(1, 1, 0, 1, 8, 0);
-    Codes in = codes_make(DTYPE_E4M3, ROWS, COLS), cols = codes_make(DTYPE_E4M3, COLS, ROWS);
-    float scale = 3; // of no matter
-    for (int i = 0; i < ROWS * COLS; i++)
-        in.data[i] = (uint8_t)(i * 7 + i / 256); // NaN and both zeros among them
-    ops->quantize(ops, TENSOR_NONE, cols.tensor, TENSOR_NONE, in.tensor, number(&scale));
-    for (int64_t r = 0; r < ROWS; r++)
-        for (int64_t c = 0; c < COLS; c++)
-            assert_int_equal(cols.data[c * ROWS + r], in.data[r * COLS + c]);
-    codes_free(&in);
-    codes_free(&cols);
+    for (int type = 0; type < 2; type++) {
+        DType dtype = type ? DTYPE_E5M2 : DTYPE_E4M3;
+        Codes in = codes_make(dtype, ROWS, COLS), cols = codes_make(dtype, COLS, ROWS);
+        float scale = 3; // of no matter
+        for (int i = 0; i < ROWS * COLS; i++)
+            in.data[i] = (uint8_t)(i * 7 + i / 256); // NaN and both zeros among them
+        ops->quantize(ops, TENSOR_NONE, cols.tensor, TENSOR_NONE, in.tensor, number(&scale));
+        for (int64_t r = 0; r < ROWS; r++)
+            for (int64_t c = 0; c < COLS; c++)
+                assert_int_equal(cols.data[c * ROWS + r], in.data[r * COLS + c]);
+        codes_free(&in);
+        codes_free(&cols);
+    }
     oracle_ops_free(ops);
 }
 
@@ -204,6 +207,42 @@ static void swiglu_matches_float64_both_ways(void **state) {
     oracle_ops_free(ops);
 }
 
+// The codes are those of the float gradient, which cross_entropy leaves in the place of float logits with the same
+// values: nothing is rounded in between. What that gradient is, test_cpu_elements says.
+static void cross_entropy_rounds_the_float_gradient_once(void **state) {
+    (void)state;
+    enum { ROWS = 9 };
+    static const int vocabs[] = {16, 48, 1008};
+    for (int v = 0; v < 3; v++) {
+        int64_t vocab = vocabs[v], count = ROWS * vocab;
+        Ops *ops = oracle_ops(1, 8, 0, 1, 8, 0);
+        Values logits = values_normal(DTYPE_BF16, count, 4, 3), kept = values_copy(&logits);
+        Values losses = values_poison(DTYPE_F32, ROWS), want_losses = values_poison(DTYPE_F32, ROWS);
+        Codes codes = codes_make(DTYPE_E5M2, ROWS, vocab);
+        float scale = 0.01f, codes_scale = 0x1p-22f, *gradient = test_malloc((size_t)count * sizeof(float));
+        int32_t *targets = ids(ROWS, (int)vocab);
+        targets[3] = -100;
+        targets[5] = (int32_t)vocab - 1;
+        for (int64_t i = 0; i < count; i++)
+            gradient[i] = (float)logits.value[i];
+        Tensor t = view_ints(targets, ROWS, 1);
+        ops->cross_entropy(ops, view(&want_losses, ROWS, 1), view_floats(gradient, ROWS, vocab), t, number(&scale));
+        ops->cross_entropy_fp8(ops, view(&losses, ROWS, 1), codes.tensor, view(&logits, ROWS, vocab), t, number(&scale),
+                               number(&codes_scale));
+        assert_memory_equal(losses.data, want_losses.data, ROWS * sizeof(float));
+        assert_memory_equal(logits.data, kept.data, (size_t)count * 2);
+        for (int64_t i = 0; i < count; i++)
+            assert_int_equal(codes.data[i], fp8_from_f32(gradient[i] / codes_scale, DTYPE_E5M2));
+        for (int64_t i = 3 * vocab; i < 4 * vocab; i++)
+            assert_int_equal(codes.data[i], 0);
+        values_free(&logits, &kept, &losses, &want_losses);
+        codes_free(&codes);
+        test_free(gradient);
+        free(targets);
+        oracle_ops_free(ops);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(quantize_rounds_both_ways_and_notes_the_largest),
@@ -212,6 +251,7 @@ int main(void) {
         cmocka_unit_test(products_match_float64),
         cmocka_unit_test(a_norm_rounds_what_it_stores),
         cmocka_unit_test(swiglu_matches_float64_both_ways),
+        cmocka_unit_test(cross_entropy_rounds_the_float_gradient_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

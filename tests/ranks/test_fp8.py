@@ -20,12 +20,12 @@ def bound_of(mesh):
 
 
 class Fp8:
-    """One model, with so many micro-batches of a step over all ranks."""
+    """One model, with so many micro-batches of a step over all ranks, and a vocabulary whose shares the LM head has in FP8 too."""
 
     def __init__(self, bench, model="dense", models=MODELS, batch=4):
         self.bench, self.model, self.batch = bench, model, batch
         self.label = f"{model}-{batch}".replace(" ", "-")
-        self.config = bench.config("fp8-" + self.label, config_text(models[model], bench.data("data", 60), STEPS))
+        self.config = bench.config("fp8-" + self.label, config_text({**models[model], "vocab": 320}, bench.data("data", 60), STEPS))
         self.trained = {}
 
     def sets(self, mesh, more):
@@ -40,7 +40,8 @@ class Fp8:
 
     def scales(self, run):
         with open(run.checkpoint(STEPS) + "/state.json") as file:
-            return json.load(file)["fp8_scales"]
+            state = json.load(file)
+            return [*state["fp8_scales"], [state["fp8_head_scale"]]]
 
     def has_planned_memory(self, run, mesh, more={}):
         planned = self.bench.planned_bytes(self.config, mesh, self.sets(mesh, more))

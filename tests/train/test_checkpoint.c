@@ -1,7 +1,9 @@
 // Checkpoints: whole or not there, checked, and kept by the rules.
 #include "tiny_folder.h"
 
+#include "model/fp8.h"
 #include "train/checkpoint.h"
+#include "train/fp8_state.h"
 #include "train/router_bias.h"
 #include "train/trainer.h"
 
@@ -92,14 +94,57 @@ static void a_restored_run_goes_on_with_the_same_bits(void **state) {
     (void)state;
     static const char *const bf16[] = {"train.precision=bf16", "data.mask_documents=true"};
     static const char *const pure[] = {"train.precision=bf16-pure", "train.spike_factor=4"};
-    static const char *const fp8[] = {"train.precision=fp8", "train.grad_accum=2"};
+    static const char *const fp8[] = {"train.precision=fp8", "train.grad_accum=2", "model.vocab=272"};
     static const char *const moe[] = {"model.arch=qwen3_moe", "model.experts=4", "model.top_k=2", "model.expert_ffn=32",
                                       "train.batch_warmup_tokens=400"};
     restore_and_compare("fp32", NULL, 0);
     restore_and_compare("bf16", bf16, 2);
     restore_and_compare("bf16-pure", pure, 2);
     restore_and_compare("moe", moe, 5);
-    restore_and_compare("fp8", fp8, 2);
+    restore_and_compare("fp8", fp8, 3);
+}
+
+// A checkpoint of a version whose LM head was in bf16 has the scales of layers only.
+static void a_state_without_the_heads_scale_begins_it_afresh(void **state) {
+    (void)state;
+    static const char *const sets[] = {"train.precision=fp8", "model.vocab=272"};
+    Fixture fixture;
+    fixture_open_with(&fixture, "fp8-head", (CheckpointPolicy){2, 0, true, true}, sets, 2);
+    train_and_save(&fixture, 2);
+    Model *model = fixture.trainer.model;
+    json_t *saved = json_object(), *older = json_object();
+    fp8_scales_save(model, saved);
+    assert_true(json_number_value(json_object_get(saved, "fp8_head_scale")) != (double)FP8_FIRST_SCALE);
+    json_object_set(older, "fp8_scales", json_object_get(saved, "fp8_scales"));
+    for (int i = 0; i < 2; i++) {
+        json_t *again = json_object();
+        assert_ok(fp8_scales_restore(model, i ? saved : older, "there"));
+        fp8_scales_save(model, again);
+        assert_true(json_equal(json_object_get(again, "fp8_scales"), json_object_get(saved, "fp8_scales")));
+        double head = json_number_value(json_object_get(again, "fp8_head_scale"));
+        assert_true(head ==
+                    (i ? json_number_value(json_object_get(saved, "fp8_head_scale")) : (double)FP8_FIRST_SCALE));
+        json_decref(again);
+    }
+    json_object_set_new(older, "fp8_head_scale", json_real(-1));
+    assert_error(fp8_scales_restore(model, older, "there"), "does not fit the model");
+    json_decref(older);
+    json_decref(saved);
+    fixture_close(&fixture);
+}
+
+static void the_head_can_be_left_in_bf16(void **state) {
+    (void)state;
+    static const char *const sets[] = {"train.precision=fp8", "model.vocab=272", "train.fp8_head=off"};
+    unsigned fp8[2];
+    for (int off = 0; off < 2; off++) {
+        Fixture fixture;
+        fixture_open_with(&fixture, "fp8-off", (CheckpointPolicy){2, 0, true, true}, sets, 2 + off);
+        fp8[off] = fixture.trainer.model->layout.fp8;
+        fixture_close(&fixture);
+    }
+    assert_int_equal(fp8[0] & FP8_HEAD, FP8_HEAD);
+    assert_int_equal(fp8[1], fp8[0] & ~(unsigned)FP8_HEAD);
 }
 
 static void assert_same_bias(Model *one, Model *two) {
@@ -308,6 +353,8 @@ static void a_full_disk_leaves_the_old_checkpoint_and_the_training_state(void **
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_restored_run_goes_on_with_the_same_bits),
+        cmocka_unit_test(a_state_without_the_heads_scale_begins_it_afresh),
+        cmocka_unit_test(the_head_can_be_left_in_bf16),
         cmocka_unit_test(the_routers_bias_is_part_of_the_state),
         cmocka_unit_test(damage_anywhere_is_found_and_the_previous_one_used),
         cmocka_unit_test(a_truncated_or_missing_file_is_not_accepted),

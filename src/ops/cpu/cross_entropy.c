@@ -41,6 +41,11 @@ VEC_INLINE RowSoftmax row_softmax(const void *logits, int64_t columns, DType dty
     return (RowSoftmax){highest, vec_sum_total(&sum)};
 }
 
+// p - 1 where the target stands, without the rounding of p to the storage type in between
+static float target_gradient(float at_target, RowSoftmax softmax, float scale) {
+    return (float)((double)scale * (exp((double)at_target - (double)softmax.highest) / softmax.sum - 1.0));
+}
+
 // softmax: of the whole row, of which these may be some columns. target: outside of them where it is another's.
 VEC_INLINE void row_gradient(void *logits, int64_t target, RowSoftmax softmax, float scale, int64_t columns,
                              DType dtype) {
@@ -49,10 +54,7 @@ VEC_INLINE void row_gradient(void *logits, int64_t target, RowSoftmax softmax, f
     float at_target = here ? storage_get(logits, target, dtype) : 0;
     VEC_FOR(i, n, columns)
     vec_put(logits, i, n, dtype, vec_exp(vec_get(logits, i, n, dtype) - softmax.highest) * factor);
-    if (!here) return;
-    // p - 1 where the target stands, without the rounding of p to the storage type in between
-    float value = (float)((double)scale * (exp((double)at_target - (double)softmax.highest) / softmax.sum - 1.0));
-    storage_put(logits, target, dtype, value);
+    if (here) storage_put(logits, target, dtype, target_gradient(at_target, softmax, scale));
 }
 
 VEC_INLINE void rows_of(const CrossEntropy *ce, int64_t begin, int64_t end, DType dtype) {
@@ -82,6 +84,60 @@ static void cpu_cross_entropy(Ops *ops, Tensor losses, Tensor logits, Tensor tar
     CPU_TIMED(ops, OP_CROSS_ENTROPY);
     CrossEntropy ce = {losses.data, logits.data, targets.data, scale.data, (int)logits.cols, logits.dtype};
     threads_for(logits.rows, cpu_row_chunk(ce.vocab), cross_entropy_task, &ce);
+}
+
+// ---- the gradient in FP8
+// ---------------------------------------------------------------------------------------------
+
+typedef struct EntropyFp8 {
+    float *losses;
+    Tensor codes, logits; // bf16
+    const int32_t *targets;
+    float scale, codes_scale;
+} EntropyFp8;
+
+// As row_gradient, rounded from float; the logits stay.
+VEC_INLINE void row_codes(uint8_t *codes, const bf16 *logits, int64_t target, RowSoftmax softmax,
+                          const EntropyFp8 *ce) {
+    float factor = (float)((double)ce->scale / softmax.sum);
+    VEC_FOR(i, n, ce->logits.cols) {
+        Vec gradient = vec_exp(vec_get(logits, i, n, DTYPE_BF16) - softmax.highest) * factor;
+        for (int64_t lane = 0; lane < n; lane++)
+            codes[i + lane] = fp8_from_f32(gradient[lane] / ce->codes_scale, DTYPE_E5M2);
+    }
+    float at_target = target_gradient(bf16_to_f32(logits[target]), softmax, ce->scale);
+    codes[target] = fp8_from_f32(at_target / ce->codes_scale, DTYPE_E5M2);
+}
+
+static void entropy_fp8_task(void *context, int64_t begin, int64_t end, int worker) {
+    (void)worker;
+    const EntropyFp8 *ce = context;
+    for (int64_t row = begin; row < end; row++) {
+        const bf16 *logits = tensor_at(ce->logits, row, 0);
+        uint8_t *codes = tensor_at(ce->codes, row, 0);
+        int32_t target = ce->targets[row];
+        assert(target < ce->logits.cols);
+        if (target < 0) {
+            ce->losses[row] = 0;
+            memset(codes, 0, (size_t)ce->codes.cols);
+            continue;
+        }
+        RowSoftmax softmax = row_softmax(logits, ce->logits.cols, DTYPE_BF16);
+        ce->losses[row] = (float)(log(softmax.sum) + (double)softmax.highest - (double)bf16_to_f32(logits[target]));
+        row_codes(codes, logits, target, softmax, ce);
+    }
+}
+
+static void cpu_cross_entropy_fp8(Ops *ops, Tensor losses, Tensor codes, Tensor logits, Tensor targets, Tensor scale,
+                                  Tensor codes_scale) {
+    CPU_TIMED(ops, OP_CROSS_ENTROPY_FP8);
+    threads_for(logits.rows, cpu_row_chunk(logits.cols), entropy_fp8_task,
+                &(EntropyFp8){.losses = losses.data,
+                              .codes = codes,
+                              .logits = logits,
+                              .targets = targets.data,
+                              .scale = *(const float *)scale.data,
+                              .codes_scale = *(const float *)codes_scale.data});
 }
 
 // ---- a vocabulary that is split over ranks --------------------------------------------------------------------------
@@ -201,6 +257,7 @@ static void cpu_cross_entropy_apply(Ops *ops, Tensor losses, Tensor logits, Tens
 
 void cpu_install_cross_entropy(Ops *ops) {
     ops->cross_entropy = cpu_cross_entropy;
+    ops->cross_entropy_fp8 = cpu_cross_entropy_fp8;
     ops->cross_entropy_stats = cpu_cross_entropy_stats;
     ops->cross_entropy_apply = cpu_cross_entropy_apply;
 }

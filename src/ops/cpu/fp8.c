@@ -72,7 +72,7 @@ static void turn_task(void *context, int64_t begin, int64_t end, int worker) { /
 
 static void cpu_quantize(Ops *ops, Tensor rows, Tensor cols, Tensor amax, Tensor in, Tensor scale) {
     CPU_TIMED(ops, OP_QUANTIZE);
-    if (in.dtype == DTYPE_E4M3) {
+    if (in.dtype != DTYPE_BF16) {
         threads_for(cols.rows, cpu_part_rows(cols.rows), turn_task, &(Round){.cols = cols, .in = in});
         return;
     }

@@ -138,7 +138,7 @@ static void quantize_launch(CudaState *state, Tensor rows, Tensor cols, Tensor a
 extern "C" void cuda_quantize(Ops *ops, Tensor rows, Tensor cols, Tensor amax, Tensor in, Tensor scale) {
     if (tensor_count(in) == 0) return;
     CudaState *state = cuda_scope_begin(ops, OP_QUANTIZE);
-    if (in.dtype == DTYPE_E4M3)
+    if (in.dtype != DTYPE_BF16)
         turn_launch(state, cols, in);
     else if (rows.dtype == DTYPE_E5M2 || cols.dtype == DTYPE_E5M2)
         quantize_launch<true>(state, rows, cols, amax, in, scale);

@@ -100,7 +100,7 @@ static void gemm_describe(CudaState *state, Gemm *gemm) {
     int64_t b_stride = s->kind == GEMM_FORWARD ? s->in_stride : (int64_t)b_rows;
     if (s->kind ==
         GEMM_FP8) { // but for weight gradients, sums may be taken in the tensor cores' own, shorter registers
-        int8_t fast = s->out_dtype == DTYPE_BF16;
+        int8_t fast = s->out_dtype == DTYPE_BF16 && s->k <= OPS_FP8_SHORT_SUM;
         CUBLAS_CHECK(state, cublasLtMatmulDescSetAttribute(gemm->operation, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast,
                                                            sizeof fast));
     }

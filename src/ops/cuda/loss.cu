@@ -4,8 +4,10 @@
 // where there are clusters (compute capability 9.0), which exchange their sums. Without clusters one block covers
 // 165,000 bf16 columns; what is longer still is read a second time (from L2, mostly). Two blocks share a multiprocessor
 // where the row is short enough, so that one computes while the other moves bytes. Where ranks share the columns, they
-// exchange their sums between two kernels: one reads the row, the other reads it again and writes.
+// exchange their sums between two kernels: one reads the row, the other reads it again and writes. The gradient may go
+// to another place instead, in FP8.
 #include "ops/cuda/cuda.h"
+#include "ops/cuda/fp8.cuh"
 #include "ops/cuda/reduce.cuh"
 #include "ops/cuda/vector.cuh"
 
@@ -151,8 +153,8 @@ template <int CLUSTER> static __device__ __forceinline__ Softmax softmax_cluster
 // The gradient of one vector: scale * (softmax - one-hot); lse2 is the log-sum-exp in base 2, hit the target's place in
 // it.
 template <typename T, int N>
-static __device__ __forceinline__ uint4 softmax_gradient(const uint4 &raw, float lse2, float scale, int hit) {
-    float x[N];
+static __device__ __forceinline__ void softmax_floats(float (&x)[N], const uint4 &raw, float lse2, float scale,
+                                                      int hit) {
     vec_unpack<T>(x, raw);
 #pragma unroll
     for (int j = 0; j < N; j++)
@@ -162,13 +164,40 @@ static __device__ __forceinline__ uint4 softmax_gradient(const uint4 &raw, float
         for (int j = 0; j < N; j++)
             if (j == hit) x[j] -= scale;
     }
+}
+
+template <typename T, int N>
+static __device__ __forceinline__ uint4 softmax_gradient(const uint4 &raw, float lse2, float scale, int hit) {
+    float x[N];
+    softmax_floats<T, N>(x, raw, lse2, scale, hit);
     return vec_pack<T>(x);
 }
 
-template <typename T, int THREADS, int REGISTER_VECS, int BLOCKS, int CLUSTER>
+typedef uint8_t Code; // e5m2
+
+// The same to where it belongs: over the logits, or to codes, whose scale is in `scale` already.
+static __device__ __forceinline__ void gradient_store(Code *out, const uint4 &raw, float lse2, float scale, int hit) {
+    float x[8];
+    softmax_floats<Bf16, 8>(x, raw, lse2, scale, hit);
+    store8_once(out, fp8_pack<true>(x, 1.0f));
+}
+template <typename T>
+static __device__ __forceinline__ void gradient_store(T *out, const uint4 &raw, float lse2, float scale, int hit) {
+    store16_once(out, softmax_gradient<T, Vec<T>::N>(raw, lse2, scale, hit));
+}
+static __device__ __forceinline__ void gradient_zero(Code *out) {
+    store8_once(out, make_uint2(0, 0));
+}
+template <typename T> static __device__ __forceinline__ void gradient_zero(T *out) {
+    store16_once(out, make_uint4(0, 0, 0, 0));
+}
+
+// Out: T, whose gradients are the logits, or Code, with codes_scale_at; T is bf16 then.
+template <typename T, typename Out, int THREADS, int REGISTER_VECS, int BLOCKS, int CLUSTER>
 static __global__
-__launch_bounds__(THREADS, BLOCKS) void cross_entropy_kernel(float *losses, T *logits, const int32_t *targets,
-                                                             const float *scale_at, int vocab, int shared_vecs) {
+__launch_bounds__(THREADS, BLOCKS) void cross_entropy_kernel(float *losses, Out *gradients, const T *logits,
+                                                             const int32_t *targets, const float *scale_at,
+                                                             const float *codes_scale_at, int vocab, int shared_vecs) {
     constexpr int N = Vec<T>::N;
     extern __shared__ uint4 kept[]; // [shared_vecs]
     __shared__ Softmax joined[32], parts[CLUSTER];
@@ -176,13 +205,14 @@ __launch_bounds__(THREADS, BLOCKS) void cross_entropy_kernel(float *losses, T *l
     int64_t row = gridDim.x / CLUSTER - 1 - blockIdx.x / CLUSTER;
     int share = (vocab / N + CLUSTER - 1) / CLUSTER, first = (int)blockIdx.x % CLUSTER * share;
     int thread = (int)threadIdx.x, vectors = min(vocab / N - first, share), target = targets[row];
-    T *in = logits + row * vocab + (int64_t)first * N; // of this block
+    const T *in = logits + row * vocab + (int64_t)first * N; // of this block
+    Out *out = gradients + row * vocab + (int64_t)first * N;
     int in_shared = THREADS * REGISTER_VECS, beyond = in_shared + shared_vecs;
     if (target < 0) {
         if (thread == 0 && first == 0) losses[row] = 0;
         if (scale_at)
             for (int v = thread; v < vectors; v += THREADS)
-                store16_once(in + (int64_t)v * N, make_uint4(0, 0, 0, 0));
+                gradient_zero(out + (int64_t)v * N);
         return;
     }
     if (CLUSTER > 1) cluster_arrive();
@@ -222,18 +252,16 @@ __launch_bounds__(THREADS, BLOCKS) void cross_entropy_kernel(float *losses, T *l
     float lse2 = own.max + log2f(own.sum);
     if (thread == 0 && first == 0) losses[row] = lse2 * 0.6931471805599453f - target_logit;
     if (!scale_at) return;
-    float scale = *scale_at;
+    float scale = codes_scale_at ? *scale_at / *codes_scale_at : *scale_at; // by a power of two
 #pragma unroll
     for (int i = 0; i < REGISTER_VECS; i++) {
         v = thread + i * THREADS;
-        if (v < vectors)
-            store16_once(in + (int64_t)v * N, softmax_gradient<T, N>(held[i], lse2, scale, target - v * N));
+        if (v < vectors) gradient_store(out + (int64_t)v * N, held[i], lse2, scale, target - v * N);
     }
     for (v = in_shared + thread; v < shared_end; v += THREADS) // its own writes: no barrier needed
-        store16_once(in + (int64_t)v * N, softmax_gradient<T, N>(kept[v - in_shared], lse2, scale, target - v * N));
+        gradient_store(out + (int64_t)v * N, kept[v - in_shared], lse2, scale, target - v * N);
     for (v = beyond + thread; v < vectors; v += THREADS)
-        store16_once(in + (int64_t)v * N,
-                     softmax_gradient<T, N>(load16(in + (int64_t)v * N), lse2, scale, target - v * N));
+        gradient_store(out + (int64_t)v * N, load16(in + (int64_t)v * N), lse2, scale, target - v * N);
 }
 
 // Any width and alignment; the row is read twice.
@@ -267,19 +295,29 @@ static __global__ __launch_bounds__(512) void cross_entropy_scalar_kernel(float 
     }
 }
 
-template <typename T, int THREADS, int REGISTER_VECS, int BLOCKS, int CLUSTER>
-static void cross_entropy_launch(CudaState *state, float *losses, T *logits, const int32_t *targets, const float *scale,
-                                 int64_t rows, int vocab) {
+template <typename T, typename Out> struct Entropy {
+    float *losses;
+    Out *gradients; // the logits themselves, or codes
+    const T *logits;
+    const int32_t *targets;
+    const float *scale, *codes_scale;
+    int64_t rows;
+    int vocab;
+};
+
+template <typename T, typename Out, int THREADS, int REGISTER_VECS, int BLOCKS, int CLUSTER>
+static void cross_entropy_launch(CudaState *state, const Entropy<T, Out> &e) {
+    int vocab = e.vocab;
     int vectors = (int)ceil_div64(vocab / Vec<T>::N, CLUSTER);
     int most = (state->shared_limit - 1024) / BLOCKS / 16 - 64, shared_vecs = vectors - THREADS * REGISTER_VECS;
     if (shared_vecs < 0) shared_vecs = 0;
     if (shared_vecs > most) shared_vecs = most;
-    auto kernel = cross_entropy_kernel<T, THREADS, REGISTER_VECS, BLOCKS, CLUSTER>;
+    auto kernel = cross_entropy_kernel<T, Out, THREADS, REGISTER_VECS, BLOCKS, CLUSTER>;
     cudaLaunchAttribute cluster = {};
     cluster.id = cudaLaunchAttributeClusterDimension;
     cluster.val.clusterDim.x = CLUSTER, cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
     cudaLaunchConfig_t config = {};
-    config.gridDim = dim3((unsigned)(rows * CLUSTER));
+    config.gridDim = dim3((unsigned)(e.rows * CLUSTER));
     config.blockDim = dim3(THREADS);
     config.dynamicSmemBytes = (size_t)shared_vecs * 16;
     config.stream = state->stream;
@@ -287,7 +325,8 @@ static void cross_entropy_launch(CudaState *state, float *losses, T *logits, con
     config.numAttrs = CLUSTER > 1;
     CUDA_CHECK(state,
                cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)config.dynamicSmemBytes));
-    CUDA_CHECK(state, cudaLaunchKernelEx(&config, kernel, losses, logits, targets, scale, vocab, shared_vecs));
+    CUDA_CHECK(state, cudaLaunchKernelEx(&config, kernel, e.losses, e.gradients, e.logits, e.targets, e.scale,
+                                         e.codes_scale, vocab, shared_vecs));
 }
 
 // Whether the code that runs here was compiled with clusters: a build for older GPUs also runs on newer ones, without.
@@ -295,11 +334,22 @@ static bool clusters_are_there(const CudaState *state) {
     static int there = -1; // asking costs some microseconds
     if (there < 0) {
         cudaFuncAttributes attributes;
-        there = cudaFuncGetAttributes(&attributes, cross_entropy_kernel<Bf16, 512, 6, 2, 2>) == cudaSuccess &&
+        there = cudaFuncGetAttributes(&attributes, cross_entropy_kernel<Bf16, Bf16, 512, 6, 2, 2>) == cudaSuccess &&
                 attributes.ptxVersion >= 90;
         cudaGetLastError();
     }
     return state->arch >= 90 && there;
+}
+
+// Rows of whole vectors.
+template <typename T, typename Out> static void cross_entropy_rows(CudaState *state, const Entropy<T, Out> &e) {
+    size_t row_bytes = (size_t)e.vocab * sizeof(T);
+    if (row_bytes <= 512 * 6 * 16 + (size_t)(state->shared_limit / 2 - 2048))
+        cross_entropy_launch<T, Out, 512, 6, 2, 1>(state, e);
+    else if (clusters_are_there(state))
+        cross_entropy_launch<T, Out, 512, 6, 2, 2>(state, e);
+    else
+        cross_entropy_launch<T, Out, 1024, 6, 1, 1>(state, e);
 }
 
 extern "C" void cuda_cross_entropy(Ops *ops, Tensor losses, Tensor logits, Tensor targets, Tensor scale) {
@@ -310,19 +360,27 @@ extern "C" void cuda_cross_entropy(Ops *ops, Tensor losses, Tensor logits, Tenso
     float *out = (float *)losses.data;
     const int32_t *wanted = (const int32_t *)targets.data;
     const float *scale_at = (const float *)scale.data;
-    size_t row_bytes = (size_t)vocab * dtype_size(logits.dtype);
-    if (row_bytes % 16 || !all_aligned(16, logits.data))
+    if ((size_t)vocab * dtype_size(logits.dtype) % 16 || !all_aligned(16, logits.data))
         WITH_STORAGE(logits.dtype, (cross_entropy_scalar_kernel<T><<<(unsigned)rows, 512, 0, state->stream>>>(
                                        out, (T *)logits.data, wanted, scale_at, vocab)));
-    else if (row_bytes <= 512 * 6 * 16 + (size_t)(state->shared_limit / 2 - 2048))
-        WITH_STORAGE(logits.dtype, (cross_entropy_launch<T, 512, 6, 2, 1>(state, out, (T *)logits.data, wanted,
-                                                                          scale_at, rows, vocab)));
-    else if (clusters_are_there(state))
-        WITH_STORAGE(logits.dtype, (cross_entropy_launch<T, 512, 6, 2, 2>(state, out, (T *)logits.data, wanted,
-                                                                          scale_at, rows, vocab)));
     else
-        WITH_STORAGE(logits.dtype, (cross_entropy_launch<T, 1024, 6, 1, 1>(state, out, (T *)logits.data, wanted,
-                                                                           scale_at, rows, vocab)));
+        WITH_STORAGE(logits.dtype, (cross_entropy_rows<T, T>(state, {out, (T *)logits.data, (const T *)logits.data,
+                                                                     wanted, scale_at, NULL, rows, vocab})));
+    LAUNCH_CHECK(state);
+    cuda_scope_end(state);
+}
+
+extern "C" void cuda_cross_entropy_fp8(Ops *ops, Tensor losses, Tensor codes, Tensor logits, Tensor targets,
+                                       Tensor scale, Tensor codes_scale) {
+    if (logits.rows == 0) return;
+    CudaState *state = cuda_scope_begin(ops, OP_CROSS_ENTROPY_FP8);
+    if (logits.cols % 16 || !all_aligned(16, logits.data, codes.data))
+        cuda_fail(state, __FILE__, __LINE__,
+                  "logits' gradients in FP8 need columns that are a multiple of 16, not %lld", (long long)logits.cols);
+    else
+        cross_entropy_rows<Bf16, Code>(state, {(float *)losses.data, (Code *)codes.data, (const Bf16 *)logits.data,
+                                               (const int32_t *)targets.data, (const float *)scale.data,
+                                               (const float *)codes_scale.data, logits.rows, (int)logits.cols});
     LAUNCH_CHECK(state);
     cuda_scope_end(state);
 }
