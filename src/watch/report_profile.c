@@ -52,11 +52,7 @@ void report_profile(const RunRecord *run, TextBuffer *out) {
     ProfileSummary s;
     ProfileRow rows[PROFILE_ROWS];
     if (!run->profile || !profile_read(&s, run->profile)) return;
-    text_buffer_format(out, "<h2>Profile</h2>\n<p>");
-    char *sentence = profile_sentence(&s);
-    html_text(out, sentence);
-    free(sentence);
-    text_buffer_format(out, "</p>\n");
+    text_buffer_format(out, "<h2>Profile</h2>\n");
     table_begin("part of a step", out);
     int count = profile_rows(&s, rows);
     for (int i = 0; i < count; i++)

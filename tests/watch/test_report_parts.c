@@ -129,10 +129,10 @@ static void the_waterfall_falls_from_the_step_to_the_peak_without_a_gap(void **s
     assert_true(w.profiled && w.shrunk == 1);
     char *sentence = report_sentence(&run, &figures, &w);
     assert_non_null(strstr(sentence, "gaps between operations: 35 % of a step (35 of 100 ms)"));
-    assert_non_null(strstr(sentence, "train.graph"));
+    assert_non_null(strstr(sentence, "Try a larger train.micro_batch."));
     assert_null(strstr(sentence, "The planner"));
     free(sentence);
-    run.change = (PlanChange){.what = "micro_batch 8", .gain = 0.1};
+    run.facts = (LossFacts){.known = true, .change = {.what = "micro_batch 8", .gain = 0.1}};
     sentence = report_sentence(&run, &figures, &w);
     assert_non_null(strstr(sentence, "The planner expects 10 % more tokens/s from micro_batch 8."));
     free(sentence);
@@ -151,24 +151,45 @@ static void parts_that_take_longer_than_a_step_are_shrunk_to_fit(void **state) {
     run_record_free(&run.record);
 }
 
-// Gaps of 1 %, products at their rates: what is left to name are the shapes.
-static void a_step_at_the_rates_of_its_device_is_told_about_its_shapes(void **state) {
+// Gaps of 1 %, products at their rates, memory-bound ops below theirs.
+static void a_step_at_the_rates_of_its_device_is_told_so(void **state) {
     (void)state;
     write_run(64);
     ReportRun run = open_run();
     RunFigures figures = report_figures(&run);
     figures.data_wait = figures.comm_wait = 0;
     figures.step_seconds = 0.085;
-    json_t *prediction = json_object_get(run.record.plan, "prediction");
-    json_object_set_new(json_object_get(prediction, "step_parts"), "gemm", json_real(0.095));
+    json_t *prediction = json_object_get(run.record.plan, "prediction"), *parts;
+    parts = json_object_get(prediction, "step_parts");
+    json_object_set_new(parts, "gemm", json_real(1.25 * 0.065)); // of a calibration of 1.25
+    json_object_set_new(parts, "attention", json_real(1.25 * 0.010));
     json_object_set_new(prediction, "peak_flops", json_real(1e10)); // two devices take 40 ms
     Waterfall w = report_waterfall(&run.record, &figures);
-    assert_string_equal(w.rows[w.worst].name, "norms, rotary, SwiGLU, loss"); // 8 of 85 ms
-    for (size_t i = 0; i < run.record.split_count; i++)
-        run.record.splits[i].seconds[STEP_ELEMENTWISE] = 0.004, run.record.splits[i].seconds[STEP_GEMM] = 0.068;
-    w = report_waterfall(&run.record, &figures);
-    assert_string_equal(w.rows[w.worst].name, "what the shapes of products keep from the peak");
+    assert_string_equal(w.rows[w.worst].name, "norms, rotary, SwiGLU, loss"); // 8 of 85 ms, predicted 8
+    assert_string_equal(w.rows[w.count - 2].name, "what shapes, and clocks under load, keep from the peak");
+    run.facts = (LossFacts){.known = true, .gpu = true, .precision = PRECISION_BF16};
+    char *sentence = report_sentence(&run, &figures, &w);
+    assert_non_null(strstr(sentence, "(8 of 85 ms), at the floor that the device's memory sets. Nothing is to be had"));
+    assert_non_null(strstr(sentence, "Products and attention are 87 % of the step, at the rates of this device"));
+    free(sentence);
     run_record_free(&run.record);
+}
+
+// What was not measured, or was measured op by op and is much longer than in its step, is at no floor.
+static void nothing_is_said_of_floors_that_were_not_measured(void **state) {
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        write_run(150); // 170 ms in all, where 85 are left
+        if (i) run_folder_write("metrics.jsonl", "{\"step\":1,\"loss\":2,\"tokens\":5,\"tok_s\":9,\"seconds\":0.03}\n");
+        ReportRun run = open_run();
+        RunFigures figures = report_figures(&run);
+        Waterfall w = report_waterfall(&run.record, &figures);
+        char *sentence = report_sentence(&run, &figures, &w);
+        assert_null(strstr(sentence, "floor"));
+        assert_null(strstr(sentence, "at the rates of this device for"));
+        free(sentence);
+        run_record_free(&run.record);
+    }
 }
 
 static void without_a_profile_the_parts_are_the_predicted_ones_and_it_says_so(void **state) {
@@ -195,16 +216,17 @@ static void with_a_profile_the_parts_are_its_own_and_it_is_on_the_page(void **st
     run_folder_write(
         "profile/summary.json",
         "{\"step_seconds\":0.1,\"steps\":2,\"first_step\":7,\"trace\":\"step-7.json\",\"parts\":{\"gemm\":"
-        "0.01,\"elementwise\":0.02,\"gaps\":0.07},\"ops\":[{\"name\":\"<b>\",\"category\":\"gemm\",\"pass\":"
+        "0.01,\"elementwise\":0.02,\"gaps\":0.055},\"ops\":[{\"name\":\"<b>\",\"category\":\"gemm\",\"pass\":"
         "\"backward\",\"seconds\":0.01,\"floor_seconds\":0.004}]}");
     ReportRun run = open_run();
     RunFigures figures = report_figures(&run);
     Waterfall w = report_waterfall(&run.record, &figures);
-    assert_true(w.profiled && w.by_profile && w.part[STEP_ELEMENTWISE] == 0.02 && w.part[STEP_OPTIMIZER] == 0);
+    assert_true(w.shrunk == 1 && w.profiled && w.by_profile && w.part[STEP_ELEMENTWISE] == 0.02 &&
+                w.part[STEP_OPTIMIZER] == 0);
     TextBuffer out = {0};
     report_write(&run, 1, &out);
     static const char *const parts[] = {
-        "<h2>Profile</h2>",    "The biggest loss of time is gaps between operations: 70 %",
+        "<h2>Profile</h2>",    "The biggest loss of time is gaps between operations: 55 %",
         "profile/step-7.json", "&lt;b&gt; (backward)",
         "2.50</td>",           "Its parts are those of the profile below"};
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
@@ -364,7 +386,8 @@ int main(void) {
         TEST(alarms_are_on_the_page_with_what_to_do),
         TEST(the_waterfall_falls_from_the_step_to_the_peak_without_a_gap),
         TEST(parts_that_take_longer_than_a_step_are_shrunk_to_fit),
-        TEST(a_step_at_the_rates_of_its_device_is_told_about_its_shapes),
+        TEST(a_step_at_the_rates_of_its_device_is_told_so),
+        TEST(nothing_is_said_of_floors_that_were_not_measured),
         TEST(without_a_profile_the_parts_are_the_predicted_ones_and_it_says_so),
         TEST(with_a_profile_the_parts_are_its_own_and_it_is_on_the_page),
         TEST(losses_are_compared_between_lines_and_smoothed_around_them),
