@@ -6,6 +6,7 @@
 #include "watch/profile_summary.h"
 
 #include <math.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -71,19 +72,21 @@ static double counted_watts(const RunRecord *run, size_t first) {
     return seconds > 0 ? joules / seconds : NAN;
 }
 
-// By readings of its power.
-static double read_watts(const RunRecord *run, size_t first) {
-    double joules = 0, seconds = 0;
+// Over the steps after the warm-up that have it; NaN: none.
+static double mean_of(const RunRecord *run, size_t first, size_t offset) {
+    double sum = 0, seconds = 0;
     for (size_t i = first; i < run->step_count; i++) {
-        const RunStep *s = &run->steps[i];
-        if (s->power > 0 && s->seconds > 0) joules += s->power * s->seconds, seconds += s->seconds;
+        double value;
+        memcpy(&value, (const char *)&run->steps[i] + offset, sizeof value);
+        if (value >= 0 && run->steps[i].seconds > 0)
+            sum += value * run->steps[i].seconds, seconds += run->steps[i].seconds;
     }
-    return seconds > 0 ? joules / seconds : NAN;
+    return seconds > 0 ? sum / seconds : NAN;
 }
 
 static void take_power(const ReportRun *report, RunFigures *f) {
     f->watts = counted_watts(&report->record, f->first);
-    if (!isfinite(f->watts)) f->watts = read_watts(&report->record, f->first);
+    if (!isfinite(f->watts)) f->watts = mean_of(&report->record, f->first, offsetof(RunStep, power));
     f->watts_measured = isfinite(f->watts);
     if (!f->watts_measured) f->watts = report->watts > 0 ? report->watts : NAN;
     f->energy = plan_energy_kwh(f->devices, f->watts, f->seconds, report->pue > 0 ? report->pue : 1);
@@ -98,12 +101,19 @@ static const RunEval *final_eval(const RunRecord *run) {
 
 RunFigures report_figures(const ReportRun *report) {
     const RunRecord *run = &report->record;
-    RunFigures f = {
-        .first = first_warm(run), .loss = NAN, .memory = NAN, .memory_fraction = NAN, .eval = final_eval(run)};
+    RunFigures f = {.first = first_warm(run),
+                    .loss = NAN,
+                    .memory = NAN,
+                    .memory_own = NAN,
+                    .memory_fraction = NAN,
+                    .eval = final_eval(run)};
     take_median(run, &f);
     take_rates(run, &f);
+    f.clock = mean_of(run, f.first, offsetof(RunStep, clock));
+    f.capped = mean_of(run, f.first, offsetof(RunStep, capped));
     for (size_t i = 0; i < run->step_count; i++) {
         f.memory = fmax(f.memory, run->steps[i].memory); // fmax passes NaN over
+        f.memory_own = fmax(f.memory_own, run->steps[i].memory_own);
         f.memory_fraction = fmax(f.memory_fraction, run->steps[i].memory_fraction);
         f.tokens = fmax(f.tokens, run->steps[i].tokens);
         f.seconds = fmax(f.seconds, run->steps[i].time);
@@ -265,7 +275,7 @@ static void add_floors(const RunRecord *run, Waterfall *w, double products) {
     add_loss(w, LOSS_RATES, over);
     add_row(w, WATERFALL_LEVEL, "products and attention at the rates of this device", w->floor);
     if (!(limit > 0)) return;
-    add_row(w, WATERFALL_LOSS, "what shapes, and clocks under load, keep from the peak", w->floor - limit);
+    add_row(w, WATERFALL_LOSS, "kept from the peak by shapes and clocks", w->floor - limit);
     add_row(w, WATERFALL_LEVEL, "products and attention at the peak", limit);
 }
 

@@ -22,6 +22,8 @@ typedef struct RunFigures {
     const RunEval *eval;            // the last over all of the data, else the last; NULL: none
     double perplexity;              // of that, else of the loss
     double memory, memory_fraction; // at their peak
+    double memory_own;              // likewise, of what hearth asked for; NaN: not known
+    double clock, capped;           // mean of rank 0's GPU: MHz, share of the time at its power limit; NaN: not known
     double tokens, seconds;         // wall clock
     double devices;
     double watts; // of a device: measured on rank 0, else as rated; NaN: not known

@@ -116,7 +116,7 @@ static void memory_bound_ops_are_advised_what_the_run_does_not_do_yet(void **sta
         {true, PRECISION_FP8, RECOMPUTE_NONE, NULL, NULL, NULL},
         {true, PRECISION_FP16, RECOMPUTE_NONE, NULL, NULL, NULL},
         {true, PRECISION_BF16_PURE, RECOMPUTE_NONE, NULL, NULL, NULL},
-        {false, PRECISION_FP32, RECOMPUTE_NONE, NULL, NULL, NULL}, // a CPU gains nothing from bf16
+        {false, PRECISION_FP32, RECOMPUTE_NONE, NULL, NULL, NULL}, // norms of a CPU gain nothing from bf16
         {false, PRECISION_FP32, RECOMPUTE_SELECTIVE, NULL, NULL, "Try recompute.mode = \"none\"."},
     };
     ProfileSummary s = mostly(CATEGORY_ELEMENTWISE, 1);

@@ -166,7 +166,7 @@ static void a_step_at_the_rates_of_its_device_is_told_so(void **state) {
     json_object_set_new(prediction, "peak_flops", json_real(1e10)); // two devices take 40 ms
     Waterfall w = report_waterfall(&run.record, &figures);
     assert_string_equal(w.rows[w.worst].name, "norms, rotary, SwiGLU, loss"); // 8 of 85 ms, predicted 8
-    assert_string_equal(w.rows[w.count - 2].name, "what shapes, and clocks under load, keep from the peak");
+    assert_string_equal(w.rows[w.count - 2].name, "kept from the peak by shapes and clocks");
     run.facts = (LossFacts){.known = true, .gpu = true, .precision = PRECISION_BF16};
     char *sentence = report_sentence(&run, &figures, &w);
     assert_non_null(strstr(sentence, "(8 of 85 ms), at the floor that the device's memory sets. Nothing is to be had"));
@@ -231,6 +231,69 @@ static void with_a_profile_the_parts_are_its_own_and_it_is_on_the_page(void **st
         "2.50</td>",           "Its parts are those of the profile below"};
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
         if (!strstr(out.data, parts[i])) fail_msg("no \"%s\" on the page", parts[i]);
+    text_buffer_free(&out);
+    run_record_free(&run.record);
+}
+
+// A GPU's memory holds more than what was predicted of the model.
+static void memory_is_compared_with_what_was_predicted_and_the_rest_is_named(void **state) {
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        write_run(30);
+        run_folder_write("environment.json", i < 2 ? "[{\"libraries\":{\"CUDA\":\"13.0\"}}]" : "[{}]");
+        ReportRun run = open_run();
+        json_t *memory = json_object_get(json_object_get(run.record.plan, "prediction"), "memory_bytes");
+        json_object_set_new(memory, "total", json_real(0x1p31));
+        for (size_t k = 0; k < run.record.step_count; k++) {
+            run.record.steps[k].memory = 0x1p31 + 0x1p29;
+            if (i == 0) run.record.steps[k].memory_own = 0x1p31;
+        }
+        TextBuffer out = {0};
+        report_write(&run, 1, &out);
+        const char *const row = i ? "2.00 GiB</td><td class=\"r\">2.50 GiB</td><td class=\"r above\">-20.0 %"
+                                  : "2.00 GiB</td><td class=\"r\">2.00 GiB</td><td class=\"r\">+0.0 %";
+        assert_non_null(strstr(out.data, row));
+        assert_true(!strstr(out.data, "Beside it the device had 512.0 MiB in use") == (i != 0));
+        assert_true(!strstr(out.data, "The 512.0 MiB between them are the context") == (i != 1));
+        text_buffer_free(&out);
+        run_record_free(&run.record);
+    }
+}
+
+// A run whose warm steps are at the power limit half of the time, at 1500 and 1600 MHz.
+static void the_page_of_a_gpu_says_its_clock_and_what_holds_it_back(void **state) {
+    (void)state;
+    write_run(30);
+    ReportRun run = open_run();
+    TextBuffer out = {0};
+    report_write(&run, 1, &out);
+    assert_null(strstr(out.data, "GPU clock"));
+    assert_null(strstr(out.data, "Time that the GPU is held back"));
+    text_buffer_free(&out);
+    for (size_t i = 3; i < run.record.step_count; i++) {
+        RunStep *s = &run.record.steps[i];
+        s->seconds = 0.1, s->clock = 1550, s->capped = 0.5, s->throttled = 0;
+    }
+    run.record.steps[3].clock = 1500, run.record.steps[4].clock = 1600;
+    report_write(&run, 1, &out);
+    assert_non_null(strstr(out.data, "GPU clock</span><b>1550 MHz</b><small>at its power limit: 50 %</small>"));
+    assert_non_null(strstr(out.data, "Time that the GPU is held back"));
+    text_buffer_free(&out);
+    run_record_free(&run.record);
+}
+
+// The first steps choose kernels and record graphs: as slow as they are, they would press the others flat.
+static void curves_of_speed_leave_the_warm_up_out(void **state) {
+    (void)state;
+    write_run(30);
+    ReportRun run = open_run();
+    run.record.steps[0].rate = 1, run.record.steps[2].rate = 2e6;
+    TextBuffer out = {0};
+    report_write(&run, 1, &out);
+    const char *figure = strstr(out.data, "<b>Tokens a second"), *end = figure ? strstr(figure, "</figure>") : NULL;
+    assert_non_null(end);
+    for (const char *at = figure; (at = strstr(at, "tok/s ")) && at < end; at++)
+        assert_true(text_starts_with(at, "tok/s 10K"));
     text_buffer_free(&out);
     run_record_free(&run.record);
 }
@@ -390,6 +453,9 @@ int main(void) {
         TEST(nothing_is_said_of_floors_that_were_not_measured),
         TEST(without_a_profile_the_parts_are_the_predicted_ones_and_it_says_so),
         TEST(with_a_profile_the_parts_are_its_own_and_it_is_on_the_page),
+        TEST(memory_is_compared_with_what_was_predicted_and_the_rest_is_named),
+        TEST(the_page_of_a_gpu_says_its_clock_and_what_holds_it_back),
+        TEST(curves_of_speed_leave_the_warm_up_out),
         TEST(losses_are_compared_between_lines_and_smoothed_around_them),
         TEST(a_chart_of_many_points_keeps_its_peaks_and_stays_small),
         TEST(a_chart_without_a_point_is_not_there),
