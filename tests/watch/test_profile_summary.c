@@ -259,6 +259,26 @@ static void the_timeline_is_sorted_nested_and_in_microseconds(void **state) {
     json_decref(all);
 }
 
+// 0.5 of 10 microseconds are the drain of the kernel before; 3 of 10 ran beside it.
+static void a_kernel_that_begins_while_another_ends_stays_in_its_lane(void **state) {
+    (void)state;
+    TraceTrack track = {"stream", true};
+    TraceEvent events[] = {{0, "first", "k", NULL, 1, 1.00001, 0, 0},
+                           {0, "second", "k", NULL, 1.0000095, 1.0000195, 0, 0},
+                           {0, "third", "k", NULL, 1.0000165, 1.0000265, 0, 0}};
+    TextBuffer lines = {0};
+    trace_lines(events, 3, &track, 1, 0, "rank 0", 1, &lines);
+    json_t *all = joined((const char *const[]){lines.data}, 1);
+    size_t count = json_array_size(all);
+    const json_t *first = json_array_get(all, count - 3), *second = json_array_get(all, count - 2);
+    const json_t *third = json_array_get(all, count - 1);
+    assert_true(number(second, "tid") == number(first, "tid") && number(third, "tid") == number(first, "tid") + 1);
+    assert_true(fabs(number(second, "ts") - 10) < 1e-9 && fabs(number(second, "dur") - 9.5) < 1e-9);
+    assert_true(fabs(number(third, "ts") - 16.5) < 1e-9);
+    json_decref(all);
+    text_buffer_free(&lines);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_moment_is_in_one_part),
@@ -269,6 +289,7 @@ int main(void) {
         cmocka_unit_test(a_summary_that_makes_no_sense_does_no_harm),
         cmocka_unit_test(the_rows_add_up_and_those_inside_to_the_one_above),
         cmocka_unit_test(the_timeline_is_sorted_nested_and_in_microseconds),
+        cmocka_unit_test(a_kernel_that_begins_while_another_ends_stays_in_its_lane),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
