@@ -138,7 +138,7 @@ static void say_next(const LossTable *table, Loss worst, const LossFacts *facts,
     double over = could_be_had(table, next);
     if (!(over >= WORTH_TRYING * table->step)) return;
     if (next == worst) {
-        text_buffer_format(out, " Of these, %.4g ms lie above the floor that the device's memory sets.", 1e3 * over);
+        text_buffer_format(out, " Of these, %.4g ms lie above the floor that memory bandwidth sets.", 1e3 * over);
         return;
     }
     text_buffer_format(out, " What could be had back is mostly in %s: %.0f %% (%.4g ms)", loss_name(next),
@@ -187,7 +187,7 @@ char *loss_sentence(const LossTable *table, const LossFacts *facts) {
                        100 * item->seconds / table->step, 1e3 * item->seconds, 1e3 * table->step);
     say_where(item, &out);
     bool floor = loss_at_floor(item->seconds, item->floor);
-    text_buffer_format(&out, floor ? ", at the floor that the device's memory sets." : ".");
+    text_buffer_format(&out, floor ? ", at the floor that memory bandwidth sets." : ".");
     bool advised = advise(table, worst, facts, &out);
     if (!advised && floor) text_buffer_format(&out, " Nothing is to be had there.");
     if (!advised) say_next(table, worst, facts, &out);

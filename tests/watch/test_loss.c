@@ -64,7 +64,7 @@ static void a_dense_run_at_its_floors_is_told_what_the_planner_expects(void **st
     expect(
         &s, &facts,
         LIST("The biggest loss of time is norms, rotary, SwiGLU, loss: 5 % of a step (33.5 of 655.6 ms), at the floor "
-             "that the device's memory sets. Nothing is to be had there. Products and attention are 94 % of the step, "
+             "that memory bandwidth sets. Nothing is to be had there. Products and attention are 94 % of the step, "
              "at the rates of this device for their shapes (55 % of its peak). The planner expects 16 % more tokens/s "
              "from precision fp8 instead of bf16, 2 % from micro_batch 32"),
         LIST("train.precision", "recompute", "What could be had", "Try"));
@@ -82,7 +82,7 @@ static void a_run_of_experts_is_told_what_is_above_its_floor(void **state) {
     expect(
         &s, &facts,
         LIST("norms, rotary, SwiGLU, loss: 12 % of a step (27.3 of 227.3 ms), most of all in \"cross entropy\", at the "
-             "floor that the device's memory sets. Nothing is to be had there.",
+             "floor that memory bandwidth sets. Nothing is to be had there.",
              "mostly in products and attention below the rates of this device: 3 % (7.6 ms), most of all in \"experts "
              "down, weight gradient\" at 2.28 times its floor. Products of experts are slow where loads are uneven",
              "Products and attention are 81 % of the step, at 54 % of the device's peak.",

@@ -169,7 +169,7 @@ static void a_step_at_the_rates_of_its_device_is_told_so(void **state) {
     assert_string_equal(w.rows[w.count - 2].name, "kept from the peak by shapes and clocks");
     run.facts = (LossFacts){.known = true, .gpu = true, .precision = PRECISION_BF16};
     char *sentence = report_sentence(&run, &figures, &w);
-    assert_non_null(strstr(sentence, "(8 of 85 ms), at the floor that the device's memory sets. Nothing is to be had"));
+    assert_non_null(strstr(sentence, "(8 of 85 ms), at the floor that memory bandwidth sets. Nothing is to be had"));
     assert_non_null(strstr(sentence, "Products and attention are 87 % of the step, at the rates of this device"));
     free(sentence);
     run_record_free(&run.record);
