@@ -22,7 +22,7 @@ Status bench_profile_steps(void *context, Model *model, void (*step)(void *run),
                                          .prediction = unknown ? NULL : prediction,
                                          .directory = profile->directory,
                                          .gpu = ops->kind == DEVICE_CUDA ? profile->world->local_rank : -1});
-    MetricsStep metrics = {.memory_bytes = (double)model->layout.total_bytes};
+    MetricsStep metrics = {.memory_own_bytes = (double)model->layout.total_bytes};
     Status status = NULL;
     for (int i = 0; i < WARMUP + ACTIVE && !status; i++) {
         profiler_step_begin(profiler, i + 1);

@@ -1,7 +1,7 @@
 #include "cli/report_prepare.h"
 
 #include "base/file.h"
-#include "train/prediction.h"
+#include "train/loss_facts.h"
 #include "train/ranks.h"
 #include "train/setup.h"
 
@@ -22,12 +22,8 @@ static Status advise_run(ReportRun *run, const Config *config, const char *devic
     BatchPlan batch = batch_plan(config, layout.mesh.dp * islands);
     TRY(setup_micro_batches(config, &layout, &batch));
     Prediction *prediction = xmalloc(sizeof *prediction);
-    PlanReport *plan = xmalloc(sizeof *plan);
-    PlanQuestions questions = {.memory_limit = 0.85};
     Status status = prediction_make(prediction, &layout, (int)batch.grad_accum, device, memory, (int)ranks);
-    if (!status) status = plan_report(plan, run->record.name, &prediction->machine, &prediction->run, &questions);
-    if (!status && plan->change_count) run->change = plan->changes[0];
-    free(plan);
+    if (!status) run->facts = loss_facts(prediction);
     free(prediction);
     return status;
 }

@@ -257,6 +257,15 @@ static const char *name_keep(DeviceTrace *trace, const char *name) {
     return trace->names[trace->name_count++] = text_copy(name);
 }
 
+// "cudaMemcpyAsync_v3020" is what its caller calls cudaMemcpyAsync.
+static const char *api_name_keep(DeviceTrace *trace, const char *name) {
+    char text[128];
+    snprintf(text, sizeof text, "%s", name);
+    char *version = strrchr(text, '_');
+    if (version && version[1] == 'v' && version[2] && !version[2 + strspn(version + 2, "0123456789")]) *version = '\0';
+    return name_keep(trace, text);
+}
+
 static double host_time(const DeviceTrace *trace, uint64_t time) {
     return trace->start_seconds + 1e-9 * (double)(int64_t)(time - trace->start);
 }
@@ -327,7 +336,7 @@ static void take_record(DeviceTrace *trace, const CUpti_Activity *record) {
             name = "a function of CUDA";
         activity_add(trace,
                      (DeviceActivity){.kind = DEVICE_API,
-                                      .name = name_keep(trace, name),
+                                      .name = api_name_keep(trace, name),
                                       .thread = r->threadId,
                                       .launched = r->correlationId},
                      r->start, r->end, 0);

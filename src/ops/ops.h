@@ -258,6 +258,7 @@ struct Ops {
     void (*free)(Ops *ops, void *memory, size_t bytes);
     int64_t (*memory_total)(Ops *ops); // of the device
     int64_t (*memory_free)(Ops *ops);
+    int64_t (*memory_own)(Ops *ops); // that alloc has given and free not taken back
     void (*bind_workspace)(Ops *ops, void *memory, size_t bytes);
     void (*upload)(Ops *ops, void *out, const void *host, size_t bytes);  // host may be reused at once
     void (*download)(Ops *ops, void *host, const void *in, size_t bytes); // waits

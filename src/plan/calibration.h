@@ -10,6 +10,7 @@ typedef struct PlanOutcome {
 // What a run turned out to take, beside PlanPrediction.
 typedef struct PlanMeasured {
     double memory, step_seconds, tokens_per_second; // bytes, of the median step; 0: not known
+    double memory_beside;                           // in use on the device, and nothing that was predicted
 } PlanMeasured;
 
 // In per cent of the measured value: +10 means that the prediction was 10 % too high.

@@ -11,21 +11,24 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-void outcome_note(Outcome *outcome, double seconds, double memory) {
+void outcome_note(Outcome *outcome, double seconds, double memory, double in_use) {
     if (outcome->count == outcome->capacity) {
         outcome->capacity = outcome->capacity ? 2 * outcome->capacity : 256;
         outcome->seconds = xrealloc(outcome->seconds, outcome->capacity * sizeof *outcome->seconds);
     }
     outcome->seconds[outcome->count++] = seconds;
     outcome->memory = memory;
+    outcome->in_use = in_use;
 }
 
 bool outcome_measured(const Outcome *outcome, double step_tokens, PlanMeasured *measured) {
     *measured = (PlanMeasured){0};
     if (outcome->count < OUTCOME_STEPS_LEAST) return false;
     double median = double_median(outcome->seconds, outcome->count);
-    *measured =
-        (PlanMeasured){.memory = outcome->memory, .step_seconds = median, .tokens_per_second = step_tokens / median};
+    *measured = (PlanMeasured){.memory = outcome->memory,
+                               .memory_beside = outcome->in_use - outcome->memory,
+                               .step_seconds = median,
+                               .tokens_per_second = step_tokens / median};
     return true;
 }
 

@@ -13,10 +13,10 @@ enum { OUTCOME_STEPS_TEACH = 30 }; // fewer say nothing about the next run
 typedef struct Outcome { // {0} is empty
     double *seconds;     // of the steps that count: not warm-up, not profiled, full batch
     size_t count, capacity;
-    double memory; // bytes in use
+    double memory, in_use; // bytes: what hearth asked for, and all that the device has in it
 } Outcome;
 
-void outcome_note(Outcome *outcome, double seconds, double memory);
+void outcome_note(Outcome *outcome, double seconds, double memory, double in_use);
 // The median step. False when there were too few steps.
 bool outcome_measured(const Outcome *outcome, double step_tokens, PlanMeasured *measured);
 

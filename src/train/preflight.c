@@ -254,7 +254,9 @@ static void predict_short_run(const Trainer *trainer, Prediction *prediction, Pr
 
 static void remember_short_run(const Prediction *prediction, const PreflightResult *result) {
     if (!result->predicted || result->steps - WARM_STEPS < OUTCOME_STEPS_LEAST) return;
-    PlanMeasured measured = {result->memory.measured, result->step.measured, result->tokens_per_second.measured};
+    PlanMeasured measured = {.memory = result->memory.measured,
+                             .step_seconds = result->step.measured,
+                             .tokens_per_second = result->tokens_per_second.measured};
     Status status = prediction_remember(prediction, &measured);
     if (status) log_warn("the outcome was not added to the history: %s", status_message(status));
     status_free(status);
@@ -275,7 +277,7 @@ static Status short_run(const Config *config, const PreflightOptions *options, P
         if (status) break;
         if (result->steps == 0) result->first_loss = metrics.loss;
         result->last_loss = metrics.loss;
-        result->memory.measured = metrics.memory_bytes;
+        result->memory.measured = metrics.memory_own_bytes;
         waited += metrics.data_wait;
         seconds = xrealloc(seconds, (size_t)(result->steps + 1) * sizeof *seconds);
         seconds[result->steps++] = metrics.seconds;

@@ -206,7 +206,7 @@ void profiler_step_end(Profiler *profiler, const MetricsStep *metrics) {
     take_exchanges(profiler);
     if (profiler->by_events) take_ops_by_events(profiler);
     if (!metrics) return;
-    timeline_counter("memory of the model (MiB)", metrics->memory_bytes / 0x1p20);
+    timeline_counter("memory of the model (MiB)", metrics->memory_own_bytes / 0x1p20);
     if (++profiler->step_count == profiler->options.active) finish_now(profiler);
 }
 

@@ -2,6 +2,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/stats.h"
+#include "train/loss_facts.h"
 #include "train/profiler_internal.h"
 #include "watch/trace_json.h"
 
@@ -260,8 +261,9 @@ static json_t *parts_of_ranks(World *world, const ProfileSummary *summary) {
     return list;
 }
 
-static Status write_summary(const Profiler *profiler, const ProfileSummary *summary, json_t *of_ranks) {
-    json_t *root = profile_json(summary);
+static Status write_summary(const Profiler *profiler, const ProfileSummary *summary, const LossFacts *facts,
+                            json_t *of_ranks) {
+    json_t *root = profile_json(summary, facts);
     if (of_ranks) json_object_set(root, "rank_parts", of_ranks);
     char *path = path_join(profiler->options.directory, "summary.json");
     Status status = json_write_file(root, path);
@@ -270,9 +272,10 @@ static Status write_summary(const Profiler *profiler, const ProfileSummary *summ
     return status;
 }
 
-static char *say_all(const ProfileSummary *summary, const char *path, int64_t lost, Status failure) {
+static char *say_all(const ProfileSummary *summary, const LossFacts *facts, const char *path, int64_t lost,
+                     Status failure) {
     TextBuffer out = {0};
-    profile_text(summary, &out);
+    profile_text(summary, facts, &out);
     if (lost > 0) text_buffer_format(&out, "  %lld events had no place and are missing\n", (long long)lost);
     if (failure)
         text_buffer_format(&out, "  the profile is not kept: %s", status_text(failure));
@@ -297,8 +300,9 @@ void profiler_write(Profiler *profiler, ProfilerRecord *record) {
     char *path = path_join(profiler->options.directory, summary.trace);
     Status status = write_timeline(profiler, &all, path);
     json_t *of_ranks = parts_of_ranks(world, &summary);
-    if (first && !status) status = write_summary(profiler, &summary, of_ranks);
-    if (first) profiler->said = say_all(&summary, path, record->lost, status);
+    LossFacts facts = loss_facts(first ? profiler->options.prediction : NULL);
+    if (first && !status) status = write_summary(profiler, &summary, &facts, of_ranks);
+    if (first) profiler->said = say_all(&summary, &facts, path, record->lost, status);
     status_free(status);
     json_decref(of_ranks);
     events_free(&all);

@@ -73,7 +73,7 @@ static Status after_step(Run *run, MetricsStep *metrics) {
         run->speed_seconds += metrics->seconds;
         // The prediction is of the full batch, and of a step that nobody takes apart to time its parts.
         if (metrics->grad_accum == trainer->batch.grad_accum && !metrics->split_count)
-            outcome_note(&run->outcome, metrics->seconds, metrics->memory_bytes);
+            outcome_note(&run->outcome, metrics->seconds, metrics->memory_own_bytes, metrics->memory_bytes);
     }
     if (trainer->guard.skipped_in_row >= trainer->guard.max_skips) return run_too_many_skips(run);
     if (step_is_due(config->eval.every, trainer->step)) TRY(take_validation_loss(run, false));

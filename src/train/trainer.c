@@ -233,10 +233,8 @@ static void fill_mfu(Trainer *trainer, MetricsStep *metrics) {
 
 // What the device's memory has in it; of a host, which others use too, what was asked of it here.
 static double memory_in_use(Ops *ops) {
-    int64_t current, peak;
     if (ops->kind == DEVICE_CUDA) return (double)ops->memory_total(ops) - (double)ops->memory_free(ops);
-    ops_cpu_allocated(ops, &current, &peak);
-    return (double)current;
+    return (double)ops->memory_own(ops);
 }
 
 static void fill_metrics(Trainer *trainer, MetricsStep *metrics, const StepResult *result, double seconds,
@@ -258,6 +256,7 @@ static void fill_metrics(Trainer *trainer, MetricsStep *metrics, const StepResul
     metrics->memory_bytes = memory_in_use(ops);
     trainer->memory_peak = fmax(trainer->memory_peak, metrics->memory_bytes);
     metrics->memory_peak_bytes = trainer->memory_peak;
+    metrics->memory_own_bytes = (double)ops->memory_own(ops);
     metrics->memory_fraction = total > 0 ? metrics->memory_bytes / total : 0;
     metrics->data_wait = waited / seconds;
     metrics->comm_wait = comm_waited / seconds;

@@ -330,11 +330,11 @@ void heat_map_write(const HeatMap *map, TextBuffer *out) {
                                map->row_name, r, map->column_name, (long long)map->column_steps[c], value);
         }
     }
-    for (int i = 0; i < 5; i++) {
-        int c = i * (map->columns - 1) / 4;
-        if (i && c == (i - 1) * (map->columns - 1) / 4) continue;
+    int labels = map->columns < 12 ? map->columns - 1 : 4; // spaces between them
+    for (int i = 0; i <= labels; i++) {
+        int c = labels ? i * (map->columns - 1) / labels : 0;
         text_buffer_format(out, "<text x=\"%.1f\" y=\"%d\" dy=\"1.25em\" class=\"%s\">%lld</text>\n",
-                           MAP_LEFT + (c + 0.5) * wide, bottom, i == 4 ? "end" : "middle",
+                           MAP_LEFT + (c + 0.5) * wide, bottom, i == labels && map->columns >= 12 ? "end" : "middle",
                            (long long)map->column_steps[c]);
     }
     text_buffer_format(out, "<text x=\"%d\" y=\"%d\" class=\"middle name\">%s, each row a %s</text>\n</svg></figure>\n",

@@ -20,6 +20,7 @@ typedef struct MetricsStep {
     double tokens_per_second, tflops, mfu; // of this step; mfu is a fraction, 0 when the peak is not known
     double memory_bytes, memory_fraction;  // in use on the device
     double memory_peak_bytes;              // the most that was so far
+    double memory_own_bytes;               // of memory_bytes, what hearth asked for
     double data_wait;                      // fraction of the step spent waiting for data
     double comm_wait;                      // and blocked for other ranks
     double seconds;                        // of the step

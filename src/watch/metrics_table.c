@@ -37,6 +37,10 @@ static const MetricsField metrics_fields[] = {
      "memory/share", METRICS_PERCENT, "%.0f%%", "of what the device has"},
     {METRICS_STEP, "memory_peak_bytes", METRICS_DOUBLE, OF_STEP(memory_peak_bytes), METRICS_POSITIVE, NULL, "bytes",
      "memory/peak_bytes", METRICS_BYTES, "peak %s", "the most so far that memory_bytes was in this process"},
+    {METRICS_STEP, "memory_own_bytes", METRICS_DOUBLE, OF_STEP(memory_own_bytes), METRICS_POSITIVE, NULL, "bytes",
+     "memory/own_bytes", METRICS_BYTES, "own %s",
+     "of memory_bytes, what hearth itself asked for: what is predicted; the rest are CUDA's context and kernels, its "
+     "libraries, other programs"},
     {METRICS_STEP, "data_wait", METRICS_DOUBLE, OF_STEP(data_wait), METRICS_ALWAYS, NULL, "share", "wait/data",
      METRICS_PERCENT, "wait %.1f%%", "of the step, spent waiting for data"},
     {METRICS_STEP, "comm_wait", METRICS_DOUBLE, OF_STEP(comm_wait), METRICS_POSITIVE, NULL, "share", "wait/comm",

@@ -311,6 +311,12 @@ static void outcome_line(TextBuffer *out, const char *name, const char *unit, do
 
 void plan_outcome_text(const PlanPrediction *prediction, const PlanMeasured *measured, TextBuffer *out) {
     outcome_line(out, "memory", "GiB", GIB, (PlanOutcome){prediction->memory.total, measured->memory});
+    if (measured->memory_beside > 0) {
+        char text[32];
+        text_buffer_format(out,
+                           "  %-12s %s more are in use: CUDA's context and kernels, its libraries, other programs\n",
+                           "", text_gib(text, measured->memory_beside));
+    }
     outcome_line(out, "step", "ms", 1e-3, (PlanOutcome){prediction->step.seconds, measured->step_seconds});
     outcome_line(out, "throughput", "tokens/s", 1,
                  (PlanOutcome){prediction->step.tokens_per_second, measured->tokens_per_second});

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-json_t *profile_json(const ProfileSummary *s) {
+json_t *profile_json(const ProfileSummary *s, const LossFacts *facts) {
     json_t *parts = json_object(), *floors = json_object(), *ops = json_array();
     for (int i = 0; i < PROFILE_PART_COUNT; i++)
         json_object_set_new(parts, profile_part_name((ProfilePart)i), json_real(s->part[i]));
@@ -18,7 +18,8 @@ json_t *profile_json(const ProfileSummary *s) {
                                         op_category_name((OpCategory)op->category), "pass", step_pass_name(op->pass),
                                         "calls", op->calls, "seconds", op->seconds, "floor_seconds", op->floor));
     }
-    char *sentence = profile_sentence(s);
+    LossTable losses = profile_losses(s);
+    char *sentence = loss_sentence(&losses, facts);
     json_t *root = json_pack("{s:I,s:i,s:i,s:s,s:f,s:o,s:o,s:f,s:f,s:o,s:s,s:b,s:s,s:s,s:s}", "first_step",
                              (json_int_t)s->first_step, "steps", s->steps, "ranks", s->ranks, "trace", s->trace,
                              "step_seconds", s->step_seconds, "parts", parts, "floors", floors, "recompute_seconds",

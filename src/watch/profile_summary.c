@@ -1,7 +1,5 @@
 #include "watch/profile_summary.h"
 
-#include "watch/loss.h"
-
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -103,86 +101,79 @@ int profile_rows(const ProfileSummary *s, ProfileRow rows[PROFILE_ROWS]) {
     return count;
 }
 
-// ---- the sentence ---------------------------------------------------------------------------------------------------
+// ---- losses ---------------------------------------------------------------------------------------------------------
 
-static double over_floor(double seconds, double floor) {
-    return floor > 0 && seconds > floor ? seconds - floor : 0;
-}
+static const struct {
+    Loss loss;
+    OpCategory category;
+} memory_bound[] = {{LOSS_OPTIMIZER, CATEGORY_OPTIMIZER},
+                    {LOSS_ELEMENTWISE, CATEGORY_ELEMENTWISE},
+                    {LOSS_ROUTING, CATEGORY_ROUTING},
+                    {LOSS_COPY, CATEGORY_COPY}};
 
 static bool is_product(int category) {
     return category == CATEGORY_GEMM || category == CATEGORY_GROUPED || category == CATEGORY_ATTENTION;
 }
 
-static double loss_seconds(const ProfileSummary *s, Loss loss) {
-    double sum = 0;
-    switch (loss) {
-    case LOSS_DATA: return s->part[PROFILE_DATA];
-    case LOSS_RANKS: return s->part[PROFILE_COMMUNICATION];
-    case LOSS_GAPS: return s->part[PROFILE_GAPS];
-    case LOSS_OPTIMIZER: return s->part[CATEGORY_OPTIMIZER];
-    case LOSS_ELEMENTWISE: return s->part[CATEGORY_ELEMENTWISE];
-    case LOSS_ROUTING: return s->part[CATEGORY_ROUTING];
-    case LOSS_COPY: return s->part[CATEGORY_COPY];
-    case LOSS_RATES:
-        for (int i = 0; i < CATEGORY_COUNT; i++)
-            if (is_product(i)) sum += over_floor(s->part[i], s->floor[i]);
-        return sum;
-    case LOSS_RECOMPUTE: return s->recompute;
-    case LOSS_COUNT: break;
-    }
-    return 0;
-}
-
-// The op that loses the most of it, where ops do.
-static const ProfileOp *worst_op(const ProfileSummary *s, Loss loss) {
-    static const int category[LOSS_COUNT] = {[LOSS_OPTIMIZER] = CATEGORY_OPTIMIZER,
-                                             [LOSS_ELEMENTWISE] = CATEGORY_ELEMENTWISE,
-                                             [LOSS_ROUTING] = CATEGORY_ROUTING,
-                                             [LOSS_COPY] = CATEGORY_COPY};
+// The op that loses the most of it.
+static void take_where(const ProfileSummary *s, Loss loss, int category, LossItem *item) {
     const ProfileOp *worst = NULL;
     double most = 0;
     for (int i = 0; i < s->op_count; i++) {
         const ProfileOp *op = &s->ops[i];
         bool of_it = loss == LOSS_RATES       ? is_product(op->category)
                      : loss == LOSS_RECOMPUTE ? op->pass == STEP_RECOMPUTE
-                                              : category[loss] && op->category == category[loss];
-        double lost = loss == LOSS_RATES ? over_floor(op->seconds, op->floor) : op->seconds;
+                                              : op->category == category;
+        double lost = loss == LOSS_RATES ? loss_over_floor(op->seconds, op->floor) : op->seconds;
         if (of_it && lost > most) worst = op, most = lost;
     }
-    return worst;
+    if (!worst) return;
+    int length = snprintf(item->where, sizeof item->where, "\"%s\"", worst->name);
+    if (worst->floor > 0 && !loss_at_floor(worst->seconds, worst->floor))
+        snprintf(item->where + length, sizeof item->where - (size_t)length, " at %.3g times its floor",
+                 worst->seconds / worst->floor);
+    item->experts = worst->category == CATEGORY_GROUPED;
 }
 
-static void add_advice(const ProfileSummary *s, Loss loss, TextBuffer *out) {
-    if (loss == LOSS_GAPS && !s->no_graph[0])
-        text_buffer_format(out, " Micro-steps are replayed from a graph already: try a larger train.micro_batch.");
-    else if (loss == LOSS_GAPS)
-        text_buffer_format(out, " There is no recorded graph (%s). Try a larger train.micro_batch.", s->no_graph);
-    else
-        text_buffer_format(out, " %s.", loss_advice(loss));
-}
-
-char *profile_sentence(const ProfileSummary *s) {
-    TextBuffer out = {0};
-    Loss worst = LOSS_DATA;
-    for (int i = 0; i < LOSS_COUNT; i++)
-        if (loss_seconds(s, (Loss)i) > loss_seconds(s, worst)) worst = (Loss)i;
-    double seconds = loss_seconds(s, worst);
-    if (!(seconds > 0) || !(s->step_seconds > 0)) return text_copy("Nothing was lost that this profile could see.");
-    text_buffer_format(&out, "The biggest loss of time is %s: %.0f %% of a step (%.4g of %.4g ms)", loss_name(worst),
-                       100 * seconds / s->step_seconds, 1e3 * seconds, 1e3 * s->step_seconds);
-    const ProfileOp *op = worst_op(s, worst);
-    if (op) text_buffer_format(&out, ", most of all in \"%s\"", op->name);
-    if (op && op->floor > 0) text_buffer_format(&out, " at %.3g times its floor", op->seconds / op->floor);
-    if (worst == LOSS_RANKS && s->waited_for[0]) text_buffer_format(&out, ", most of all in %s", s->waited_for);
-    text_buffer_format(&out, ".");
-    add_advice(s, worst, &out);
-    return out.data;
+LossTable profile_losses(const ProfileSummary *s) {
+    LossTable table = {.step = s->step_seconds, .graph_known = true};
+    LossItem *item = table.item;
+    bool floors = true;
+    item[LOSS_DATA].seconds = s->part[PROFILE_DATA];
+    item[LOSS_RANKS].seconds = s->part[PROFILE_COMMUNICATION];
+    item[LOSS_GAPS].seconds = s->part[PROFILE_GAPS];
+    item[LOSS_RECOMPUTE].seconds = s->recompute;
+    snprintf(item[LOSS_RANKS].where, sizeof item->where, "%s", s->waited_for);
+    snprintf(table.no_graph, sizeof table.no_graph, "%s", s->no_graph);
+    for (size_t i = 0; i < sizeof memory_bound / sizeof memory_bound[0]; i++) {
+        int category = memory_bound[i].category;
+        LossItem *of_it = &item[memory_bound[i].loss];
+        of_it->seconds = s->part[category];
+        of_it->floor = s->floor[category];
+        take_where(s, memory_bound[i].loss, category, of_it);
+    }
+    for (int i = 0; i < CATEGORY_COUNT; i++) {
+        if (!is_product(i)) continue;
+        item[LOSS_RATES].seconds += loss_over_floor(s->part[i], s->floor[i]);
+        table.products += s->part[i];
+        table.products_floor += s->floor[i];
+        floors = floors && (s->floor[i] > 0 || !(s->part[i] > 0));
+    }
+    if (!floors) table.products_floor = 0;
+    take_where(s, LOSS_RATES, -1, &item[LOSS_RATES]);
+    take_where(s, LOSS_RECOMPUTE, -1, &item[LOSS_RECOMPUTE]);
+    return table;
 }
 
 // ---- text -----------------------------------------------------------------------------------------------------------
 
-static void floor_columns(double seconds, double floor, TextBuffer *out) {
-    if (floor > 0) text_buffer_format(out, "  %10.3f %6.2fx", 1e3 * floor, seconds / floor);
+bool profile_shows_floor(const ProfileSummary *s, double seconds, double floor) {
+    return floor > 0 && seconds >= 0.0005 * s->step_seconds; // else its share reads 0.0 %
+}
+
+static void floor_columns(const ProfileSummary *s, double seconds, double floor, TextBuffer *out) {
+    if (profile_shows_floor(s, seconds, floor))
+        text_buffer_format(out, "  %10.3f %6.2fx", 1e3 * floor, seconds / floor);
     text_buffer_format(out, "\n");
 }
 
@@ -195,11 +186,11 @@ static void ops_text(const ProfileSummary *s, TextBuffer *out) {
         snprintf(name, sizeof name, "%s (%s)", op->name, step_pass_name(op->pass));
         text_buffer_format(out, "    %-44s %10.3f %5.1f %%", name, 1e3 * op->seconds,
                            100 * op->seconds / s->step_seconds);
-        floor_columns(op->seconds, op->floor, out);
+        floor_columns(s, op->seconds, op->floor, out);
     }
 }
 
-void profile_text(const ProfileSummary *s, TextBuffer *out) {
+void profile_text(const ProfileSummary *s, const LossFacts *facts, TextBuffer *out) {
     ProfileRow rows[PROFILE_ROWS];
     int count = profile_rows(s, rows);
     text_buffer_format(out, "profile of %d step%s from step %lld on%s: %.3f ms a step\n", s->steps,
@@ -209,14 +200,15 @@ void profile_text(const ProfileSummary *s, TextBuffer *out) {
     for (int i = 0; i < count; i++) {
         text_buffer_format(out, "  %s%-*s %10.3f %5.1f %%", rows[i].inside ? "    " : "  ", rows[i].inside ? 42 : 44,
                            rows[i].name, 1e3 * rows[i].seconds, 100 * rows[i].seconds / s->step_seconds);
-        floor_columns(rows[i].seconds, rows[i].floor, out);
+        floor_columns(s, rows[i].seconds, rows[i].floor, out);
     }
     ops_text(s, out);
     if (s->hidden > 0) text_buffer_format(out, "  communication behind computation: %.3f ms a step\n", 1e3 * s->hidden);
     text_buffer_format(out, s->no_graph[0] ? "  graph: not recorded: %s\n" : "  graph: recorded and replayed%s\n",
                        s->no_graph);
     if (s->device_missing[0]) text_buffer_format(out, "  no timeline of the GPU: %s\n", s->device_missing);
-    char *sentence = profile_sentence(s);
+    LossTable losses = profile_losses(s);
+    char *sentence = loss_sentence(&losses, facts);
     text_buffer_format(out, "  %s\n", sentence);
     free(sentence);
 }

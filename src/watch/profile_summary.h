@@ -4,7 +4,7 @@
 
 #include "base/json.h"
 #include "base/text.h"
-#include "plan/step_model.h"
+#include "watch/loss.h"
 
 // The categories of ops (ops/ops.h), and where none of them ran:
 typedef enum ProfilePart {
@@ -55,10 +55,10 @@ typedef struct ProfileSummary {
 // The most expensive ones of all ops, and floors and recomputation from them. Sorts them.
 void profile_take_ops(ProfileSummary *summary, ProfileOp *ops, int count);
 
-char *profile_sentence(const ProfileSummary *summary); // the biggest loss, and what to try; malloc'd
-void profile_text(const ProfileSummary *summary, TextBuffer *out);
+LossTable profile_losses(const ProfileSummary *summary); // what loss_sentence speaks of
+void profile_text(const ProfileSummary *summary, const LossFacts *facts, TextBuffer *out);
 
-json_t *profile_json(const ProfileSummary *summary);
+json_t *profile_json(const ProfileSummary *summary, const LossFacts *facts);
 // Whatever the file holds: values that make no sense become 0 or "". False: it is no summary at all.
 bool profile_read(ProfileSummary *summary, const json_t *root);
 
@@ -70,4 +70,5 @@ typedef struct ProfileRow {
     bool inside;           // of the row above
 } ProfileRow;
 enum { PROFILE_ROWS = 12 };
-int profile_rows(const ProfileSummary *summary, ProfileRow rows[PROFILE_ROWS]); // without those of no time
+bool profile_shows_floor(const ProfileSummary *summary, double seconds, double floor); // of a row that is worth it
+int profile_rows(const ProfileSummary *summary, ProfileRow rows[PROFILE_ROWS]);        // without those of no time

@@ -3,6 +3,7 @@
 #include "watch/html.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 // "1 × CPU, fp32, sequences of 256, 1,024 tokens a step"
 void report_subtitle(const RunRecord *run, const RunFigures *figures, TextBuffer *out) {
@@ -24,7 +25,12 @@ void report_subtitle(const RunRecord *run, const RunFigures *figures, TextBuffer
     if (precision) text_buffer_format(out, " · "), html_text(out, precision);
     if (seq) text_buffer_format(out, " · sequences of "), html_text(out, seq);
     if (batch > 0) text_buffer_format(out, " · %s tokens a step", text_grouped(text, (int64_t)fmin(batch, 1e18)));
-    if (started) text_buffer_format(out, " · began "), html_text(out, started);
+    if (started) {
+        bool utc = strlen(started) == 20 && started[10] == 'T' && started[19] == 'Z'; // "2026-11-16T08:05:31Z"
+        text_buffer_format(out, " · began ");
+        html_add(out, started, utc ? 10 : strlen(started));
+        if (utc) text_buffer_format(out, " "), html_add(out, started + 11, 5), text_buffer_format(out, " UTC");
+    }
     text_buffer_format(out, "</p>\n");
 }
 

@@ -3,10 +3,10 @@
 #include "base/stats.h"
 #include "base/text.h"
 #include "plan/cost.h"
-#include "watch/loss.h"
 #include "watch/profile_summary.h"
 
 #include <math.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -72,19 +72,21 @@ static double counted_watts(const RunRecord *run, size_t first) {
     return seconds > 0 ? joules / seconds : NAN;
 }
 
-// By readings of its power.
-static double read_watts(const RunRecord *run, size_t first) {
-    double joules = 0, seconds = 0;
+// Over the steps after the warm-up that have it; NaN: none.
+static double mean_of(const RunRecord *run, size_t first, size_t offset) {
+    double sum = 0, seconds = 0;
     for (size_t i = first; i < run->step_count; i++) {
-        const RunStep *s = &run->steps[i];
-        if (s->power > 0 && s->seconds > 0) joules += s->power * s->seconds, seconds += s->seconds;
+        double value;
+        memcpy(&value, (const char *)&run->steps[i] + offset, sizeof value);
+        if (value >= 0 && run->steps[i].seconds > 0)
+            sum += value * run->steps[i].seconds, seconds += run->steps[i].seconds;
     }
-    return seconds > 0 ? joules / seconds : NAN;
+    return seconds > 0 ? sum / seconds : NAN;
 }
 
 static void take_power(const ReportRun *report, RunFigures *f) {
     f->watts = counted_watts(&report->record, f->first);
-    if (!isfinite(f->watts)) f->watts = read_watts(&report->record, f->first);
+    if (!isfinite(f->watts)) f->watts = mean_of(&report->record, f->first, offsetof(RunStep, power));
     f->watts_measured = isfinite(f->watts);
     if (!f->watts_measured) f->watts = report->watts > 0 ? report->watts : NAN;
     f->energy = plan_energy_kwh(f->devices, f->watts, f->seconds, report->pue > 0 ? report->pue : 1);
@@ -99,12 +101,19 @@ static const RunEval *final_eval(const RunRecord *run) {
 
 RunFigures report_figures(const ReportRun *report) {
     const RunRecord *run = &report->record;
-    RunFigures f = {
-        .first = first_warm(run), .loss = NAN, .memory = NAN, .memory_fraction = NAN, .eval = final_eval(run)};
+    RunFigures f = {.first = first_warm(run),
+                    .loss = NAN,
+                    .memory = NAN,
+                    .memory_own = NAN,
+                    .memory_fraction = NAN,
+                    .eval = final_eval(run)};
     take_median(run, &f);
     take_rates(run, &f);
+    f.clock = mean_of(run, f.first, offsetof(RunStep, clock));
+    f.capped = mean_of(run, f.first, offsetof(RunStep, capped));
     for (size_t i = 0; i < run->step_count; i++) {
         f.memory = fmax(f.memory, run->steps[i].memory); // fmax passes NaN over
+        f.memory_own = fmax(f.memory_own, run->steps[i].memory_own);
         f.memory_fraction = fmax(f.memory_fraction, run->steps[i].memory_fraction);
         f.tokens = fmax(f.tokens, run->steps[i].tokens);
         f.seconds = fmax(f.seconds, run->steps[i].time);
@@ -181,33 +190,30 @@ double report_validation_at(const RunRecord *run, double tokens) {
     return NAN;
 }
 
-#define SHARE_WORTH_NAMING 0.05
-
 // ---- the waterfall --------------------------------------------------------------------------------------------------
 
-static void add_row(Waterfall *w, WaterfallKind kind, const char *name, double seconds, const char *what) {
-    if (kind == WATERFALL_LOSS) {
-        if (!(seconds > 0.0005 * w->rows[0].seconds)) return; // of the step
-        bool of_shapes = w->floor > 0; // hardly anybody's fault: named when nothing else is worth a word
-        bool small = w->worst < 0 || w->rows[w->worst].seconds < SHARE_WORTH_NAMING * w->rows[0].seconds;
-        if (of_shapes ? small : w->worst < 0 || seconds > w->rows[w->worst].seconds) w->worst = w->count;
-    }
-    w->rows[w->count++] = (WaterfallRow){name, what, kind, seconds};
+static void add_row(Waterfall *w, WaterfallKind kind, const char *name, double seconds) {
+    if (kind == WATERFALL_LOSS && !(seconds > 0.0005 * w->rows[0].seconds)) return; // of the step
+    w->rows[w->count++] = (WaterfallRow){name, kind, seconds};
 }
 
 static void add_loss(Waterfall *w, Loss loss, double seconds) {
-    add_row(w, WATERFALL_LOSS, loss_name(loss), seconds, loss_advice(loss));
+    w->losses.item[loss].seconds = seconds;
+    add_row(w, WATERFALL_LOSS, loss_name(loss), seconds);
 }
 
 // The run's own profile, which took its steps as they run; else the mean over the steps that were taken apart, as far
 // as they are warm; else what was predicted.
 static void take_parts(const RunRecord *run, const RunFigures *figures, Waterfall *w) {
     size_t count = 0;
-    double sum[STEP_LAUNCH] = {0};
+    double sum[STEP_LAUNCH] = {0}, calibration = run_plan_number(run, "calibration");
     ProfileSummary profile;
     if (run->profile && profile_read(&profile, run->profile)) {
         w->profiled = w->by_profile = true;
+        w->losses = profile_losses(&profile);
         memcpy(w->part, profile.part, sizeof sum);
+        memcpy(w->floors, profile.floor, sizeof profile.floor);
+        w->part[STEP_LAUNCH] = profile.part[PROFILE_GAPS];
         return;
     }
     for (int pass = 0; pass < 2 && !count; pass++)
@@ -218,15 +224,22 @@ static void take_parts(const RunRecord *run, const RunFigures *figures, Waterfal
             count++;
         }
     w->profiled = count > 0;
-    for (int k = 0; k < STEP_LAUNCH; k++)
+    w->part[STEP_LAUNCH] = 0;
+    for (int k = 0; k < STEP_LAUNCH; k++) {
         w->part[k] = count ? sum[k] / (double)count : run_plan_part(run, (StepPart)k);
+        w->floors[k] = run_plan_part(run, (StepPart)k) / (calibration > 0 ? calibration : 1);
+    }
 }
 
-static double sum_of_parts(const Waterfall *w) {
+// Gaps are what the parts leave of the step. Where these are more than it has, all of them are shrunk.
+static void fit_parts(Waterfall *w, double left) {
     double sum = 0;
-    for (int k = 0; k < STEP_LAUNCH; k++)
+    for (int k = 0; k <= STEP_LAUNCH; k++)
         sum += w->part[k];
-    return sum;
+    if (sum > left) w->shrunk = left / sum;
+    for (int k = 0; k <= STEP_LAUNCH; k++)
+        w->part[k] *= w->shrunk;
+    if (sum < left) w->part[STEP_LAUNCH] += left - sum;
 }
 
 static void add_memory_bound(Waterfall *w) {
@@ -237,33 +250,51 @@ static void add_memory_bound(Waterfall *w) {
                 {STEP_ELEMENTWISE, LOSS_ELEMENTWISE},
                 {STEP_ROUTING, LOSS_ROUTING},
                 {STEP_COPY, LOSS_COPY}};
-    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         add_loss(w, rows[i].loss, w->part[rows[i].part]);
+        w->losses.item[rows[i].loss].floor = w->floors[rows[i].part];
+    }
 }
 
 // What products and attention take at the rates that their shapes reach here, and at the peak.
 static void add_floors(const RunRecord *run, Waterfall *w, double products) {
-    double calibration = run_plan_number(run, "calibration"), peak = run_plan_number(run, "peak_flops");
+    static const StepPart parts[] = {STEP_GEMM, STEP_GROUPED, STEP_ATTENTION};
+    double peak = run_plan_number(run, "peak_flops"), devices = run_plan_number(run, "devices");
     double flops = run_plan_number(run, "flops_per_token"), tokens = run_plan_number(run, "batch_tokens");
-    double causal = run_plan_number(run, "mfu_causal") / run_plan_number(run, "mfu");
-    double devices = run_plan_number(run, "devices");
-    double floor =
-        run_plan_part(run, STEP_GEMM) + run_plan_part(run, STEP_GROUPED) + run_plan_part(run, STEP_ATTENTION);
-    if (calibration > 0) floor /= calibration;
+    double causal = run_plan_number(run, "mfu_causal") / run_plan_number(run, "mfu"), floor = 0, over = 0;
+    bool known = true;
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+        floor += w->floors[parts[i]];
+        over += loss_over_floor(w->part[parts[i]], w->floors[parts[i]]);
+        known = known && (w->floors[parts[i]] > 0 || !(w->part[parts[i]] > 0));
+    }
     if (!(floor > 0) || !(products > 0)) return;
-    floor = fmin(floor, products);
-    double limit = fmin(tokens * flops * (causal > 0 && causal <= 1 ? causal : 1) / (peak * devices), floor);
-    add_loss(w, LOSS_RATES, products - floor);
-    add_row(w, WATERFALL_LEVEL, "products and attention at the rates of this device", floor, NULL);
-    w->floor = floor;
+    w->losses.products_floor = known ? floor : 0;
+    w->floor = products - over;
+    double limit = fmin(tokens * flops * (causal > 0 && causal <= 1 ? causal : 1) / (peak * devices), w->floor);
+    add_loss(w, LOSS_RATES, over);
+    add_row(w, WATERFALL_LEVEL, "products and attention at the rates of this device", w->floor);
     if (!(limit > 0)) return;
-    add_row(w, WATERFALL_LOSS, "what the shapes of products keep from the peak", floor - limit,
-            "Try larger products: a larger train.micro_batch, less tensor parallelism, or a wider model");
-    add_row(w, WATERFALL_LEVEL, "products and attention at the peak", limit, NULL);
+    add_row(w, WATERFALL_LOSS, "kept from the peak by shapes and clocks", w->floor - limit);
+    add_row(w, WATERFALL_LEVEL, "products and attention at the peak", limit);
+}
+
+// Floors say nothing of parts that were not measured, or were shrunk a good deal.
+static void finish_losses(Waterfall *w) {
+    bool measured = w->profiled && w->shrunk > 0.9;
+    w->losses.step = w->rows[0].seconds;
+    for (int i = 0; i < LOSS_COUNT && !measured; i++)
+        w->losses.item[i].floor = 0;
+    if (!measured) w->losses.products_floor = 0;
+    w->worst = w->unexplained;
+    Loss worst = loss_worst(&w->losses);
+    if (w->worst >= 0 && w->rows[w->worst].seconds >= w->losses.item[worst].seconds) return;
+    for (int i = 0; i < w->count; i++)
+        if (strcmp(w->rows[i].name, loss_name(worst)) == 0) w->worst = i;
 }
 
 Waterfall report_waterfall(const RunRecord *run, const RunFigures *figures) {
-    Waterfall w = {.worst = -1, .shrunk = 1};
+    Waterfall w = {.worst = -1, .unexplained = -1, .shrunk = 1};
     double step = figures->step_seconds;
     for (int k = 0; k < STEP_PART_COUNT; k++)
         w.part[k] = NAN;
@@ -271,38 +302,33 @@ Waterfall report_waterfall(const RunRecord *run, const RunFigures *figures) {
     take_parts(run, figures, &w);
     w.part[STEP_HOST_DATA] = figures->data_wait * step;
     w.part[STEP_DATA_PARALLEL] = figures->comm_wait * step;
-    double left = step - w.part[STEP_HOST_DATA] - w.part[STEP_DATA_PARALLEL], sum = sum_of_parts(&w);
-    if (sum > left) {
-        w.shrunk = left / sum;
-        for (int k = 0; k < STEP_LAUNCH; k++)
-            w.part[k] *= w.shrunk;
-        sum = left;
-    }
-    double gaps = left - sum, products = w.part[STEP_GEMM] + w.part[STEP_GROUPED] + w.part[STEP_ATTENTION];
-    w.part[STEP_LAUNCH] = gaps;
-    add_row(&w, WATERFALL_LEVEL, "step, measured", step, NULL);
+    fit_parts(&w, step - w.part[STEP_HOST_DATA] - w.part[STEP_DATA_PARALLEL]);
+    double gaps = w.part[STEP_LAUNCH], products = w.part[STEP_GEMM] + w.part[STEP_GROUPED] + w.part[STEP_ATTENTION];
+    add_row(&w, WATERFALL_LEVEL, "step, measured", step);
     add_loss(&w, LOSS_DATA, w.part[STEP_HOST_DATA]);
     add_loss(&w, LOSS_RANKS, w.part[STEP_DATA_PARALLEL]);
-    if (w.profiled)
+    if (w.profiled) {
         add_loss(&w, LOSS_GAPS, gaps);
-    else
-        add_row(&w, WATERFALL_LOSS, sum > 0 ? "time that no prediction explains" : "not taken apart", gaps,
-                "Let the run measure its parts: hearth train --profile");
+    } else {
+        int before = w.count;
+        bool predicted = gaps < step - w.part[STEP_HOST_DATA] - w.part[STEP_DATA_PARALLEL];
+        add_row(&w, WATERFALL_LOSS, predicted ? "time that no prediction explains" : "not taken apart", gaps);
+        if (w.count > before) w.unexplained = before;
+    }
     add_memory_bound(&w);
-    if (products > 0) add_row(&w, WATERFALL_LEVEL, "products and attention", products, NULL);
+    w.losses.products = products;
+    if (products > 0) add_row(&w, WATERFALL_LEVEL, "products and attention", products);
     add_floors(run, &w, products);
+    finish_losses(&w);
     return w;
 }
 
 char *report_sentence(const ReportRun *run, const RunFigures *figures, const Waterfall *w) {
-    if (w->worst < 0) return text_copy("No step of this run was measured: there is nothing to say about its time.");
-    const WaterfallRow *worst = &w->rows[w->worst];
-    TextBuffer out = {0};
-    text_buffer_format(&out, "The biggest loss of time is %s: %.0f %% of a step (%.3g of %.3g ms). %s.", worst->name,
-                       100 * worst->seconds / figures->step_seconds, 1e3 * worst->seconds, 1e3 * figures->step_seconds,
-                       worst->what);
-    if (run->change.what[0] && run->change.gain >= 0.02)
-        text_buffer_format(&out, " The planner expects %.0f %% more tokens/s from %s.", 100 * run->change.gain,
-                           run->change.what);
-    return out.data;
+    if (!w->count) return text_copy("No step of this run was measured: there is nothing to say about its time.");
+    if (w->worst < 0 || w->worst != w->unexplained) return loss_sentence(&w->losses, &run->facts);
+    const WaterfallRow *row = &w->rows[w->worst];
+    return text_format("The biggest loss of time is %s: %.0f %% of a step (%.4g of %.4g ms). Let the run measure its "
+                       "parts: hearth train --profile.",
+                       row->name, 100 * row->seconds / figures->step_seconds, 1e3 * row->seconds,
+                       1e3 * figures->step_seconds);
 }

@@ -2,14 +2,14 @@
 // what to try. Pure arithmetic on what run_read found.
 #pragma once
 
-#include "plan/plan.h"
+#include "watch/loss.h"
 #include "watch/run_read.h"
 
 // What the files of a run do not say, and its report shows: from the catalogue and the planner.
 typedef struct ReportRun {
     RunRecord record;
     double usd_per_hour, watts, pue; // of one device; 0: not known
-    PlanChange change;               // what the planner would change; what is "" when nothing
+    LossFacts facts;                 // of the run and its planner: what an advice rests on
 } ReportRun;
 
 typedef struct RunFigures {
@@ -22,6 +22,8 @@ typedef struct RunFigures {
     const RunEval *eval;            // the last over all of the data, else the last; NULL: none
     double perplexity;              // of that, else of the loss
     double memory, memory_fraction; // at their peak
+    double memory_own;              // likewise, of what hearth asked for; NaN: not known
+    double clock, capped;           // mean of rank 0's GPU: MHz, share of the time at its power limit; NaN: not known
     double tokens, seconds;         // wall clock
     double devices;
     double watts; // of a device: measured on rank 0, else as rated; NaN: not known
@@ -43,7 +45,7 @@ double report_validation_at(const RunRecord *run, double tokens);
 typedef enum WaterfallKind { WATERFALL_LEVEL, WATERFALL_LOSS } WaterfallKind;
 
 typedef struct WaterfallRow {
-    const char *name, *what; // what: what to try, of a loss
+    const char *name;
     WaterfallKind kind;
     double seconds; // of the level, or what is lost between two of them
 } WaterfallRow;
@@ -55,13 +57,16 @@ typedef struct Waterfall {
     WaterfallRow rows[WATERFALL_MAX];
     int count;
     double floor;                 // products and attention at the rates of the device; 0: not known
-    int worst;                    // the loss to name; -1: there is none
+    int worst;                    // row of the loss to name; -1: there is none
+    int unexplained;              // row of time that belongs to no part; -1: there is none
+    LossTable losses;             // what the sentence is of
     bool profiled;                // parts were measured; else they are as predicted
     bool by_profile;              // then: in the steps of the run's profile
     double shrunk;                // factor on the parts where, op by op, they took longer than a whole step; 1: none
     double part[STEP_PART_COUNT]; // measured seconds (communication: all of it in STEP_DATA_PARALLEL); NaN: not known
+    double floors[STEP_LAUNCH];   // of the first of them, at the rates of the device; 0: not known
 } Waterfall;
 Waterfall report_waterfall(const RunRecord *run, const RunFigures *figures);
 
-// One sentence or two: the biggest loss and what to try. malloc'd.
+// The biggest loss, what to try, and what the planner expects (watch/loss.h). malloc'd.
 char *report_sentence(const ReportRun *run, const RunFigures *figures, const Waterfall *waterfall);

@@ -1,4 +1,5 @@
 // One run on the page: its figures, curves, time, experts, samples, settings and surroundings.
+#include "plan/cost.h"
 #include "watch/chart.h"
 #include "watch/html.h"
 #include "watch/report.h"
@@ -80,8 +81,15 @@ static void speed_tiles(const ReportRun *report, const RunFigures *f, TextBuffer
         else
             snprintf(text, sizeof text, "%.3g %s", f->energy >= 1 ? f->energy : 1e3 * f->energy,
                      f->energy >= 1 ? "kWh" : "Wh");
-        tile(out, f->watts_measured ? "energy" : "energy, at most", text, "%.0f W a device, × %.3g", f->watts,
+        tile(out, f->watts_measured ? "energy" : "energy, at most", text, "%.0f W; building × %.3g", f->watts,
              report->pue > 0 ? report->pue : 1);
+    }
+    if (f->clock > 0) {
+        snprintf(text, sizeof text, "%.0f MHz", f->clock);
+        if (f->capped >= 0)
+            tile(out, "GPU clock", text, "at its power limit: %.0f %%", 100 * f->capped);
+        else
+            tile(out, "GPU clock", text, "mean");
     }
 }
 
@@ -128,10 +136,16 @@ static void loss_chart(const RunRecord *run, bool by_time, TextBuffer *out) {
     chart_write(&chart, out);
 }
 
-static void step_chart(const RunRecord *run, Chart chart, const char *name, size_t offset, bool smooth,
+// Without the first `cut` steps.
+static void step_chart(const RunRecord *run, Chart chart, const char *name, size_t offset, bool smooth, size_t cut,
                        TextBuffer *out) {
     size_t tokens = offsetof(RunStep, tokens), count = run->step_count;
-    double *values = step_column(run, offset), *mean = smooth ? report_smooth(values, count) : NULL;
+    double *values = step_column(run, offset), *mean = NULL;
+    for (size_t i = 0; i < cut && i < count; i++)
+        values[i] = NAN;
+    if (smooth) mean = report_smooth(values, count);
+    for (size_t i = 0; i < cut && i < count && smooth; i++)
+        mean[i] = NAN;
     chart.x_name = "tokens";
     chart.x_unit = CHART_COUNT;
     chart_add(&chart, name, smooth ? CHART_FAINT : CHART_LINE, 0, step_column(run, tokens), values, count);
@@ -145,44 +159,60 @@ static bool any_wait(const RunRecord *run) {
     return false;
 }
 
-static void waits_chart(const RunRecord *run, TextBuffer *out) {
-    Chart chart = {.title = "Share of a step that waits, smoothed",
-                   .x_name = "tokens",
-                   .x_unit = CHART_COUNT,
-                   .y_unit = CHART_PERCENT,
-                   .from_zero = true};
-    static const struct {
-        const char *name;
-        size_t offset;
-    } waits[] = {{"for data", offsetof(RunStep, data_wait)}, {"for other ranks", offsetof(RunStep, comm_wait)}};
+typedef struct Share {
+    const char *name;
+    size_t offset; // in RunStep
+} Share;
+
+// Of two, smoothed.
+static void shares_chart(const RunRecord *run, const char *title, const Share shares[2], TextBuffer *out) {
+    Chart chart = {
+        .title = title, .x_name = "tokens", .x_unit = CHART_COUNT, .y_unit = CHART_PERCENT, .from_zero = true};
     for (int i = 0; i < 2; i++) {
-        double *values = step_column(run, waits[i].offset);
-        chart_add(&chart, waits[i].name, CHART_LINE, i, step_column(run, offsetof(RunStep, tokens)),
+        double *values = step_column(run, shares[i].offset);
+        chart_add(&chart, shares[i].name, CHART_LINE, i, step_column(run, offsetof(RunStep, tokens)),
                   report_smooth(values, run->step_count), run->step_count);
         free(values);
     }
     chart_write(&chart, out);
 }
 
-static void write_curves(const RunRecord *run, TextBuffer *out) {
+static bool any_held_back(const RunRecord *run) {
+    for (size_t i = 0; i < run->step_count; i++)
+        if (run->steps[i].throttled > 0 || run->steps[i].capped > 0) return true;
+    return false;
+}
+
+// The steps of the warm-up choose kernels and record graphs: their speed says nothing about the others'.
+static void write_curves(const RunRecord *run, size_t warm, TextBuffer *out) {
     text_buffer_format(out, "<h2>Loss</h2>\n<div class=\"charts two\">\n");
     loss_chart(run, false, out);
     loss_chart(run, true, out);
     text_buffer_format(out, "</div>\n<h2>Course</h2>\n<div class=\"charts\">\n");
-    step_chart(run, (Chart){.title = "Learning rate", .from_zero = true}, "lr", offsetof(RunStep, lr), false, out);
-    step_chart(run, (Chart){.title = "Gradient norm, before clipping", .logarithmic = true}, "norm",
-               offsetof(RunStep, norm), true, out);
-    step_chart(run, (Chart){.title = "Tokens a second", .from_zero = true, .y_unit = CHART_COUNT}, "tok/s",
-               offsetof(RunStep, rate), true, out);
-    step_chart(run, (Chart){.title = "MFU", .from_zero = true, .y_unit = CHART_PERCENT}, "MFU", offsetof(RunStep, mfu),
-               true, out);
-    step_chart(run, (Chart){.title = "Memory in use", .from_zero = true, .y_unit = CHART_BYTES}, "memory",
-               offsetof(RunStep, memory), false, out);
-    step_chart(run, (Chart){.title = "Power of the GPU, W", .from_zero = true}, "W", offsetof(RunStep, power), false,
+    step_chart(run, (Chart){.title = "Learning rate", .from_zero = true}, "lr", offsetof(RunStep, lr), false, 0, out);
+    step_chart(run, (Chart){.title = "Gradient norm", .logarithmic = true}, "norm", offsetof(RunStep, norm), true, 0,
                out);
-    step_chart(run, (Chart){.title = "Clock of the GPU, MHz"}, "MHz", offsetof(RunStep, clock), false, out);
-    step_chart(run, (Chart){.title = "Temperature of the GPU, °C"}, "°C", offsetof(RunStep, temperature), false, out);
-    if (any_wait(run)) waits_chart(run, out);
+    step_chart(run, (Chart){.title = "Tokens a second", .from_zero = true, .y_unit = CHART_COUNT}, "tok/s",
+               offsetof(RunStep, rate), true, warm, out);
+    step_chart(run, (Chart){.title = "MFU", .from_zero = true, .y_unit = CHART_PERCENT}, "MFU", offsetof(RunStep, mfu),
+               true, warm, out);
+    step_chart(run, (Chart){.title = "Memory in use", .from_zero = true, .y_unit = CHART_BYTES}, "memory",
+               offsetof(RunStep, memory), false, 0, out);
+    step_chart(run, (Chart){.title = "Power of the GPU, W", .from_zero = true}, "W", offsetof(RunStep, power), false, 0,
+               out);
+    step_chart(run, (Chart){.title = "Clock of the GPU, MHz"}, "MHz", offsetof(RunStep, clock), false, 0, out);
+    step_chart(run, (Chart){.title = "Temperature of the GPU, °C"}, "°C", offsetof(RunStep, temperature), false, 0,
+               out);
+    if (any_held_back(run))
+        shares_chart(run, "Time that the GPU is held back",
+                     (Share[]){{"by its power limit", offsetof(RunStep, capped)},
+                               {"by heat or a fault", offsetof(RunStep, throttled)}},
+                     out);
+    if (any_wait(run))
+        shares_chart(
+            run, "Share of a step that waits",
+            (Share[]){{"for data", offsetof(RunStep, data_wait)}, {"for other ranks", offsetof(RunStep, comm_wait)}},
+            out);
     text_buffer_format(out, "</div>\n");
 }
 
@@ -288,15 +318,22 @@ static void write_settings(const RunRecord *run, TextBuffer *out) {
     text_buffer_format(out, "</div></details>\n");
 }
 
-static void write_json_pairs(const json_t *object, const char *before, TextBuffer *out) {
+static void write_json_pairs(const json_t *object, TextBuffer *out) {
     const char *key;
     json_t *value;
     json_object_foreach((json_t *)object, key, value) {
-        char *name = text_format("%s%s%s", before, before[0] ? ", " : "", key), number[32];
+        char *name = text_copy(key), number[32];
+        size_t length = strlen(name);
+        bool bytes = length > 6 && strcmp(name + length - 6, "_bytes") == 0;
+        if (bytes) name[length - 6] = '\0';
+        for (char *c = name; *c; c++)
+            if (*c == '_') *c = ' ';
         if (json_is_object(value))
-            write_json_pairs(value, key, out);
+            write_json_pairs(value, out);
         else if (json_is_string(value))
             write_pair(name, json_string_value(value), out);
+        else if (json_is_number(value) && bytes)
+            write_pair(name, text_gib(number, json_number_value(value)), out);
         else if (json_is_number(value))
             write_pair(name, text_number(number, json_number_value(value)), out);
         else
@@ -312,9 +349,18 @@ static void write_environment(const RunRecord *run, TextBuffer *out) {
     for (size_t i = 0; i < count; i++) {
         if (count > 1) text_buffer_format(out, "<h3>Process %zu of %zu</h3>\n", i + 1, count);
         text_buffer_format(out, "<div class=\"keys\">\n");
-        write_json_pairs(json_array_get(run->environment, i), "", out);
+        write_json_pairs(json_array_get(run->environment, i), out);
         text_buffer_format(out, "</div>\n");
     }
+}
+
+static void write_billion(const ReportRun *run, const RunFigures *f, TextBuffer *out) {
+    char time[32], dollars[32];
+    double seconds = 1e9 / f->rate;
+    if (!(f->rate > 0) || !isfinite(f->cost) || !isfinite(f->energy)) return;
+    text_buffer_format(out, "A billion tokens take %s at this rate: %s and %.3g kWh. ", text_duration(time, seconds),
+                       money(dollars, plan_gpu_cost(f->devices, seconds, run->usd_per_hour)),
+                       plan_energy_kwh(f->devices, f->watts, seconds, run->pue > 0 ? run->pue : 1));
 }
 
 static void write_assumptions(const ReportRun *run, const RunFigures *f, TextBuffer *out) {
@@ -333,6 +379,7 @@ static void write_assumptions(const ReportRun *run, const RunFigures *f, TextBuf
                            "Energy: the same time at the device's rated %.0f W, times %.3g for the building; a device "
                            "that is not busy draws less. ",
                            f->watts, run->pue > 0 ? run->pue : 1);
+    write_billion(run, f, out);
     text_buffer_format(out, "Loss is in nats per token; smoothed is the mean of the %zu steps around each.",
                        report_window(run->record.step_count));
     if (run->record.lines_passed_over)
@@ -368,6 +415,6 @@ void report_run_behind(const ReportRun *run, const RunFigures *figures, const Wa
 void report_run(const ReportRun *run, const RunFigures *figures, int count, TextBuffer *out) {
     Waterfall waterfall = report_waterfall(&run->record, figures);
     report_run_before(run, figures, &waterfall, out);
-    if (run->record.step_count) write_curves(&run->record, out);
+    if (run->record.step_count) write_curves(&run->record, figures->first, out);
     report_run_behind(run, figures, &waterfall, count, out);
 }

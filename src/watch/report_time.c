@@ -3,6 +3,7 @@
 #include "watch/report.h"
 
 #include <math.h>
+#include <stdio.h>
 
 static const char *time_text(char out[48], double seconds) {
     snprintf(out, 48, seconds < 1 ? "%.3g ms" : "%.4g s", seconds < 1 ? 1e3 * seconds : seconds);
@@ -43,7 +44,7 @@ static void write_how(const RunRecord *run, const RunFigures *figures, const Wat
         text_buffer_format(out, "Its parts were not measured (hearth train --profile, or profile.every): they stand as "
                                 "predicted. ");
     if (w->shrunk < 1)
-        text_buffer_format(out, "Together they took longer than a whole step: all are shown at %.0f %% of their time. ",
+        text_buffer_format(out, "Together they took longer than a whole step: all are shown at %.1f %% of their time. ",
                            100 * w->shrunk);
     text_buffer_format(out, "The rates are the planner's for these shapes, without what it learned from earlier runs; "
                             "the peak is that of the hardware catalogue, with half of the attention masked.</p>\n");
@@ -51,10 +52,12 @@ static void write_how(const RunRecord *run, const RunFigures *figures, const Wat
 
 // ---- predicted against measured -------------------------------------------------------------------------------------
 
+#define LARGE_ERROR 10 // per cent
+
 static void error_cell(double predicted, double measured, TextBuffer *out) {
     double error = plan_error_percent((PlanOutcome){predicted, measured});
     if (predicted > 0 && measured > 0 && isfinite(error))
-        text_buffer_format(out, "<td class=\"r\">%+.0f %%</td>", error);
+        text_buffer_format(out, "<td class=\"r%s\">%+.1f %%</td>", fabs(error) > LARGE_ERROR ? " above" : "", error);
     else
         text_buffer_format(out, "<td class=\"r soft\">–</td>");
 }
@@ -65,25 +68,55 @@ static void time_cell(double seconds, TextBuffer *out) {
 }
 
 static void time_row(const char *name, double predicted, double measured, double most, TextBuffer *out) {
-    if (!(predicted > 0) && !(measured > 0)) return;
+    if (!(predicted > 0.0005 * most) && !(measured > 0.0005 * most)) return;
     text_buffer_format(out, "<tr><td>%s</td>", name);
     time_cell(predicted, out);
     time_cell(measured, out);
     error_cell(predicted, measured, out);
-    text_buffer_format(out,
-                       "<td class=\"wide-only\"><i class=\"bar b5\" style=\"width:%.1f%%\"></i><i class=\"bar b0\" "
-                       "style=\"width:%.1f%%\"></i></td></tr>\n",
-                       report_width(predicted / most), report_width(measured / most));
+    text_buffer_format(
+        out,
+        "<td class=\"wide-only\"><i class=\"bar b0 faint\" style=\"width:%.1f%%\"></i><i class=\"bar b0\" "
+        "style=\"width:%.1f%%\"></i></td></tr>\n",
+        report_width(predicted / most), report_width(measured / most));
 }
 
 static void figure_row(const char *name, double predicted, double measured, double scale, const char *unit,
                        TextBuffer *out) {
     if (!(predicted > 0) || !(measured > 0)) return;
-    int places = fmax(predicted, measured) / scale >= 1000 ? 0 : 1;
-    text_buffer_format(out, "<tr><td>%s</td><td class=\"r\">%.*f%s</td><td class=\"r\">%.*f%s</td>", name, places,
-                       predicted / scale, unit, places, measured / scale, unit);
+    char text[2][32];
+    double value[] = {predicted / scale, measured / scale};
+    for (int i = 0; i < 2; i++)
+        if (fmax(value[0], value[1]) >= 1000)
+            text_grouped(text[i], llround(fmin(value[i], 1e18)));
+        else
+            snprintf(text[i], sizeof text[i], "%.2f", value[i]);
+    text_buffer_format(out, "<tr><td>%s</td><td class=\"r\">%s%s</td><td class=\"r\">%s%s</td>", name, text[0], unit,
+                       text[1], unit);
     error_cell(predicted, measured, out);
     text_buffer_format(out, "<td class=\"wide-only\"></td></tr>\n");
+}
+
+static double predicted_memory(const RunRecord *run) {
+    const json_t *memory = json_object_get(json_object_get(run->plan, "prediction"), "memory_bytes");
+    return json_number_value(json_object_get(memory, "total"));
+}
+
+// A GPU's memory holds more than the model.
+static void write_memory_beside(const RunRecord *run, const RunFigures *figures, TextBuffer *out) {
+    const json_t *environment = json_array_get(run->environment, 0);
+    bool known = isfinite(figures->memory_own),
+         gpu = json_object_get(json_object_get(environment, "libraries"), "CUDA");
+    double beside = figures->memory - (known ? figures->memory_own : predicted_memory(run));
+    char text[32];
+    if (!gpu || !(beside > 0)) return;
+    text_buffer_format(out,
+                       known
+                           ? "Memory is what the model asked for. Beside it the device had %s in use: the context and "
+                             "kernels of CUDA and its libraries, and other programs."
+                           : "Memory is predicted of the model alone; measured is all that the device had in use. The "
+                             "%s between them are the context and kernels of CUDA and its libraries, and other "
+                             "programs.",
+                       text_gib(text, beside));
 }
 
 static void write_prediction(const RunRecord *run, const RunFigures *figures, const Waterfall *w, TextBuffer *out) {
@@ -98,8 +131,8 @@ static void write_prediction(const RunRecord *run, const RunFigures *figures, co
     double most = fmax(predicted, measured);
     text_buffer_format(out,
                        "<h2>Predicted against measured</h2>\n<div class=\"scroll\"><table><tr><th>part of a step</th>"
-                       "<th class=\"r\">predicted</th><th class=\"r\">measured</th><th class=\"r\">prediction is off "
-                       "by</th><th class=\"wide-only\"><span class=\"legend\"><span><i class=\"b5\"></i>predicted"
+                       "<th class=\"r\">predicted</th><th class=\"r\">measured</th><th class=\"r\">error</th><th "
+                       "class=\"wide-only\"><span class=\"legend\"><span><i class=\"b0 faint\"></i>predicted"
                        "</span><span><i class=\"b0\"></i>measured</span></span></th></tr>\n");
     for (int k = 0; k < STEP_LAUNCH; k++)
         time_row(names[k], run_plan_part(run, (StepPart)k), w->profiled ? w->part[k] : NAN, most, out);
@@ -114,16 +147,18 @@ static void write_prediction(const RunRecord *run, const RunFigures *figures, co
     figure_row("tokens a second", run_plan_number(run, "tokens_per_second"),
                run_plan_number(run, "batch_tokens") / measured, 1, "", out);
     if (figures->mfu > 0) figure_row("MFU", run_plan_number(run, "mfu"), figures->mfu, 0.01, " %", out);
-    const json_t *memory = json_object_get(json_object_get(run->plan, "prediction"), "memory_bytes");
-    double bytes = json_number_value(json_object_get(memory, "total"));
+    double bytes = predicted_memory(run), own = isfinite(figures->memory_own) ? figures->memory_own : figures->memory;
     bool large = bytes >= 0x1p30;
-    figure_row("memory", bytes, figures->memory, large ? 0x1p30 : 0x1p20, large ? " GiB" : " MiB", out);
+    figure_row("memory", bytes, own, large ? 0x1p30 : 0x1p20, large ? " GiB" : " MiB", out);
     text_buffer_format(out,
                        "</table></div>\n<p class=\"note\">The prediction is the one that the run made when it began "
                        "(plan.json)");
     double calibration = run_plan_number(run, "calibration");
-    if (isfinite(calibration)) text_buffer_format(out, ", with a factor of %.3g from earlier runs", calibration);
-    text_buffer_format(out, ".</p>\n");
+    if (isfinite(calibration) && calibration != 1)
+        text_buffer_format(out, ", with a factor of %.3g from earlier runs", calibration);
+    text_buffer_format(out, ". An error is that of the prediction: + is too much. ");
+    write_memory_beside(run, figures, out);
+    text_buffer_format(out, "</p>\n");
 }
 
 void report_time(const RunRecord *run, const RunFigures *figures, const Waterfall *w, TextBuffer *out) {

@@ -87,6 +87,7 @@ typedef enum Figure { // of a run, for a row
     FIGURE_MFU,
     FIGURE_MEMORY,
     FIGURE_TIME,
+    FIGURE_ENERGY,
     FIGURE_SKIPPED,
     FIGURE_SIZE,
     FIGURE_COUNT,
@@ -103,6 +104,7 @@ static double figure_of(const RunSummary *run, Figure figure, double equal_token
     case FIGURE_MFU: return 100 * run->mfu;
     case FIGURE_MEMORY: return run->memory_bytes;
     case FIGURE_TIME: return run->seconds;
+    case FIGURE_ENERGY: return run->joules;
     case FIGURE_SKIPPED: return (double)run->skipped;
     case FIGURE_SIZE: return (double)run->size;
     default: return NAN;
@@ -120,6 +122,9 @@ static char *figure_text(char *out, Figure figure, double value) {
     case FIGURE_MEMORY:
     case FIGURE_SIZE: return text_gib(out, value);
     case FIGURE_TIME: return text_duration(out, value);
+    case FIGURE_ENERGY:
+        snprintf(out, 32, value < 3.6e6 ? "%.3g Wh" : "%.4g kWh", value / (value < 3.6e6 ? 3600 : 3.6e6));
+        return out;
     default: return text_grouped(out, (int64_t)llround(value));
     }
 }
@@ -130,6 +135,12 @@ static void add_change(TextBuffer *row, Figure figure, double value, double firs
     bool ratio = figure == FIGURE_SPEED || figure == FIGURE_MEMORY;
     if (difference && isfinite(value - first)) text_buffer_format(row, " (%+.4f)", value - first);
     if (ratio && isfinite(value / first)) text_buffer_format(row, " (%+.1f%%)", 100 * (value / first - 1));
+}
+
+static bool any_known(const RunCompared *runs, int count, Figure figure, double equal_tokens) {
+    for (int i = 0; i < count; i++)
+        if (isfinite(figure_of(&runs[i].summary, figure, equal_tokens))) return true;
+    return false;
 }
 
 static void add_outcome(Document *document, const RunCompared *runs, int count) {
@@ -147,6 +158,7 @@ static void add_outcome(Document *document, const RunCompared *runs, int count) 
                                              "MFU",
                                              "peak memory",
                                              "time of the steps",
+                                             "energy, GPU of rank 0",
                                              "skipped steps",
                                              "size"};
     section_begin(document, "What came of it", "", runs, count);
@@ -156,6 +168,7 @@ static void add_outcome(Document *document, const RunCompared *runs, int count) 
         text_buffer_format(&states, "\t%s", run_state_name(runs[i].summary.state));
     row_end(document, &states);
     for (Figure figure = 0; figure < FIGURE_COUNT; figure++) {
+        if (figure == FIGURE_ENERGY && !any_known(runs, count, figure, equal)) continue; // no run was on a GPU
         TextBuffer row = {0};
         double first = figure_of(&runs[0].summary, figure, equal);
         text_buffer_format(&row, "%s", names[figure]);

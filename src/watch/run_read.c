@@ -76,6 +76,7 @@ static void take_step(RunRecord *run, const json_t *line, int64_t step, double t
                                               .tflops = number_of(line, "tflops"),
                                               .mfu = number_of(line, "mfu"),
                                               .memory = number_of(line, "memory_bytes"),
+                                              .memory_own = number_of(line, "memory_own_bytes"),
                                               .memory_fraction = number_of(line, "memory_fraction"),
                                               .data_wait = number_of(line, "data_wait"),
                                               .comm_wait = number_of(line, "comm_wait"),
@@ -87,6 +88,7 @@ static void take_step(RunRecord *run, const json_t *line, int64_t step, double t
                                               .energy = number_of(line, "gpu_energy"),
                                               .temperature = number_of(line, "gpu_temperature"),
                                               .throttled = number_of(line, "gpu_throttled"),
+                                              .capped = number_of(line, "gpu_power_capped"),
                                               .skipped = json_is_true(json_object_get(line, "skipped")),
                                               .split = take_split(run, line)};
     take_load(run, line, step);

@@ -10,10 +10,12 @@
 typedef struct RunStep {
     int64_t step;
     double tokens, loss, lr, norm, rate, tflops, mfu, memory, memory_fraction, data_wait, comm_wait, seconds;
-    double time;                                 // seconds of wall clock since the run began, over all of its processes
-    double accum;                                // micro-batches
-    double clock, power, temperature, throttled; // of rank 0's GPU: MHz, W, degrees C, share of the time
-    double energy;                               // J that it took since the line before
+    double memory_own;                // of memory, what hearth asked for; NaN: the line does not say
+    double time;                      // seconds of wall clock since the run began, over all of its processes
+    double accum;                     // micro-batches
+    double clock, power, temperature; // of rank 0's GPU: MHz, W, degrees C
+    double throttled, capped;         // share of the time: by heat or a fault, at its power limit
+    double energy;                    // J that it took since the line before
     bool skipped;
     int split; // into RunRecord.splits; -1: not taken apart
 } RunStep;

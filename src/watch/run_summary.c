@@ -73,6 +73,8 @@ static void take_step(const json_t *line, Reading *reading) {
     summary->skipped = json_integer_value(json_object_get(line, "skipped_total"));
     summary->memory_bytes = fmax(summary->memory_bytes, peak); // of a number and a NaN, the number
     summary->seconds += fmax(0, metrics_line_value(line, "seconds"));
+    double joules = metrics_line_value(line, "gpu_energy");
+    if (joules > 0) summary->joules = joules + (isnan(summary->joules) ? 0 : summary->joules);
     series_add(&reading->tok_s, metrics_line_value(line, "tok_s"));
     series_add(&reading->mfu, metrics_line_value(line, "mfu"));
     if (!isfinite(loss) || !isfinite(tokens)) return;
@@ -113,6 +115,7 @@ Status run_summary_read(RunSummary *summary, const char *directory) {
                             .name = text_copy(path_name(whole)),
                             .val_loss = NAN,
                             .memory_bytes = NAN,
+                            .joules = NAN,
                             .size = directory_bytes(directory),
                             .checkpoints = directory_bytes(checkpoints)};
     Reading reading = {.summary = summary};
@@ -151,6 +154,7 @@ json_t *run_summary_json(const RunSummary *run) {
     set_number(root, "tok_s", run->tok_s);
     set_number(root, "mfu", run->mfu);
     set_number(root, "memory_bytes", run->memory_bytes);
+    set_number(root, "gpu_joules", run->joules);
     set_number(root, "time", run->changed);
     if (run->message) json_object_set_new(root, "message", json_string(run->message));
     return root;

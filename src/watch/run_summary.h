@@ -20,6 +20,7 @@ typedef struct RunSummary {
     double tok_s, mfu;         // medians without the first steps; NaN: not known
     double memory_bytes;       // the most; NaN: not known
     double seconds;            // of all steps
+    double joules;             // that the GPU of rank 0 took, by its counter; NaN: not known
     double changed;            // seconds since 1970 when a line was last written, else when the directory was
     int64_t skipped, alarms;
     RunPoint *points; // of all steps with a finite loss

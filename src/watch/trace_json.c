@@ -29,11 +29,14 @@ static int event_order(const void *a, const void *b) {
     return x->end > y->end ? -1 : x->end < y->end;
 }
 
-// The first lane of the event's track that is free; the last where all are taken.
-static int lane_take(double *lane_ends, const TraceEvent *event) {
+// The first lane of the event's track that is free; the last where all are taken. A kernel begins while the last blocks
+// of the one before it end: what such a pair shares is the earlier one's, so that they stay in one lane.
+static int lane_take(double *lane_ends, TraceEvent *event) {
+    double shared = fmin(5e-6, (event->end - event->begin) / 4);
     int lane = 0;
-    while (lane < LANES_MOST - 1 && lane_ends[lane] > event->begin)
+    while (lane < LANES_MOST - 1 && lane_ends[lane] > event->begin + shared)
         lane++;
+    if (lane_ends[lane] > event->begin && lane_ends[lane] <= event->begin + shared) event->begin = lane_ends[lane];
     lane_ends[lane] = event->end;
     return lane;
 }

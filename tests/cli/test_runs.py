@@ -115,6 +115,20 @@ class Runs(Case):
         self.assertRegex(said, rf"loss at 768 tokens +{first:.4f} +{second:.4f} \({re.escape(f'{second - first:+.4f}')}\)")
         self.assertIn("not a run directory", self.hearth("runs", "compare", self.run_folder, self.folder, code=2))
 
+    def test_a_comparison_has_the_energy_of_a_gpu_where_one_was_measured(self):
+        self.train()
+        self.second()
+        self.assertNotIn("energy", self.hearth("runs", "compare", self.run_folder, self.runs / "two"))
+        metrics = self.run_folder / "metrics.jsonl"
+        lines = [json.loads(line) for line in metrics.read_text().splitlines()]
+        for line in lines[1:]:  # a line whose counter has not moved has none
+            line["gpu_energy"] = 3600
+        metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        joules = 3600 * sum("gpu_energy" in line and "loss" in line for line in lines)
+        said = self.hearth("runs", "compare", self.run_folder, self.runs / "two")
+        self.assertRegex(said, rf"energy, GPU of rank 0 +{joules / 3600:.3g} Wh +-\n")
+        self.assertEqual(self.listed()["one"]["gpu_joules"], joules)
+
     def test_a_compared_value_stays_in_its_cell(self):
         for name, value in (("one", "a\\tb\\nc"), ("two", "d")):
             (self.runs / name).mkdir(parents=True)

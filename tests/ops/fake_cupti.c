@@ -159,7 +159,7 @@ CUptiResult cuptiEnableCallback(uint32_t enable, CUpti_SubscriberHandle subscrib
 }
 CUptiResult cuptiGetCallbackName(CUpti_CallbackDomain domain, uint32_t id, const char **name) {
     (void)domain, (void)id;
-    *name = "cudaLaunchKernel";
+    *name = "cudaLaunchKernel_v7000";
     return CUPTI_SUCCESS;
 }
 CUptiResult cuptiGetGraphNodeId(CUgraphNode node, uint64_t *id) {

@@ -48,6 +48,7 @@ static void memory_is_aligned_and_counted(void **state) {
     ops->free(ops, b, 9 << 20);
     ops_cpu_allocated(ops, &now, &peak);
     assert_int_equal(now, 1000);
+    assert_int_equal(ops->memory_own(ops), 1000);
     assert_int_equal(peak, 1000 + (9 << 20));
     ops->free(ops, a, 1000);
     ops->free(ops, NULL, 0);

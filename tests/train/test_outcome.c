@@ -30,12 +30,13 @@ static void the_median_is_of_the_noted_steps(void **state) {
     PlanMeasured measured;
     static const double seconds[] = {4, 1, 100, 2, 3};
     for (int i = 0; i < 4; i++)
-        outcome_note(&outcome, seconds[i], 10);
+        outcome_note(&outcome, seconds[i], 10, 15);
     assert_false(outcome_measured(&outcome, 60, &measured)); // too few
-    outcome_note(&outcome, seconds[4], 11);
+    outcome_note(&outcome, seconds[4], 11, 15);
     assert_true(outcome_measured(&outcome, 60, &measured));
     assert_true(measured.step_seconds == 3 && measured.tokens_per_second == 20 && measured.memory == 11);
-    outcome_note(&outcome, 4, 11);
+    assert_true(measured.memory_beside == 4); // in use, and not asked for here
+    outcome_note(&outcome, 4, 11, 15);
     assert_true(outcome_measured(&outcome, 70, &measured));
     assert_true(measured.step_seconds == 3.5 && measured.tokens_per_second == 20);
     outcome_free(&outcome);
@@ -179,7 +180,7 @@ static void a_short_run_or_a_busy_machine_teaches_nothing(void **state) {
     unsetenv("HEARTH_CALIBRATION");
     for (int i = 0; i < OUTCOME_STEPS_TEACH; i++) {
         assert_string_equal(outcome_unfit(&outcome, 0), "the run was too short");
-        outcome_note(&outcome, 1, 1);
+        outcome_note(&outcome, 1, 1, 1);
     }
     assert_null(outcome_unfit(&outcome, OUTCOME_OTHERS_MOST));
     assert_non_null(outcome_unfit(&outcome, 1.01 * OUTCOME_OTHERS_MOST));

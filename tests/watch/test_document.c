@@ -88,7 +88,11 @@ static void the_end_of_a_run_says_predicted_measured_and_error(void **state) {
                         "  step         predicted        110 ms       measured        100 ms       error +10.0 %\n"
                         "  throughput   predicted        900 tokens/s measured       1000 tokens/s error -10.0 %\n");
     text_buffer_free(&out);
-    measured.memory = 0; // not known: not said
+    measured.memory_beside = 0x1p29;
+    plan_outcome_text(&prediction, &measured, &out);
+    assert_non_null(strstr(out.data, "error +0.0 %\n               512.0 MiB more are in use: CUDA's context"));
+    text_buffer_free(&out);
+    measured = (PlanMeasured){.step_seconds = 0.1, .tokens_per_second = 1000}; // memory is not known: not said
     plan_outcome_text(&prediction, &measured, &out);
     assert_true(text_starts_with(out.data, "  step "));
     text_buffer_free(&out);

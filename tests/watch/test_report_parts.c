@@ -129,10 +129,10 @@ static void the_waterfall_falls_from_the_step_to_the_peak_without_a_gap(void **s
     assert_true(w.profiled && w.shrunk == 1);
     char *sentence = report_sentence(&run, &figures, &w);
     assert_non_null(strstr(sentence, "gaps between operations: 35 % of a step (35 of 100 ms)"));
-    assert_non_null(strstr(sentence, "train.graph"));
+    assert_non_null(strstr(sentence, "Try a larger train.micro_batch."));
     assert_null(strstr(sentence, "The planner"));
     free(sentence);
-    run.change = (PlanChange){.what = "micro_batch 8", .gain = 0.1};
+    run.facts = (LossFacts){.known = true, .change = {.what = "micro_batch 8", .gain = 0.1}};
     sentence = report_sentence(&run, &figures, &w);
     assert_non_null(strstr(sentence, "The planner expects 10 % more tokens/s from micro_batch 8."));
     free(sentence);
@@ -151,24 +151,52 @@ static void parts_that_take_longer_than_a_step_are_shrunk_to_fit(void **state) {
     run_record_free(&run.record);
 }
 
-// Gaps of 1 %, products at their rates: what is left to name are the shapes.
-static void a_step_at_the_rates_of_its_device_is_told_about_its_shapes(void **state) {
+// Gaps of 1 %, products at their rates, memory-bound ops below theirs.
+static void a_step_at_the_rates_of_its_device_is_told_so(void **state) {
     (void)state;
     write_run(64);
     ReportRun run = open_run();
     RunFigures figures = report_figures(&run);
     figures.data_wait = figures.comm_wait = 0;
     figures.step_seconds = 0.085;
-    json_t *prediction = json_object_get(run.record.plan, "prediction");
-    json_object_set_new(json_object_get(prediction, "step_parts"), "gemm", json_real(0.095));
+    json_t *prediction = json_object_get(run.record.plan, "prediction"), *parts;
+    parts = json_object_get(prediction, "step_parts");
+    json_object_set_new(parts, "gemm", json_real(1.25 * 0.065)); // of a calibration of 1.25
+    json_object_set_new(parts, "attention", json_real(1.25 * 0.010));
     json_object_set_new(prediction, "peak_flops", json_real(1e10)); // two devices take 40 ms
     Waterfall w = report_waterfall(&run.record, &figures);
-    assert_string_equal(w.rows[w.worst].name, "norms, rotary, SwiGLU, loss"); // 8 of 85 ms
-    for (size_t i = 0; i < run.record.split_count; i++)
-        run.record.splits[i].seconds[STEP_ELEMENTWISE] = 0.004, run.record.splits[i].seconds[STEP_GEMM] = 0.068;
-    w = report_waterfall(&run.record, &figures);
-    assert_string_equal(w.rows[w.worst].name, "what the shapes of products keep from the peak");
+    assert_string_equal(w.rows[w.worst].name, "norms, rotary, SwiGLU, loss"); // 8 of 85 ms, predicted 8
+    assert_string_equal(w.rows[w.count - 2].name, "kept from the peak by shapes and clocks");
+    run.facts = (LossFacts){.known = true, .gpu = true, .precision = PRECISION_BF16};
+    char *sentence = report_sentence(&run, &figures, &w);
+    assert_non_null(strstr(sentence, "(8 of 85 ms), at the floor that memory bandwidth sets. Nothing is to be had"));
+    assert_non_null(strstr(sentence, "Products and attention are 87 % of the step, at the rates of this device"));
+    free(sentence);
     run_record_free(&run.record);
+}
+
+// What was not measured, or was measured op by op and is much longer than in its step, is at no floor: norms of 160 ms
+// in a step of 100, and norms that stand as predicted.
+static void nothing_is_said_of_floors_that_were_not_measured(void **state) {
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        write_run(30);
+        if (i) run_folder_write("metrics.jsonl", "{\"step\":1,\"loss\":2,\"tokens\":5,\"tok_s\":9,\"seconds\":0.23}\n");
+        ReportRun run = open_run();
+        for (size_t k = 0; k < run.record.split_count; k++)
+            run.record.splits[k].seconds[STEP_ELEMENTWISE] = 0.16;
+        json_t *prediction = json_object_get(run.record.plan, "prediction");
+        json_object_set_new(prediction, "calibration", json_real(1));
+        json_object_set_new(json_object_get(prediction, "step_parts"), "elementwise", json_real(0.2));
+        RunFigures figures = report_figures(&run);
+        Waterfall w = report_waterfall(&run.record, &figures);
+        char *sentence = report_sentence(&run, &figures, &w);
+        assert_true(text_starts_with(sentence, "The biggest loss of time is norms"));
+        assert_null(strstr(sentence, "floor"));
+        assert_null(strstr(sentence, "at the rates of this device for"));
+        free(sentence);
+        run_record_free(&run.record);
+    }
 }
 
 static void without_a_profile_the_parts_are_the_predicted_ones_and_it_says_so(void **state) {
@@ -195,20 +223,84 @@ static void with_a_profile_the_parts_are_its_own_and_it_is_on_the_page(void **st
     run_folder_write(
         "profile/summary.json",
         "{\"step_seconds\":0.1,\"steps\":2,\"first_step\":7,\"trace\":\"step-7.json\",\"parts\":{\"gemm\":"
-        "0.01,\"elementwise\":0.02,\"gaps\":0.07},\"ops\":[{\"name\":\"<b>\",\"category\":\"gemm\",\"pass\":"
+        "0.01,\"elementwise\":0.02,\"gaps\":0.055},\"ops\":[{\"name\":\"<b>\",\"category\":\"gemm\",\"pass\":"
         "\"backward\",\"seconds\":0.01,\"floor_seconds\":0.004}]}");
     ReportRun run = open_run();
     RunFigures figures = report_figures(&run);
     Waterfall w = report_waterfall(&run.record, &figures);
-    assert_true(w.profiled && w.by_profile && w.part[STEP_ELEMENTWISE] == 0.02 && w.part[STEP_OPTIMIZER] == 0);
+    assert_true(w.shrunk == 1 && w.profiled && w.by_profile && w.part[STEP_ELEMENTWISE] == 0.02 &&
+                w.part[STEP_OPTIMIZER] == 0);
     TextBuffer out = {0};
     report_write(&run, 1, &out);
     static const char *const parts[] = {
-        "<h2>Profile</h2>",    "The biggest loss of time is gaps between operations: 70 %",
+        "<h2>Profile</h2>",    "The biggest loss of time is gaps between operations: 55 %",
         "profile/step-7.json", "&lt;b&gt; (backward)",
         "2.50</td>",           "Its parts are those of the profile below"};
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
         if (!strstr(out.data, parts[i])) fail_msg("no \"%s\" on the page", parts[i]);
+    text_buffer_free(&out);
+    run_record_free(&run.record);
+}
+
+// A GPU's memory holds more than what was predicted of the model.
+static void memory_is_compared_with_what_was_predicted_and_the_rest_is_named(void **state) {
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        write_run(30);
+        run_folder_write("environment.json", i < 2 ? "[{\"libraries\":{\"CUDA\":\"13.0\"}}]" : "[{}]");
+        ReportRun run = open_run();
+        json_t *memory = json_object_get(json_object_get(run.record.plan, "prediction"), "memory_bytes");
+        json_object_set_new(memory, "total", json_real(0x1p31));
+        for (size_t k = 0; k < run.record.step_count; k++) {
+            run.record.steps[k].memory = 0x1p31 + 0x1p29;
+            if (i == 0) run.record.steps[k].memory_own = 0x1p31;
+        }
+        TextBuffer out = {0};
+        report_write(&run, 1, &out);
+        const char *const row = i ? "2.00 GiB</td><td class=\"r\">2.50 GiB</td><td class=\"r above\">-20.0 %"
+                                  : "2.00 GiB</td><td class=\"r\">2.00 GiB</td><td class=\"r\">+0.0 %";
+        assert_non_null(strstr(out.data, row));
+        assert_true(!strstr(out.data, "Beside it the device had 512.0 MiB in use") == (i != 0));
+        assert_true(!strstr(out.data, "The 512.0 MiB between them are the context") == (i != 1));
+        text_buffer_free(&out);
+        run_record_free(&run.record);
+    }
+}
+
+// A run whose warm steps are at the power limit half of the time, at 1500 and 1600 MHz.
+static void the_page_of_a_gpu_says_its_clock_and_what_holds_it_back(void **state) {
+    (void)state;
+    write_run(30);
+    ReportRun run = open_run();
+    TextBuffer out = {0};
+    report_write(&run, 1, &out);
+    assert_null(strstr(out.data, "GPU clock"));
+    assert_null(strstr(out.data, "Time that the GPU is held back"));
+    text_buffer_free(&out);
+    for (size_t i = 3; i < run.record.step_count; i++) {
+        RunStep *s = &run.record.steps[i];
+        s->seconds = 0.1, s->clock = 1550, s->capped = 0.5, s->throttled = 0;
+    }
+    run.record.steps[3].clock = 1500, run.record.steps[4].clock = 1600;
+    report_write(&run, 1, &out);
+    assert_non_null(strstr(out.data, "GPU clock</span><b>1550 MHz</b><small>at its power limit: 50 %</small>"));
+    assert_non_null(strstr(out.data, "Time that the GPU is held back"));
+    text_buffer_free(&out);
+    run_record_free(&run.record);
+}
+
+// The first steps choose kernels and record graphs: as slow as they are, they would press the others flat.
+static void curves_of_speed_leave_the_warm_up_out(void **state) {
+    (void)state;
+    write_run(30);
+    ReportRun run = open_run();
+    run.record.steps[0].rate = 1, run.record.steps[2].rate = 2e6;
+    TextBuffer out = {0};
+    report_write(&run, 1, &out);
+    const char *figure = strstr(out.data, "<b>Tokens a second"), *end = figure ? strstr(figure, "</figure>") : NULL;
+    assert_non_null(end);
+    for (const char *at = figure; (at = strstr(at, "tok/s ")) && at < end; at++)
+        assert_true(text_starts_with(at, "tok/s 10K"));
     text_buffer_free(&out);
     run_record_free(&run.record);
 }
@@ -364,9 +456,13 @@ int main(void) {
         TEST(alarms_are_on_the_page_with_what_to_do),
         TEST(the_waterfall_falls_from_the_step_to_the_peak_without_a_gap),
         TEST(parts_that_take_longer_than_a_step_are_shrunk_to_fit),
-        TEST(a_step_at_the_rates_of_its_device_is_told_about_its_shapes),
+        TEST(a_step_at_the_rates_of_its_device_is_told_so),
+        TEST(nothing_is_said_of_floors_that_were_not_measured),
         TEST(without_a_profile_the_parts_are_the_predicted_ones_and_it_says_so),
         TEST(with_a_profile_the_parts_are_its_own_and_it_is_on_the_page),
+        TEST(memory_is_compared_with_what_was_predicted_and_the_rest_is_named),
+        TEST(the_page_of_a_gpu_says_its_clock_and_what_holds_it_back),
+        TEST(curves_of_speed_leave_the_warm_up_out),
         TEST(losses_are_compared_between_lines_and_smoothed_around_them),
         TEST(a_chart_of_many_points_keeps_its_peaks_and_stays_small),
         TEST(a_chart_without_a_point_is_not_there),

@@ -64,6 +64,12 @@ static int64_t cpu_memory_total(Ops *ops) {
     return memory_total_bytes();
 }
 
+static int64_t cpu_memory_own(Ops *ops) {
+    int64_t current, peak;
+    ops_cpu_allocated(ops, &current, &peak);
+    return current;
+}
+
 static int64_t cpu_memory_free(Ops *ops) {
     (void)ops;
     return memory_available_bytes();
@@ -231,6 +237,7 @@ Status ops_cpu_create(Ops **ops) {
         .free = cpu_free,
         .memory_total = cpu_memory_total,
         .memory_free = cpu_memory_free,
+        .memory_own = cpu_memory_own,
         .bind_workspace = cpu_bind_workspace,
         .upload = cpu_upload,
         .download = cpu_download,

@@ -55,7 +55,10 @@ static Status cuda_alloc(Ops *ops, void **memory, size_t bytes, const char *what
     CudaState *state = cuda_state(ops);
     *memory = NULL;
     cudaError_t error = cudaMalloc(memory, bytes ? bytes : 1);
-    if (error == cudaSuccess) return NULL;
+    if (error == cudaSuccess) {
+        state->allocated += (int64_t)bytes;
+        return NULL;
+    }
     cudaGetLastError(); // an allocation that does not fit leaves the device usable
     size_t available = 0, total = 0;
     cudaMemGetInfo(&available, &total);
@@ -67,8 +70,9 @@ static Status cuda_alloc(Ops *ops, void **memory, size_t bytes, const char *what
 }
 
 static void cuda_free(Ops *ops, void *memory, size_t bytes) {
-    (void)bytes;
-    if (memory) CUDA_CHECK(cuda_state(ops), cudaFree(memory));
+    if (!memory) return;
+    CUDA_CHECK(cuda_state(ops), cudaFree(memory));
+    cuda_state(ops)->allocated -= (int64_t)bytes;
 }
 
 static int64_t cuda_memory_total(Ops *ops) {
@@ -81,6 +85,10 @@ static int64_t cuda_memory_free(Ops *ops) {
     size_t available = 0, total = 0;
     CUDA_CHECK(cuda_state(ops), cudaMemGetInfo(&available, &total));
     return (int64_t)available;
+}
+
+static int64_t cuda_memory_own(Ops *ops) {
+    return cuda_state(ops)->allocated;
 }
 
 static void cuda_bind_workspace(Ops *ops, void *memory, size_t bytes) {
@@ -270,6 +278,7 @@ static const Ops cuda_table = {.kind = DEVICE_CUDA,
                                .free = cuda_free,
                                .memory_total = cuda_memory_total,
                                .memory_free = cuda_memory_free,
+                               .memory_own = cuda_memory_own,
                                .bind_workspace = cuda_bind_workspace,
                                .upload = cuda_upload,
                                .download = cuda_download,

@@ -55,6 +55,8 @@ typedef struct CudaState {
     cudaStream_t stream;      // all work, in order
     cudaStream_t copy_stream; // uploads from pinned memory
 
+    int64_t allocated; // bytes that alloc gave and free did not take back
+
     void *workspace; // bound by the caller; 256-byte aligned
     size_t workspace_bytes;
 

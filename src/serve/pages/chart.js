@@ -204,10 +204,12 @@ function axisButtons(parent, changed) {
 const CURVES = {
   loss: {title: 'Loss', cut: true, smooth: true},
   lr: {title: 'Learning rate', fromZero: true},
-  grad_norm: {title: 'Gradient norm, before clipping', logarithmic: true, smooth: true},
+  grad_norm: {title: 'Gradient norm', logarithmic: true, smooth: true},
   tok_s: {title: 'Tokens a second', unit: 'count', fromZero: true, smooth: true},
   mfu: {title: 'MFU', fromZero: true, smooth: true},
   memory_bytes: {title: 'Memory in use', fromZero: true},
+  gpu_power: {title: 'Power of the GPU, W', fromZero: true},
+  gpu_clock: {title: 'Clock of the GPU, MHz'},
 };
 
 function curveOptions(series) {

@@ -1,0 +1,40 @@
+#include "train/loss_facts.h"
+
+#include "base/text.h"
+
+#include <stdlib.h>
+
+#define MEMORY_LIMIT 0.85 // share of the device that a run may take, as the planner's
+
+static bool twice_the_batch_fits(const Prediction *prediction) {
+    PlanPrediction plan;
+    PlanRun run = prediction->run;
+    run.layout.micro_batch *= 2;
+    Status status = plan_predict(&plan, &prediction->machine, &run);
+    bool fits = !status && plan.memory.fraction <= MEMORY_LIMIT;
+    status_free(status);
+    return fits;
+}
+
+LossFacts loss_facts(const Prediction *prediction) {
+    if (!prediction) return (LossFacts){0};
+    const PlanMachine *machine = &prediction->machine;
+    const LayoutRequest *layout = &prediction->run.layout;
+    const StepModel *step = &prediction->plan.step;
+    LossFacts facts = {.gpu = !machine->gpu.cpu,
+                       .precision = layout->precision,
+                       .recompute = layout->recompute,
+                       .batch_fits = twice_the_batch_fits(prediction),
+                       .shards_optimizer = layout->mesh.zero > 0 || mesh_data_ranks(&layout->mesh) == 1};
+    if (facts.gpu && step->peak > 0)
+        facts.products_peak = step->tokens * step->flops_per_token_causal / (step->peak * machine->gpus);
+    PlanReport *report = xmalloc(sizeof *report);
+    PlanQuestions questions = {.memory_limit = MEMORY_LIMIT};
+    Status status = plan_report(report, "", machine, &prediction->run, &questions);
+    facts.known = !status;
+    if (!status && report->change_count) facts.change = report->changes[0];
+    if (!status) facts.fp8 = report->fp8;
+    status_free(status);
+    free(report);
+    return facts;
+}
