@@ -145,7 +145,7 @@ void fp8_mlp_forward(Model *model, int layer, Tensor in) {
     model->ops->swiglu_fp8_forward(model->ops, copy_place(model, ACT_FP8_IN, gate_up.rows, gate_up.cols / 2),
                                    amax_of(model, FP8_HIDDEN, layer), model_act(model, ACT_GATE_UP8, layer),
                                    amax_of(model, FP8_GATE_UP, layer), gate_up, scale_of(model, FP8_HIDDEN, layer),
-                                   scale_of(model, FP8_GATE_UP, layer));
+                                   scale_of(model, FP8_GATE_UP, layer), TENSOR_NONE, TENSOR_NONE);
 }
 
 // ---- backward -------------------------------------------------------------------------------------------------------
@@ -199,9 +199,10 @@ void fp8_mlp_backward(Model *model, int layer, Tensor din, Tensor dgate_up, Tens
     Tensor hidden_cols = copy_place(model, ACT_FP8_MLP_COLS, dhidden.cols, dhidden.rows);
     ops->quantize(ops, rows, cols, amax_of(model, FP8_DMLP, layer), dout, scale_of(model, FP8_DMLP, layer));
     input_gradient(model, PARAM_DOWN, layer, dhidden, rows, FP8_DMLP);
-    ops->swiglu_fp8_backward(ops, wide_rows, wide_cols, amax_of(model, FP8_DGATE_UP, layer), hidden_cols,
+    ops->swiglu_fp8_backward(ops, wide_rows, wide_cols, amax_of(model, FP8_DGATE_UP, layer), hidden_cols, TENSOR_NONE,
                              model_act(model, ACT_GATE_UP8, layer), dhidden, scale_of(model, FP8_DGATE_UP, layer),
-                             scale_of(model, FP8_HIDDEN, layer), scale_of(model, FP8_GATE_UP, layer));
+                             scale_of(model, FP8_HIDDEN, layer), scale_of(model, FP8_GATE_UP, layer), TENSOR_NONE,
+                             TENSOR_NONE);
     weight_gradient(model, PARAM_DOWN, layer, ddown, cols, FP8_DMLP, hidden_cols, accumulate);
     input_gradient(model, PARAM_GATE_UP, layer, din, wide_rows, FP8_DGATE_UP);
     weight_gradient(model, PARAM_GATE_UP, layer, dgate_up, wide_cols, FP8_DGATE_UP,

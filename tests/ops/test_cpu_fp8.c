@@ -170,9 +170,11 @@ static void swiglu_matches_float64_both_ways(void **state) {
     Codes hidden_cols = codes_make(DTYPE_E4M3, DIM, ROWS);
     float hidden_scale = 0x1p-5f, kept_scale = 0x1p-4f, dscale = 0x1p-9f, amax[3] = {0}, want_amax[3] = {0};
     ops->swiglu_fp8_forward(ops, hidden.tensor, number(&amax[0]), kept.tensor, number(&amax[1]),
-                            view(&gate_up, ROWS, 2 * DIM), number(&hidden_scale), number(&kept_scale));
-    ops->swiglu_fp8_backward(ops, drows.tensor, dcols.tensor, number(&amax[2]), hidden_cols.tensor, kept.tensor,
-                             view(&dhidden, ROWS, DIM), number(&dscale), number(&hidden_scale), number(&kept_scale));
+                            view(&gate_up, ROWS, 2 * DIM), number(&hidden_scale), number(&kept_scale), TENSOR_NONE,
+                            TENSOR_NONE);
+    ops->swiglu_fp8_backward(ops, drows.tensor, dcols.tensor, number(&amax[2]), hidden_cols.tensor, TENSOR_NONE,
+                             kept.tensor, view(&dhidden, ROWS, DIM), number(&dscale), number(&hidden_scale),
+                             number(&kept_scale), TENSOR_NONE, TENSOR_NONE);
     codes_read(&hidden, hidden_scale);
     codes_read(&kept, kept_scale);
     codes_read(&drows, dscale);

@@ -1,0 +1,12 @@
+// What races of grouped products share: which of their results are looked at, and when there is a race at all.
+#pragma once
+
+#include "ops/cuda/grouped_gemm.h"
+#include "ops/cuda/race.h"
+
+// At least so many, when every slot has one: of the capacity, what is not padding.
+int64_t grouped_rows_in_use(const GroupedCall *call);
+void grouped_race_results(Race *race, const GroupedCall *call); // sets race->results and race->rows
+// Runs the fastest choice. A gradient that is added to is not raced, as that would add many times: it takes what was
+// found for the first micro-batch of a step.
+void grouped_race_perform(Ops *ops, const Race *race, const GroupedCall *call);
