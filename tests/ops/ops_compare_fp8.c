@@ -25,28 +25,6 @@ static void sweep_turning_codes(Compare *run) {
     }
 }
 
-void sweep_quantize(Compare *run) {
-    EACH(type, 0, 1) EACH_SIZE(rows, 16, 400, 133) EACH_SIZE(dim, 8, 200, 41, 1024) EACH(ways, 0, 1, 2, 3) {
-        DType dtype = type ? DTYPE_E5M2 : DTYPE_E4M3;
-        int64_t stride = rows == 133 ? 2 * dim : dim, count = (int64_t)rows * dim;
-        Case c = {
-            .sizes = {
-                .dtype = dtype, .rows = rows, .dim = dim, .in_stride = stride, .in_first = rows == 133 ? dim : 0}};
-        for (int way = 0; way < 2; way++) {
-            if (ways & 1 << way)
-                add_out(run, &c, DTYPE_U8, count, 0); // to the bit
-            else
-                add_null(run, &c);
-        }
-        add_amax(run, &c);
-        add_in(run, &c, DTYPE_BF16, rows * stride);
-        add_scale(run, &c, type ? 0x1p-14f : 0x1p-7f); // the largest are beyond the format
-        check(run, &c, call_quantize, "%s rows %d dim %d ways %d", dtype_name(dtype), rows, dim, ways);
-    }
-    sweep_turning_codes(run);
-    sweep_quantize_piles(run);
-}
-
 // A pile of matrices, as the experts' weights are.
 static void sweep_quantize_piles(Compare *run) {
     EACH(codes, 0, 1) EACH(piles, 2, 5) EACH_SIZE(rows, 16, 80, 33) EACH_SIZE(dim, 16, 208, 41) {
@@ -67,6 +45,28 @@ static void sweep_quantize_piles(Compare *run) {
         add_scale(run, &c, 0x1p-7f);
         check(run, &c, call_quantize, "codes %d piles %d rows %d dim %d", codes, piles, rows, dim);
     }
+}
+
+void sweep_quantize(Compare *run) {
+    EACH(type, 0, 1) EACH_SIZE(rows, 16, 400, 133) EACH_SIZE(dim, 8, 200, 41, 1024) EACH(ways, 0, 1, 2, 3) {
+        DType dtype = type ? DTYPE_E5M2 : DTYPE_E4M3;
+        int64_t stride = rows == 133 ? 2 * dim : dim, count = (int64_t)rows * dim;
+        Case c = {
+            .sizes = {
+                .dtype = dtype, .rows = rows, .dim = dim, .in_stride = stride, .in_first = rows == 133 ? dim : 0}};
+        for (int way = 0; way < 2; way++) {
+            if (ways & 1 << way)
+                add_out(run, &c, DTYPE_U8, count, 0); // to the bit
+            else
+                add_null(run, &c);
+        }
+        add_amax(run, &c);
+        add_in(run, &c, DTYPE_BF16, rows * stride);
+        add_scale(run, &c, type ? 0x1p-14f : 0x1p-7f); // the largest are beyond the format
+        check(run, &c, call_quantize, "%s rows %d dim %d ways %d", dtype_name(dtype), rows, dim, ways);
+    }
+    sweep_turning_codes(run);
+    sweep_quantize_piles(run);
 }
 
 void sweep_quantize_scales(Compare *run) {
