@@ -14,14 +14,14 @@ static const unsigned attention_uses[] = {FP8_QKV_FORWARD, FP8_QKV_INPUT, FP8_QK
                                           FP8_O_FORWARD,   FP8_O_INPUT,   FP8_O_WEIGHT};
 
 // One layer of the model as this rank has it, and few words.
-static LayoutRequest one_layer(const LayoutRequest *request, unsigned off) {
+static LayoutRequest one_layer(const LayoutRequest *request, unsigned off, bool sparse) {
     LayoutRequest one = *request;
     ModelConfig *c = &one.config;
-    int tp = request->mesh.tp, sparse = model_sparse_layers(c);
+    int tp = request->mesh.tp;
     c->heads /= tp;
     c->kv_heads = mesh_kv_heads(&request->mesh, c->kv_heads);
     c->ffn /= tp;
-    c->sparse[0] = sparse == c->layers;
+    c->sparse[0] = sparse;
     c->layers = 1;
     c->vocab = c->vocab < 512 ? c->vocab : 512;
     one.seq /= request->mesh.cp;
@@ -80,7 +80,7 @@ static double racer_time(Racer *racer, unsigned on) {
     return milliseconds;
 }
 
-// The products on which time is won, with the MLP as the racer's layout has it; *best: the time.
+// The products on which time is won, with MLP or experts as the racer's layout has them; *best: the time.
 static unsigned race_attention(Racer *racer, double *best) {
     unsigned on = racer->model->layout.fp8;
     *best = racer_time(racer, on);
@@ -96,14 +96,16 @@ static unsigned race_attention(Racer *racer, double *best) {
 
 static Status race(Ops *ops, const LayoutRequest *request, unsigned *on, double times[2]) {
     Racer racer = {0};
-    LayoutRequest all = one_layer(request, request->fp8_off), plain = one_layer(request, request->fp8_off | FP8_MLP);
+    bool sparse = model_sparse_layers(&request->config) == request->config.layers;
+    LayoutRequest all = one_layer(request, request->fp8_off, sparse);
+    LayoutRequest plain = one_layer(request, request->fp8_off | FP8_MLP | FP8_EXPERTS, sparse);
     TRY(racer_open(&racer, ops, &plain));
     double best = times[1] = racer_time(&racer, 0), time;
     unsigned chosen = race_attention(&racer, &time);
     *on = 0;
     if (time < RACE_MARGIN * best) best = time, *on = chosen;
     racer_close(&racer);
-    if (layout_fp8(&all) & FP8_MLP) {
+    if (layout_fp8(&all) & (FP8_MLP | FP8_EXPERTS)) {
         TRY(racer_open(&racer, ops, &all));
         chosen = race_attention(&racer, &time);
         if (time < RACE_MARGIN * best) best = time, *on = chosen;
@@ -113,11 +115,29 @@ static Status race(Ops *ops, const LayoutRequest *request, unsigned *on, double 
     return ops->sync(ops);
 }
 
+// Of a model with dense layers too, where that race is one of dense layers: experts alone, in a layer that has them.
+static Status race_experts(Ops *ops, const LayoutRequest *request, unsigned *on) {
+    double times[2];
+    for (int i = 0; i < 2; i++) {
+        LayoutRequest one = one_layer(request, (FP8_ALL & ~*on) | FP8_EXPERTS, true);
+        if (i) one.fp8_off = request->fp8_off | (one.fp8_off & ~(unsigned)FP8_EXPERTS);
+        if (i && !(layout_fp8(&one) & FP8_EXPERTS)) return NULL;
+        Racer racer = {0};
+        TRY(racer_open(&racer, ops, &one));
+        times[i] = racer_time(&racer, racer.model->layout.fp8);
+        racer_close(&racer);
+    }
+    if (times[1] < RACE_MARGIN * times[0]) *on |= FP8_EXPERTS;
+    return ops->sync(ops);
+}
+
 static char *race_key(const LayoutRequest *request) {
     const ModelConfig *c = &request->config;
-    return text_format("fp8 1 %d %d %d %d %d %d tokens %d x %d tp %d recompute %d off %u", c->hidden, c->heads,
-                       c->kv_heads, c->head_dim, c->ffn, model_sparse_layers(c) == c->layers, request->micro_batch,
-                       request->seq / request->mesh.cp, request->mesh.tp, (int)request->recompute, request->fp8_off);
+    int sparse = model_sparse_layers(c);
+    return text_format("fp8 2 %d %d %d %d %d experts %d: %d of %d %d tokens %d x %d tp %d recompute %d off %u", c->hidden,
+                       c->heads, c->kv_heads, c->head_dim, c->ffn, sparse ? 1 + (sparse == c->layers) : 0, c->top_k,
+                       c->experts, c->moe_ffn, request->micro_batch, request->seq / request->mesh.cp, request->mesh.tp,
+                       (int)request->recompute, request->fp8_off);
 }
 
 // The choice of the first rank is that of all.
@@ -141,10 +161,11 @@ void fp8_describe(unsigned fp8, char text[FP8_TEXT]) {
                                         "o",
                                         "o input gradient",
                                         "o weight gradient",
-                                        "MLP with its gradients"};
+                                        "MLP with its gradients",
+                                        "experts with their gradients"};
     const char *between = "";
     int at = snprintf(text, FP8_TEXT, "%s", fp8 ? "" : "none");
-    for (int i = 0; i < 7; i++) {
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         if (!(fp8 & 1u << i)) continue;
         at += snprintf(text + at, (size_t)(FP8_TEXT - at), "%s%s", between, names[i]);
         between = ", ";
@@ -162,8 +183,12 @@ Status fp8_choose(Ops *ops, LayoutRequest *request, Comm *all) {
         Status status = NULL;
         if (ops->choice_recall(ops, key, &known))
             on &= (unsigned)known;
-        else if (!(status = race(ops, request, &on, times)))
-            ops->choice_keep(ops, key, (int)on);
+        else {
+            bool mixed = on & FP8_EXPERTS && model_sparse_layers(&request->config) < request->config.layers;
+            status = race(ops, request, &on, times);
+            if (!status && mixed) status = race_experts(ops, request, &on);
+            if (!status) ops->choice_keep(ops, key, (int)on);
+        }
         free(key);
         if (!status) status = share_choice(ops, all, &on);
         if (status) return status;

@@ -29,8 +29,8 @@ typedef enum Precision {
     PRECISION_COUNT,
 } Precision;
 
-// Which products of a block run in FP8: bits of LayoutRequest.fp8_off and Layout.fp8. A dense MLP's are one choice,
-// since what is kept of its SwiGLU depends on it.
+// Which products of a block run in FP8: bits of LayoutRequest.fp8_off and Layout.fp8. A dense MLP's are one choice, and
+// so are the experts', since what is kept of SwiGLU depends on it.
 typedef enum Fp8Use {
     FP8_QKV_FORWARD = 1 << 0,
     FP8_QKV_INPUT = 1 << 1, // gradients of the layer's input and weight
@@ -39,10 +39,12 @@ typedef enum Fp8Use {
     FP8_O_INPUT = 1 << 4,
     FP8_O_WEIGHT = 1 << 5,
     FP8_MLP = 1 << 6,
-    FP8_ALL = (1 << 7) - 1,
+    FP8_EXPERTS = 1 << 7, // likewise
+    FP8_ALL = (1 << 8) - 1,
 } Fp8Use;
 
-// What has a scale of its own in each layer: rows of CONST_FP8_SCALE and CONST_FP8_AMAX.
+// What has a scale of its own in each layer: rows of CONST_FP8_SCALE and CONST_FP8_AMAX. All experts of a layer share
+// those of its MLP.
 typedef enum Fp8Slot {
     FP8_ATTN_IN, // activations, e4m3
     FP8_ATTN_OUT,
@@ -206,8 +208,10 @@ typedef enum ActId {
     ACT_ROW_OF_SLOT,   // [T, top_k] int32; of all ranks that share the experts
     ACT_TOKEN_OF_ROW,  // [R] int32
     ACT_ROW_WEIGHT,    // [R] float
-    ACT_GATHERED,      // [R, hidden], where experts are spread over ranks; else the products read ACT_MLP_NORMED
+    ACT_GATHERED,      // [R, hidden], where experts are spread over ranks; else the products read ACT_MLP_NORMED.
+                       // e4m3 where they run in FP8
     ACT_GATE_UP8,      // [T, 2 ffn] e4m3: gate and up, where the MLP runs in FP8 (in place of ACT_GATE_UP)
+    ACT_EXPERT_GATE_UP8, // [R, 2 moe_ffn] e4m3, likewise of experts
     // of the whole model, kept
     ACT_FINAL_RSTD, // [T] float
     ACT_LOSSES,     // [T] float
@@ -258,6 +262,11 @@ typedef enum ActId {
     ACT_FP8_ATTN_COLS, // [heads * head_dim, T] input of the O product, transposed
     ACT_FP8_QKV_COLS,  // [hidden, T] and of QKV's
     ACT_FP8_GATE_UP,   // [T, 2 ffn] bf16: results of the gate-up product on their way to SwiGLU
+    ACT_FP8_TOKENS,          // [T, hidden] of experts: what their rows are made of; of all ranks that share them
+    ACT_FP8_EXPERT_GATE_UP,  // [R, 2 moe_ffn] bf16: as ACT_FP8_GATE_UP
+    ACT_FP8_EXPERT_DGATE_UP, // [R, 2 moe_ffn] e5m2, and its transpose
+    ACT_FP8_EXPERT_DGATE_UP_COLS,
+    ACT_FP8_HIDDEN_COLS, // [moe_ffn, R] e4m3
     ACT_SCRATCH,       // bytes that are free while attention runs backward: a larger workspace at no cost; GPU only
     ACT_ID_COUNT,
 } ActId;

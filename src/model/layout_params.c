@@ -118,6 +118,8 @@ static bool has_fp8(const Layout *layout, const LayoutParam *param, bool cols) {
     case PARAM_O: return layout->fp8 & (cols ? FP8_O_INPUT : FP8_O_FORWARD);
     case PARAM_GATE_UP:
     case PARAM_DOWN: return layout->fp8 & FP8_MLP;
+    case PARAM_EXPERT_GATE_UP:
+    case PARAM_EXPERT_DOWN: return layout->fp8 & FP8_EXPERTS;
     default: return false;
     }
 }
@@ -221,7 +223,7 @@ void layout_build_params(Layout *layout) {
 }
 
 // Tensor cores take FP8 in pieces of 16 numbers along the reduction, which is any of a product's sizes in one of its
-// directions. Of expert layers the attention alone.
+// directions.
 unsigned layout_fp8(const LayoutRequest *request) {
     enum { PIECE = 16 };
     const ModelConfig *c = &request->config;
@@ -233,6 +235,7 @@ unsigned layout_fp8(const LayoutRequest *request) {
     if (layout_qkv_dim(request) % PIECE) on &= ~(unsigned)(FP8_QKV_FORWARD | FP8_QKV_INPUT | FP8_QKV_WEIGHT);
     if (attention % PIECE) on &= ~(unsigned)(FP8_O_FORWARD | FP8_O_INPUT | FP8_O_WEIGHT);
     if (ffn % PIECE || model_sparse_layers(c) == c->layers) on &= ~(unsigned)FP8_MLP;
+    if (c->moe_ffn / request->mesh.etp % PIECE || !model_sparse_layers(c)) on &= ~(unsigned)FP8_EXPERTS;
     return on;
 }
 

@@ -9,9 +9,14 @@ enum { TOKENS = 32 };
 static LayoutRequest fp8_request(SmallModel which, Precision precision) {
     LayoutRequest request = small_request(which);
     request.config.ffn = 80; // whole pieces for the tensor cores
+    if (which == SMALL_MOE) request.config.moe_ffn = 32;
     request.seq = TOKENS / 2;
     request.precision = precision;
     return request;
+}
+
+static unsigned fp8_products(SmallModel which) { // that there are
+    return which == SMALL_MOE ? FP8_ALL : FP8_ALL & ~FP8_EXPERTS;
 }
 
 typedef struct Small {
@@ -76,7 +81,7 @@ static void gradients_are_near_those_of_bf16(void **state) {
         small_open(&one, &plain);
         small_open(&two, &fp8);
         assert_int_equal(one.model->layout.fp8, 0);
-        assert_int_equal(two.model->layout.fp8, FP8_ALL);
+        assert_int_equal(two.model->layout.fp8, fp8_products((SmallModel)which));
         for (int i = 0; i < 2; i++) { // the second step's scales come from the first
             small_step(&one, i ? 0 : 1, &one_result);
             small_step(&two, i ? 0 : 1, &two_result);
@@ -128,19 +133,21 @@ static void recompute_policies_give_identical_gradients_and_scales(void **state)
 
 static void evaluation_is_that_of_bf16(void **state) {
     (void)state;
-    double losses[2];
-    for (int i = 0; i < 2; i++) {
-        LayoutRequest request = fp8_request(SMALL_LLAMA, i ? PRECISION_FP8 : PRECISION_BF16);
-        Small small;
-        StepResult result;
-        small_open(&small, &request);
-        model_step_begin(small.model, small.valid, 1);
-        model_eval_step(small.model, small.ids, small.targets, NULL);
-        model_step_result(small.model, &result);
-        losses[i] = result.loss;
-        small_close(&small);
+    for (int which = 0; which < SMALL_COUNT; which++) {
+        double losses[2];
+        for (int i = 0; i < 2; i++) {
+            LayoutRequest request = fp8_request((SmallModel)which, i ? PRECISION_FP8 : PRECISION_BF16);
+            Small small;
+            StepResult result;
+            small_open(&small, &request);
+            model_step_begin(small.model, small.valid, 1);
+            model_eval_step(small.model, small.ids, small.targets, NULL);
+            model_step_result(small.model, &result);
+            losses[i] = result.loss;
+            small_close(&small);
+        }
+        assert_true(losses[0] == losses[1]);
     }
-    assert_true(losses[0] == losses[1]);
 }
 
 // Scales are powers of two; after a step those of every layer have moved away from where all begin alike, and
@@ -175,23 +182,27 @@ static void scales_follow_the_step_before(void **state) {
 static void sizes_that_tensor_cores_cannot_take_stay_in_bf16(void **state) {
     (void)state;
     LayoutRequest request = fp8_request(SMALL_LLAMA, PRECISION_FP8);
-    assert_int_equal(layout_fp8(&request), FP8_ALL);
+    unsigned all = fp8_products(SMALL_LLAMA);
+    assert_int_equal(layout_fp8(&request), all);
     request.config.ffn = 72;
-    assert_int_equal(layout_fp8(&request), FP8_ALL & ~FP8_MLP);
+    assert_int_equal(layout_fp8(&request), all & ~FP8_MLP);
     request.fp8_off = FP8_O_WEIGHT;
-    assert_int_equal(layout_fp8(&request), FP8_ALL & ~(FP8_MLP | FP8_O_WEIGHT));
+    assert_int_equal(layout_fp8(&request), all & ~(FP8_MLP | FP8_O_WEIGHT));
     request.seq = 21;
     assert_int_equal(layout_fp8(&request), 0);
     request.seq = 16;
     request.inference = true;
     assert_int_equal(layout_fp8(&request), 0);
+    request = fp8_request(SMALL_MOE, PRECISION_FP8);
+    request.config.moe_ffn = 24;
+    assert_int_equal(layout_fp8(&request), FP8_ALL & ~FP8_EXPERTS);
 }
 
 // What one of a layer's products uses, the others' choices do not change: every subset trains.
 static void any_choice_of_products_trains(void **state) {
     (void)state;
     for (unsigned off = 0; off <= FP8_ALL; off += 5) {
-        LayoutRequest request = fp8_request(SMALL_QWEN3, PRECISION_FP8);
+        LayoutRequest request = fp8_request(off % 2 ? SMALL_MOE : SMALL_QWEN3, PRECISION_FP8);
         request.fp8_off = off;
         request.recompute = (Recompute)(off % 3);
         Small small;
@@ -225,7 +236,8 @@ static void zero_3_has_room_for_one_copy_and_its_pieces(void **state) {
             }
             for (int i = 0; i < layout.unit_count; i++) {
                 const LayoutUnit *unit = &layout.units[i];
-                bool travels = zero == 3 && choice != 2 && unit->layer >= 0 && !request.config.sparse[unit->layer];
+                bool travels = zero == 3 && choice != 2 && unit->layer >= 0 &&
+                               (unit->expert || !request.config.sparse[unit->layer]); // beside experts is a router
                 assert_int_equal(unit->fp8 >= 0, travels);
                 pieces += travels ? (unit->count / 2 + 255) / 256 * 256 : 0;
             }
