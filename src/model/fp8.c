@@ -140,7 +140,8 @@ static Tensor input_rows(Model *model, ParamId id, int layer, Tensor in) {
     Tensor rows = copy_place(model, ACT_FP8_IN, in.rows, in.cols);
     if (id == PARAM_DOWN || (id != PARAM_O && norm_rounds(model, id, layer))) return rows;
     Fp8Slot slot = input_slot(id);
-    model->ops->quantize(model->ops, rows, TENSOR_NONE, fp8_amax(model, slot, layer), in, fp8_scale(model, slot, layer));
+    model->ops->quantize(model->ops, rows, TENSOR_NONE, fp8_amax(model, slot, layer), in,
+                         fp8_scale(model, slot, layer));
     return rows;
 }
 
@@ -253,9 +254,8 @@ static void set_scales(Model *model, Fp8Slot first, Fp8Slot end, float most) {
 
 // Calls for every weight of this rank that products read in FP8.
 static void each_weight(Model *model, void (*call)(Model *, ParamId, int layer)) {
-    static const ParamId ids[] = {PARAM_QKV,  PARAM_O,
-                                  PARAM_GATE_UP, PARAM_DOWN,
-                                  PARAM_EXPERT_GATE_UP, PARAM_EXPERT_DOWN};
+    static const ParamId ids[] = {PARAM_QKV,        PARAM_O, PARAM_GATE_UP, PARAM_DOWN, PARAM_EXPERT_GATE_UP,
+                                  PARAM_EXPERT_DOWN};
     enum { COUNT = sizeof ids / sizeof *ids };
     for (int i = 0; i < COUNT * model->layout.layer_count; i++) {
         int layer = layout_layer(&model->layout, i / COUNT);

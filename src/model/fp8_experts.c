@@ -1,8 +1,9 @@
 // The experts' products in FP8 (FP8_EXPERTS): forward, and both gradients.
 //
-// Tokens are rounded once, and their codes become expert rows: of the bf16 rows that products would read nothing exists.
-// Backward they are rounded and gathered again, transposed, so that no rows are kept (unless experts are spread over
-// ranks: their tokens have gone by then, and the rows are kept in FP8). A combine weight is part of SwiGLU, as in bf16.
+// Tokens are rounded once, and their codes become expert rows: of the bf16 rows that products would read nothing
+// exists. Backward they are rounded and gathered again, transposed, so that no rows are kept (unless experts are spread
+// over ranks: their tokens have gone by then, and the rows are kept in FP8). A combine weight is part of SwiGLU, as in
+// bf16.
 #include "model/fp8.h"
 
 #include <assert.h>
@@ -44,8 +45,8 @@ static void multiply(Model *model, const Fp8Experts *e, Tensor out, Tensor a, Fp
 void fp8_experts_forward(Model *model, const Fp8Experts *e, Tensor tokens) {
     Ops *ops = model->ops;
     bool spread = tensor_present(e->gathered); // else the norm has rounded them
-    Tensor codes = spread ? tokens_round(model, e, DTYPE_E4M3, tokens, FP8_MLP_IN, true)
-                          : tokens_place(model, DTYPE_E4M3, tokens);
+    Tensor codes =
+        spread ? tokens_round(model, e, DTYPE_E4M3, tokens, FP8_MLP_IN, true) : tokens_place(model, DTYPE_E4M3, tokens);
     Tensor rows = spread ? e->gathered : rows_in(e, DTYPE_E4M3, "expert rows");
     Tensor gate_up = model_act(model, ACT_FP8_EXPERT_GATE_UP, -1);
     Tensor hidden = codes_in(e->narrow, DTYPE_E4M3, e->narrow.rows, e->narrow.cols, 0, "hidden");
@@ -68,12 +69,12 @@ void fp8_experts_backward_hidden(Model *model, const Fp8Experts *e, Tensor dtoke
     ops->moe_gather_fp8(ops, rows, cols, codes, e->rows);
     multiply(model, e, e->narrow, rows, FP8_DMLP, fp8_weight(model, PARAM_EXPERT_DOWN, e->layer, true), FP8_W_DOWN,
              false);
-    ops->swiglu_fp8_backward(
-        ops, model_act(model, ACT_FP8_EXPERT_DGATE_UP, -1), model_act(model, ACT_FP8_EXPERT_DGATE_UP_COLS, -1),
-        fp8_amax(model, FP8_DGATE_UP, e->layer), model_act(model, ACT_FP8_HIDDEN_COLS, -1), drow_weight,
-        model_act(model, ACT_EXPERT_GATE_UP8, e->layer), e->narrow, fp8_scale(model, FP8_DGATE_UP, e->layer),
-        fp8_scale(model, FP8_HIDDEN, e->layer), fp8_scale(model, FP8_GATE_UP, e->layer), e->rows->row_weight,
-        e->row_count);
+    ops->swiglu_fp8_backward(ops, model_act(model, ACT_FP8_EXPERT_DGATE_UP, -1),
+                             model_act(model, ACT_FP8_EXPERT_DGATE_UP_COLS, -1),
+                             fp8_amax(model, FP8_DGATE_UP, e->layer), model_act(model, ACT_FP8_HIDDEN_COLS, -1),
+                             drow_weight, model_act(model, ACT_EXPERT_GATE_UP8, e->layer), e->narrow,
+                             fp8_scale(model, FP8_DGATE_UP, e->layer), fp8_scale(model, FP8_HIDDEN, e->layer),
+                             fp8_scale(model, FP8_GATE_UP, e->layer), e->rows->row_weight, e->row_count);
 }
 
 void fp8_experts_backward_rows(Model *model, const Fp8Experts *e, Tensor ddown, bool accumulate) {

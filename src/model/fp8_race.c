@@ -134,10 +134,10 @@ static Status race_experts(Ops *ops, const LayoutRequest *request, unsigned *on)
 static char *race_key(const LayoutRequest *request) {
     const ModelConfig *c = &request->config;
     int sparse = model_sparse_layers(c);
-    return text_format("fp8 2 %d %d %d %d %d experts %d: %d of %d %d tokens %d x %d tp %d recompute %d off %u", c->hidden,
-                       c->heads, c->kv_heads, c->head_dim, c->ffn, sparse ? 1 + (sparse == c->layers) : 0, c->top_k,
-                       c->experts, c->moe_ffn, request->micro_batch, request->seq / request->mesh.cp, request->mesh.tp,
-                       (int)request->recompute, request->fp8_off);
+    return text_format("fp8 2 %d %d %d %d %d experts %d: %d of %d %d tokens %d x %d tp %d recompute %d off %u",
+                       c->hidden, c->heads, c->kv_heads, c->head_dim, c->ffn, sparse ? 1 + (sparse == c->layers) : 0,
+                       c->top_k, c->experts, c->moe_ffn, request->micro_batch, request->seq / request->mesh.cp,
+                       request->mesh.tp, (int)request->recompute, request->fp8_off);
 }
 
 // The choice of the first rank is that of all.

@@ -202,15 +202,15 @@ typedef enum ActId {
     ACT_PROBS,       // [T, experts] float
     ACT_ROUTER_LSE,  // [T] float
     ACT_EXPERT,      // [T, top_k] int32
-    ACT_EXPERT_WEIGHT, // [T, top_k] float
-    ACT_OFFSETS,       // [1, experts + 1] int32
-    ACT_ROW_COUNTS,    // [1, experts] int32, where experts are spread over ranks: slots of those that are here
-    ACT_ROW_OF_SLOT,   // [T, top_k] int32; of all ranks that share the experts
-    ACT_TOKEN_OF_ROW,  // [R] int32
-    ACT_ROW_WEIGHT,    // [R] float
-    ACT_GATHERED,      // [R, hidden], where experts are spread over ranks; else the products read ACT_MLP_NORMED.
-                       // e4m3 where they run in FP8
-    ACT_GATE_UP8,      // [T, 2 ffn] e4m3: gate and up, where the MLP runs in FP8 (in place of ACT_GATE_UP)
+    ACT_EXPERT_WEIGHT,   // [T, top_k] float
+    ACT_OFFSETS,         // [1, experts + 1] int32
+    ACT_ROW_COUNTS,      // [1, experts] int32, where experts are spread over ranks: slots of those that are here
+    ACT_ROW_OF_SLOT,     // [T, top_k] int32; of all ranks that share the experts
+    ACT_TOKEN_OF_ROW,    // [R] int32
+    ACT_ROW_WEIGHT,      // [R] float
+    ACT_GATHERED,        // [R, hidden], where experts are spread over ranks; else the products read ACT_MLP_NORMED.
+                         // e4m3 where they run in FP8
+    ACT_GATE_UP8,        // [T, 2 ffn] e4m3: gate and up, where the MLP runs in FP8 (in place of ACT_GATE_UP)
     ACT_EXPERT_GATE_UP8, // [R, 2 moe_ffn] e4m3, likewise of experts
     // of the whole model, kept
     ACT_FINAL_RSTD, // [T] float
@@ -259,15 +259,15 @@ typedef enum ActId {
     ACT_FP8_MLP_COLS, // inputs of the MLP's products, transposed
     ACT_FP8_DQKV,     // [T, qkv]
     ACT_FP8_DQKV_COLS,
-    ACT_FP8_ATTN_COLS, // [heads * head_dim, T] input of the O product, transposed
-    ACT_FP8_QKV_COLS,  // [hidden, T] and of QKV's
-    ACT_FP8_GATE_UP,   // [T, 2 ffn] bf16: results of the gate-up product on their way to SwiGLU
+    ACT_FP8_ATTN_COLS,       // [heads * head_dim, T] input of the O product, transposed
+    ACT_FP8_QKV_COLS,        // [hidden, T] and of QKV's
+    ACT_FP8_GATE_UP,         // [T, 2 ffn] bf16: results of the gate-up product on their way to SwiGLU
     ACT_FP8_TOKENS,          // [T, hidden] of experts: what their rows are made of; of all ranks that share them
     ACT_FP8_EXPERT_GATE_UP,  // [R, 2 moe_ffn] bf16: as ACT_FP8_GATE_UP
     ACT_FP8_EXPERT_DGATE_UP, // [R, 2 moe_ffn] e5m2, and its transpose
     ACT_FP8_EXPERT_DGATE_UP_COLS,
     ACT_FP8_HIDDEN_COLS, // [moe_ffn, R] e4m3
-    ACT_SCRATCH,       // bytes that are free while attention runs backward: a larger workspace at no cost; GPU only
+    ACT_SCRATCH,         // bytes that are free while attention runs backward: a larger workspace at no cost; GPU only
     ACT_ID_COUNT,
 } ActId;
 

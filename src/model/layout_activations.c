@@ -200,8 +200,8 @@ static void build_fp8(Layout *layout, bool dense) {
     }
 }
 
-// The same of experts. Rows in FP8 on their way to a product have their place where that product's result, or another in
-// bf16, stands before or after (fp8_experts.c).
+// The same of experts. Rows in FP8 on their way to a product have their place where that product's result, or another
+// in bf16, stands before or after (fp8_experts.c).
 static void build_fp8_experts(Layout *layout) {
     const ModelConfig *c = &layout->request.config;
     int64_t R = layout->rows, ffn = c->moe_ffn / layout->request.mesh.etp;

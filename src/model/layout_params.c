@@ -138,7 +138,7 @@ static void place_fp8(Layout *layout, LayoutParam *param) {
 
 // ZeRO 3 gathers a unit in FP8 where every pass of training reads it so, and a byte a weight is all that travels.
 static bool travels_in_fp8(const Layout *layout, int unit) {
-    if (layout->zero < 3 || !layout->fp8) return false;
+    if (layout->zero < 3 || !layout->fp8 || layout->units[unit].ranks == 1) return false;
     for (int i = 0; i < layout->param_count; i++) {
         const LayoutParam *param = &layout->params[i];
         if (param->unit == unit && (param->fp8_rows < 0 || param->fp8_cols < 0)) return false;

@@ -271,7 +271,8 @@ static void moe_forward(Model *model, const Layer *l) {
     if (fp8_uses(model, FP8_EXPERTS)) {
         Fp8Experts experts = fp8_experts(l);
         fp8_experts_forward(model, &experts, seam_dispatched(model, l->mlp_normed, tokens));
-        if (model->pass != STEP_RECOMPUTE) seam_combine(model, l->residual_out, l->expert_out, l->residual_mid, &l->rows);
+        if (model->pass != STEP_RECOMPUTE)
+            seam_combine(model, l->residual_out, l->expert_out, l->residual_mid, &l->rows);
         return;
     }
     // Evaluation of a model in FP8 has no place of its own for rows, and need not keep them.

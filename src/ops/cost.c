@@ -116,7 +116,8 @@ OpCost op_cost(const OpRecord *r, double expert_rows, double added) {
     }
     case OP_RMSNORM_FP8_FORWARD: return (OpCost){.bytes = 2 * bytes_of(t[0]) + bytes_of(t[1])};
     case OP_SWIGLU_FP8_FORWARD:
-        return (OpCost){.bytes = (bytes_of(t[0]) + bytes_of(t[2]) + bytes_of(t[4])) * rows_share(t[8], rows, expert_rows)};
+        return (OpCost){.bytes =
+                            (bytes_of(t[0]) + bytes_of(t[2]) + bytes_of(t[4])) * rows_share(t[8], rows, expert_rows)};
     case OP_SWIGLU_FP8_BACKWARD:
         return (OpCost){.bytes = (bytes_of(t[0]) + bytes_of(t[1]) + bytes_of(t[3]) + bytes_of(t[5]) + bytes_of(t[6])) *
                                  rows_share(t[11], rows, expert_rows)};

@@ -363,8 +363,8 @@ struct Ops {
     //    itself and the magnitudes that were rounded: the next scale comes from it. Products want both operands with
     //    the reduction along their rows, so there are transposed copies: "cols". --
     // rows: like in; cols: its transpose; each may be absent. in (bf16): any stride. Or in is e4m3, whose codes go to
-    // cols as they are: on a GPU sizes are multiples of 16, rows and amax absent, the scale does not matter. cols may be a
-    // pile of transposes, [n * in.cols, in.rows / n]: of n matrices that stand one below the other in `in` (then
+    // cols as they are: on a GPU sizes are multiples of 16, rows and amax absent, the scale does not matter. cols may
+    // be a pile of transposes, [n * in.cols, in.rows / n]: of n matrices that stand one below the other in `in` (then
     // without gaps), as the experts' weights do.
     void (*quantize)(Ops *ops, Tensor rows, Tensor cols, Tensor amax, Tensor in, Tensor scale);
     // Of every pair: scale = 2^-floor(log2(most / amax)), or stays where amax is not a positive number; amax = 0.

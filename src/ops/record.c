@@ -348,9 +348,7 @@ void op_run(const Ops *table, Ops *ops, const OpRecord *r) {
     case OP_GROUPED_LINEAR_BACKWARD_WEIGHT:
         table->grouped_linear_backward_weight(ops, t[0], t[1], t[2], t[3], t[4], t[5], t[6], r->flag);
         return;
-    case OP_GROUPED_LINEAR_FP8:
-        table->grouped_linear_fp8(ops, t[0], t[1], t[2], t[3], t[4], t[5], r->flag);
-        return;
+    case OP_GROUPED_LINEAR_FP8: table->grouped_linear_fp8(ops, t[0], t[1], t[2], t[3], t[4], t[5], r->flag); return;
     case OP_NORM_F32: table->norm_f32(ops, t[0], t[1]); return;
     case OP_GUARD: table->guard(ops, t[0], t[1], t[2], t[3], r->number[0], r->number[1]); return;
     case OP_ADAMW: table->adamw(ops, &r->adamw); return;

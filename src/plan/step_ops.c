@@ -110,10 +110,10 @@ static void price_fp8(Pricing *p, const StepCall *c, OpCost cost) {
     const Tensor *t = c->call.tensor;
     char name[STEP_OP_NAME];
     fp8_name(name, t);
-    add_line(p, name, CATEGORY_GEMM, c->pass, c->times, cost.flops,
-             hardware_gemm_rate(&p->machine->gpu, fp8_dtype(p), 0, (double)t[0].rows, (double)t[0].cols,
-                                (double)t[1].cols),
-             cost.bytes, 1);
+    add_line(
+        p, name, CATEGORY_GEMM, c->pass, c->times, cost.flops,
+        hardware_gemm_rate(&p->machine->gpu, fp8_dtype(p), 0, (double)t[0].rows, (double)t[0].cols, (double)t[1].cols),
+        cost.bytes, 1);
 }
 
 // An assumption: FP8 brings a grouped product what it brings a plain one of the size of a group.

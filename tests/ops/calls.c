@@ -429,7 +429,8 @@ void call_quantize(Ops *ops, void **p, const CallSizes *s) { // rows cols amax i
     Tensor in = tensor_cols(typed(p[3], from, s->rows, stride, "in"), s->in_first, s->dim);
     int64_t piles = s->moe.experts ? s->moe.experts : 1;
     ops->quantize(ops, stored(p[0], s, s->rows, s->dim, "rows"),
-                  stored(p[1], s, piles * s->dim, s->rows / piles, "cols"), floats(p[2], 1, 1, "amax"), in, floats(p[4], 1, 1, "scale"));
+                  stored(p[1], s, piles * s->dim, s->rows / piles, "cols"), floats(p[2], 1, 1, "amax"), in,
+                  floats(p[4], 1, 1, "scale"));
 }
 
 void call_quantize_scales(Ops *ops, void **p, const CallSizes *s) { // scale amax
@@ -461,12 +462,11 @@ void call_swiglu_fp8_forward(Ops *ops, void **p, const CallSizes *s) {
 
 // drows dcols damax hidden_cols drow_weight gate_up8 dhidden dscale hidden_scale gate_up_scale row_weight row_count
 void call_swiglu_fp8_backward(Ops *ops, void **p, const CallSizes *s) {
-    ops->swiglu_fp8_backward(ops, typed(p[0], DTYPE_E5M2, s->rows, 2 * s->dim, "drows"),
-                             typed(p[1], DTYPE_E5M2, 2 * s->dim, s->rows, "dcols"), floats(p[2], 1, 1, "damax"),
-                             typed(p[3], DTYPE_E4M3, s->dim, s->rows, "hidden_cols"),
-                             floats(p[4], s->rows, 1, "drow_weight"),
-                             typed(p[5], DTYPE_E4M3, s->rows, 2 * s->dim, "gate_up8"),
-                             typed(p[6], DTYPE_BF16, s->rows, s->dim, "dhidden"), floats(p[7], 1, 1, "dscale"),
-                             floats(p[8], 1, 1, "hidden_scale"), floats(p[9], 1, 1, "gate_up_scale"),
-                             floats(p[10], s->rows, 1, "row_weight"), ints(p[11], 1, 1, "row_count"));
+    ops->swiglu_fp8_backward(
+        ops, typed(p[0], DTYPE_E5M2, s->rows, 2 * s->dim, "drows"),
+        typed(p[1], DTYPE_E5M2, 2 * s->dim, s->rows, "dcols"), floats(p[2], 1, 1, "damax"),
+        typed(p[3], DTYPE_E4M3, s->dim, s->rows, "hidden_cols"), floats(p[4], s->rows, 1, "drow_weight"),
+        typed(p[5], DTYPE_E4M3, s->rows, 2 * s->dim, "gate_up8"), typed(p[6], DTYPE_BF16, s->rows, s->dim, "dhidden"),
+        floats(p[7], 1, 1, "dscale"), floats(p[8], 1, 1, "hidden_scale"), floats(p[9], 1, 1, "gate_up_scale"),
+        floats(p[10], s->rows, 1, "row_weight"), ints(p[11], 1, 1, "row_count"));
 }

@@ -1,5 +1,6 @@
 // The grouped products of MoE in FP8 on the GPU: every result of every kernel checked, then rates. Run by hand:
-//     build/tests/grouped_fp8_bench [--check | --small] [500m|30b]     (all large shapes, or those whose name begins so)
+//     build/tests/grouped_fp8_bench [--check | --small] [500m|30b]     (all large shapes, or those whose name begins
+//     so)
 // With --check alone only those of 500m.
 //
 // The reference is the portable kernel (plain multiply-adds in float, which ops_compare --portable holds against the
@@ -107,7 +108,8 @@ static float *scale_make(float value) {
 static void problem_make(Problem *p, const Case *shape, Product product, Load load) {
     const int experts = shape->experts, in = shape->in_dim, out = shape->out_dim;
     const bool weight = product >= WEIGHT;
-    *p = (Problem){.shape = shape, .product = product, .rows = moe_rows_capacity(shape->slots, 1, experts, CUDA_ROW_ALIGN)};
+    *p = (Problem){
+        .shape = shape, .product = product, .rows = moe_rows_capacity(shape->slots, 1, experts, CUDA_ROW_ALIGN)};
     p->counts = calloc((size_t)experts, sizeof *p->counts);
     p->offsets = calloc((size_t)experts + 1, sizeof *p->offsets);
     slots_deal(p, load);
@@ -116,21 +118,21 @@ static void problem_make(Problem *p, const Case *shape, Product product, Load lo
     const DType a_dtype = product == FORWARD ? DTYPE_E4M3 : DTYPE_E5M2;
     const int n = product == FORWARD ? out : in, k = product == FORWARD ? in : out;
     p->out_bytes = weight ? (size_t)experts * (size_t)in * (size_t)out * 4 : (size_t)p->rows * (size_t)n * 2;
-    p->call = (GroupedFp8Call){.call = {.product = weight ? GROUPED_WEIGHT : GROUPED_FORWARD,
-                                        .out = device_memory(p->out_bytes),
-                                        .a = rows_make(p, a_dtype, weight ? out : k, weight, 1),
-                                        .b = weight ? rows_make(p, DTYPE_E4M3, in, true, 2)
-                                                    : weights_make((int64_t)experts * in * out),
-                                        .offsets = offsets,
-                                        .experts = experts,
-                                        .rows = p->rows,
-                                        .m = weight ? out : 0,
-                                        .n = n,
-                                        .k = weight ? 0 : k,
-                                        .accumulate = product == ADD_WEIGHT},
-                               .a_dtype = a_dtype,
-                               .a_scale = scale_make(0x1p-3f),
-                               .b_scale = scale_make(0x1p-2f)};
+    p->call = (GroupedFp8Call){
+        .call = {.product = weight ? GROUPED_WEIGHT : GROUPED_FORWARD,
+                 .out = device_memory(p->out_bytes),
+                 .a = rows_make(p, a_dtype, weight ? out : k, weight, 1),
+                 .b = weight ? rows_make(p, DTYPE_E4M3, in, true, 2) : weights_make((int64_t)experts * in * out),
+                 .offsets = offsets,
+                 .experts = experts,
+                 .rows = p->rows,
+                 .m = weight ? out : 0,
+                 .n = n,
+                 .k = weight ? 0 : k,
+                 .accumulate = product == ADD_WEIGHT},
+        .a_dtype = a_dtype,
+        .a_scale = scale_make(0x1p-3f),
+        .b_scale = scale_make(0x1p-2f)};
 }
 
 static void problem_free(Problem *p) {
@@ -165,9 +167,9 @@ static float result_at(const void *bits, bool weight, int64_t i) {
     return weight ? ((const float *)bits)[i] : bf16_to_f32(((const bf16 *)bits)[i]);
 }
 
-// A result over n terms has deviation sqrt(n) times the scales. Tensor cores add with 13 bits beyond the largest addend,
-// which is a few times that: all along the reduction in steps of 32, or for a weight gradient over 128 of it. Beside it
-// one step of bf16 where the result is stored so, else the order of sums in float.
+// A result over n terms has deviation sqrt(n) times the scales. Tensor cores add with 13 bits beyond the largest
+// addend, which is a few times that: all along the reduction in steps of 32, or for a weight gradient over 128 of it.
+// Beside it one step of bf16 where the result is stored so, else the order of sums in float.
 static void variant_check(const Problem *p, int variant, const void *want, int pattern, bool small, const char *load) {
     const Case *s = p->shape;
     const bool weight = p->product >= WEIGHT;
@@ -272,8 +274,7 @@ static void case_run(const Case *shape, Load load, bool small) {
     for (Product product = FORWARD; product <= ADD_WEIGHT; product++) {
         Problem problem;
         problem_make(&problem, shape, product, load);
-        if (small || check_only || !strncmp(shape->name, "500m", 4))
-            variants_check(&problem, small, load_names[load]);
+        if (small || check_only || !strncmp(shape->name, "500m", 4)) variants_check(&problem, small, load_names[load]);
         if (!small && !check_only) rates_print(&problem);
         problem_free(&problem);
     }

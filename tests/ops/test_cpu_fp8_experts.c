@@ -50,16 +50,16 @@ static void grouped_weight_gradients_sum_the_rows_of_each_expert(void **state) {
             if (i % ROWS >= USED) a.data[i] = 0x7f;
         for (int64_t i = 0; i < N * ROWS; i++)
             if (i % ROWS >= USED) b.data[i] = 0x7f;
-        Values out = accumulate ? values_normal(DTYPE_F32, EXPERTS * M * N, 1, 0)
-                                : values_poison(DTYPE_F32, EXPERTS * M * N);
+        Values out =
+            accumulate ? values_normal(DTYPE_F32, EXPERTS * M * N, 1, 0) : values_poison(DTYPE_F32, EXPERTS * M * N);
         double *want = doubles(EXPERTS * M * N);
         for (int64_t i = 0; accumulate && i < EXPERTS * M * N; i++)
             want[i] = out.value[i];
         for (int e = 0; e < EXPERTS; e++)
             oracle_matmul(want + e * M * N, a.value + ends[e], ROWS, 1, b.value + ends[e], 1, ROWS, M, N,
                           ends[e + 1] - ends[e]);
-        ops->grouped_linear_fp8(ops, view(&out, EXPERTS * M, N), a.tensor, b.tensor, number(&a_scale),
-                                number(&b_scale), view_ints(ends, 1, EXPERTS + 1), accumulate);
+        ops->grouped_linear_fp8(ops, view(&out, EXPERTS * M, N), a.tensor, b.tensor, number(&a_scale), number(&b_scale),
+                                view_ints(ends, 1, EXPERTS + 1), accumulate);
         values_check("grouped FP8 weight gradient", &out, want, ROWS);
         values_free(&out);
         free(want);
@@ -98,8 +98,8 @@ static void rows_are_codes_of_tokens_both_ways(void **state) {
     oracle_ops_free(ops);
 }
 
-// The weight of a row is part of hidden, and of the gradients of gate and up; its own gradient is the sum over the row of
-// what hidden would be without it times hidden's gradient. Rows that do not exist are neither read nor written.
+// The weight of a row is part of hidden, and of the gradients of gate and up; its own gradient is the sum over the row
+// of what hidden would be without it times hidden's gradient. Rows that do not exist are neither read nor written.
 static void swiglu_of_expert_rows_has_their_weights(void **state) {
     (void)state;
     enum { COUNT = 37, THERE = 29, DIM = 32, UNUSED = 0x7f };

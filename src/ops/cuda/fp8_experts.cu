@@ -1,12 +1,12 @@
-// FP8 between the grouped products of MoE: codes of tokens to expert rows, both ways round, and SwiGLU's backward pass of
-// expert rows.
+// FP8 between the grouped products of MoE: codes of tokens to expert rows, both ways round, and SwiGLU's backward pass
+// of expert rows.
 #include "ops/cuda/cuda.h"
 #include "ops/cuda/fp8.cuh"
 
 // ---- tokens to rows -------------------------------------------------------------------------------------------------
 
-// A warp writes a row. The codes of all tokens are about as many bytes as the L2 cache has, so that reading a token once
-// for each of its rows costs little.
+// A warp writes a row. The codes of all tokens are about as many bytes as the L2 cache has, so that reading a token
+// once for each of its rows costs little.
 static __global__ __launch_bounds__(256) void gather_rows_kernel(uint8_t *out, const uint8_t *in,
                                                                  const int32_t *token_of_row, const int32_t *count,
                                                                  int dim) {
@@ -19,10 +19,10 @@ static __global__ __launch_bounds__(256) void gather_rows_kernel(uint8_t *out, c
 }
 
 template <bool ROWS>
-static __global__ __launch_bounds__(TILE_THREADS) void gather_cols_kernel(uint8_t *rows_out, uint8_t *cols_out,
-                                                                          const uint8_t *in, const int32_t *token_of_row,
-                                                                          const int32_t *count, int64_t rows,
-                                                                          int64_t cols) {
+static __global__
+__launch_bounds__(TILE_THREADS) void gather_cols_kernel(uint8_t *rows_out, uint8_t *cols_out, const uint8_t *in,
+                                                        const int32_t *token_of_row, const int32_t *count, int64_t rows,
+                                                        int64_t cols) {
     __shared__ __align__(16) uint32_t tile[TILE_WORDS];
     const int64_t column = blockIdx.x * (int64_t)TILE_COLS, row = blockIdx.y * (int64_t)TILE_ROWS;
     const int64_t x = column + threadIdx.x % 8 * 8, y = row + threadIdx.x / 8 * 4;
@@ -71,11 +71,11 @@ extern "C" void cuda_moe_gather_fp8(Ops *ops, Tensor rows, Tensor cols, Tensor i
         gather_rows_kernel<<<(unsigned)ceil_div64(count, 8), 256, 0, state->stream>>>(rows_out, from, p.token_of_row,
                                                                                       used, (int)in.cols);
     else if (rows_out)
-        gather_cols_kernel<true><<<tiles, TILE_THREADS, 0, state->stream>>>(rows_out, cols_out, from, p.token_of_row,
-                                                                            used, count, in.cols);
+        gather_cols_kernel<true>
+            <<<tiles, TILE_THREADS, 0, state->stream>>>(rows_out, cols_out, from, p.token_of_row, used, count, in.cols);
     else
-        gather_cols_kernel<false><<<tiles, TILE_THREADS, 0, state->stream>>>(rows_out, cols_out, from, p.token_of_row,
-                                                                             used, count, in.cols);
+        gather_cols_kernel<false>
+            <<<tiles, TILE_THREADS, 0, state->stream>>>(rows_out, cols_out, from, p.token_of_row, used, count, in.cols);
     LAUNCH_CHECK(state);
     cuda_scope_end(state);
 }

@@ -13,7 +13,8 @@ static bool grouped_fp8_run(Ops *ops, const void *context, int choice) {
 }
 
 static Race grouped_fp8_race(const GroupedFp8Call *fp8) {
-    static const char *const names[] = {[GROUPED_FORWARD] = "grouped fp8 1 rows", [GROUPED_WEIGHT] = "grouped fp8 1 weight"};
+    static const char *const names[] = {
+        [GROUPED_FORWARD] = "grouped fp8 1 rows", [GROUPED_WEIGHT] = "grouped fp8 1 weight"};
     const GroupedCall *call = &fp8->call;
     bool weight = call->product == GROUPED_WEIGHT;
     Race race = {.what = names[call->product],

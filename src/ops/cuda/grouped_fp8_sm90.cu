@@ -69,8 +69,9 @@ template <bool E5M2, int COUNT> DEVICE_CODE void wgmma_fp8(float (&d)[COUNT], ui
 
 template <bool WEIGHT, bool E5M2, int TILE_N, int STAGES, bool PINGPONG, int CLUSTER_M, int CLUSTER_N>
 template <int COUNT>
-__device__ __forceinline__ void Fp8Config<WEIGHT, E5M2, TILE_N, STAGES, PINGPONG, CLUSTER_M, CLUSTER_N>::multiply(
-    float (&d)[COUNT], uint64_t a, uint64_t b, int keep) {
+__device__ __forceinline__ void
+Fp8Config<WEIGHT, E5M2, TILE_N, STAGES, PINGPONG, CLUSTER_M, CLUSTER_N>::multiply(float (&d)[COUNT], uint64_t a,
+                                                                                  uint64_t b, int keep) {
     wgmma_fp8<E5M2>(d, a, b, keep);
 }
 

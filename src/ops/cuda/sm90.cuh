@@ -285,8 +285,8 @@ static inline MapEncode map_encode_find(void) {
     return found;
 }
 
-// bf16, float or FP8; dimensions from the innermost on, strides in bytes from the second on. Rows of up to 128 bytes of a
-// box are swizzled, longer ones not.
+// bf16, float or FP8; dimensions from the innermost on, strides in bytes from the second on. Rows of up to 128 bytes of
+// a box are swizzled, longer ones not.
 template <int RANK>
 static CUtensorMap map_encode(CudaState *state, const void *memory, DType dtype, const cuuint64_t (&dims)[RANK],
                               const cuuint64_t (&strides)[RANK - 1], const cuuint32_t (&box)[RANK]) {
