@@ -60,6 +60,12 @@ static bool rounds_gathered(const Model *model) {
     return model->layout.zero >= 3;
 }
 
+// Whether a weight's copies are made for the product that reads them.
+static bool copy_passes(const Model *model, ParamId id) {
+    bool expert = id == PARAM_EXPERT_GATE_UP || id == PARAM_EXPERT_DOWN;
+    return rounds_gathered(model) || (expert && model->layout.fp8_passing);
+}
+
 bool fp8_travels(const Model *model, const LayoutUnit *unit) {
     return unit->fp8 >= 0 && !model->evaluating;
 }
@@ -75,7 +81,7 @@ static Tensor gathered_weight(const Model *model, ParamId id, int layer) {
 
 Tensor fp8_weight(Model *model, ParamId id, int layer, bool cols) {
     Tensor copy = weight_place(model, id, layer, cols);
-    if (!rounds_gathered(model)) return copy;
+    if (!copy_passes(model, id)) return copy;
     Tensor weight = gathered_weight(model, id, layer);
     if (!cols && weight.dtype == DTYPE_E4M3) return weight;
     model->ops->quantize(model->ops, cols ? TENSOR_NONE : copy, cols ? copy : TENSOR_NONE, TENSOR_NONE, weight,
@@ -282,6 +288,8 @@ static void round_weight(Model *model, ParamId id, int layer) {
         weight = own_part(model, LAYOUT_WEIGHTS, id, layer);
         rows = own_part(model, LAYOUT_FP8, id, layer);
         cols = TENSOR_NONE;
+    } else if (copy_passes(model, id)) {
+        return;
     }
     if (tensor_present(weight))
         model->ops->quantize(model->ops, rows, cols, TENSOR_NONE, weight, fp8_scale(model, weight_slot(id), layer));

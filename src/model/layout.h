@@ -110,8 +110,9 @@ typedef enum LayoutKind {
     LAYOUT_MASTER,
     LAYOUT_GRADIENTS,
     LAYOUT_MOMENTS, // first all m, then all v
-    LAYOUT_FP8,     // weights in FP8, as they are and transposed, made anew from the others after every step; ZeRO 3:
-                    // the one that the next product reads, and this rank's pieces of units that travel in FP8
+    LAYOUT_FP8, // weights in FP8, as they are and transposed, made anew from the others after every step; ZeRO 3, and
+                // experts (fp8_passing): the one that the next product reads; and this rank's pieces of units that
+                // travel in FP8
     LAYOUT_ACTIVATIONS,
     LAYOUT_TEMPORARIES,
     LAYOUT_GATHERED,  // ZeRO 2 and 3: what is whole only for a while, gradients first; behind it, gradients as bf16
@@ -347,7 +348,9 @@ typedef struct Layout {
     int64_t slot_offset; // of the first one in LAYOUT_ACTIVATIONS
     int64_t slot_bytes;
     DType dtype;
-    unsigned fp8; // products that run in FP8: bits of Fp8Use
+    unsigned fp8;     // products that run in FP8: bits of Fp8Use
+    bool fp8_passing; // copies of experts' weights in FP8 are made for the product that reads them, in one place: there
+                      // are more bytes of them than FP8 saves of the activations
     LayoutParam *params;
     int param_count;
     int64_t element_count, decay_count; // in the shared order, alignment included; the first decay_count decay

@@ -125,15 +125,23 @@ static bool has_fp8(const Layout *layout, const LayoutParam *param, bool cols) {
 }
 
 // Where weights are whole only for a while (ZeRO 3), so are their copies: all share the place of one, with which
-// LAYOUT_FP8 begins.
-static void place_fp8(Layout *layout, LayoutParam *param) {
+// LAYOUT_FP8 begins. So do those of experts that are made for each product, for which `passing` has made room.
+static void place_fp8(Layout *layout, LayoutParam *param, int64_t passing) {
     int64_t *bytes = &layout->bytes[LAYOUT_FP8];
+    bool shared = layout->zero >= 3 || (param->expert && passing);
     for (int cols = 0; cols < 2; cols++) {
         bool there = has_fp8(layout, param, cols);
-        int64_t at = layout->zero >= 3 ? 0 : *bytes, end = at + align_up(param->count, LAYOUT_ALIGN);
+        int64_t at = shared ? 0 : *bytes, end = at + align_up(param->count, LAYOUT_ALIGN);
         *(cols ? &param->fp8_cols : &param->fp8_rows) = there ? at : -1;
         if (there && end > *bytes) *bytes = end;
     }
+}
+
+static int64_t passing_bytes(const Layout *layout) {
+    int64_t most = 0;
+    for (int i = 0; i < layout->param_count && layout->fp8_passing; i++)
+        if (layout->params[i].expert && layout->params[i].count > most) most = layout->params[i].count;
+    return align_up(most, LAYOUT_ALIGN);
 }
 
 // ZeRO 3 gathers a unit in FP8 where every pass of training reads it so, and a byte a weight is all that travels.
@@ -156,6 +164,7 @@ static void place_fp8_pieces(Layout *layout) {
 
 static void place_params(Layout *layout) {
     layout->param_index = xcalloc((size_t)(layout->request.config.layers + 1) * PARAM_ID_COUNT, sizeof(int));
+    int64_t passing = layout->bytes[LAYOUT_FP8] = passing_bytes(layout);
     for (int i = 0; i < layout->param_count; i++) {
         LayoutParam *param = &layout->params[i];
         if (i == 0 || !same_unit(&layout->params[i - 1], param)) {
@@ -165,7 +174,7 @@ static void place_params(Layout *layout) {
         param->unit = layout->unit_count - 1;
         param->offset = layout->element_count;
         layout->element_count += align_up(param->count, PARAM_ALIGN);
-        place_fp8(layout, param);
+        place_fp8(layout, param, passing);
         layout->param_index[(param->layer + 1) * PARAM_ID_COUNT + param->id] = i + 1;
     }
     close_unit(layout);
