@@ -16,12 +16,12 @@ rank_steps=3
 rank_models() { # sets the keys of the models: heads that 2 and 4 divide, and as many layers as stages and chunks need
     dense=(model.preset=smollm-360m model.heads=16 model.kv_heads=4 model.head_dim=64 model.layers=8)
     experts=(model.preset=qwen3-moe-500m model.layers=6)
-    long=(model.preset=llama-3.2-1b model.layers=8 train.seq=8192 train.micro_batch=1 train.grad_accum=2)
+    long=(model.preset=llama-3.2-1b train.seq=8192 train.micro_batch=1 train.grad_accum=2)
     rank_seq=512
     if on_cpu; then
         dense=(model.preset=demo-llama model.vocab=1024 model.heads=8 model.kv_heads=4 model.head_dim=16 model.layers=8)
         experts=(model.preset=demo-moe model.vocab=1024 model.layers=2)
-        long=(model.preset=demo-llama model.vocab=1024 model.layers=2 train.seq=128 train.micro_batch=1 train.grad_accum=2)
+        long=(model.preset=demo-llama model.vocab=1024 train.seq=128 train.micro_batch=1 train.grad_accum=2)
         rank_seq=32
     fi
     cat >"$work/ranks/base.toml" <<TOML
@@ -152,7 +152,7 @@ model_keys() { # REFERENCE
     dense) echo "${dense[@]}" train.precision=fp32 ;;
     dense-fp16) echo "${dense[@]}" train.precision=fp16 ;;
     experts) echo "${experts[@]}" train.precision=fp32 ;;
-    long) echo "${long[@]}" train.precision=fp32 ;;
+    long) echo "${long[@]}" train.precision=fp32 model.layers=$(pick 8 2) ;;
     long-bf16) echo "${long[@]}" train.precision=bf16 ;;
     esac
 }
@@ -172,6 +172,7 @@ part_ranks() {
         check "one rank, $name" "$(pick 20 5)" reference_run "$name" $(model_keys "$name") &
     done
     wait
-    rank_cases mpi 3
+    rank_cases mpi 3 &
     if nccl_ready; then rank_cases nccl 1; fi # kernels that wait for each other must be on the GPU at the same time
+    wait
 }

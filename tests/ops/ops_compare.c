@@ -182,7 +182,8 @@ static void compare_floats(Compare *run, const Case *c, const char *label, int b
         float wanted = master ? master_at(cpu, i) : value_at(cpu[b], buffer->dtype, i);
         float got = master ? master_at(cuda, i) : value_at(cuda[b], buffer->dtype, i);
         double error = fabs((double)got - (double)wanted), tolerance;
-        tolerance = unit * (1 + (part_of(buffer, i) ? buffer->steps_second : 0)) * fabs((double)wanted) + floor;
+        tolerance =
+            unit * (1 + (part_of(buffer, i) ? buffer->steps_second : buffer->steps)) * fabs((double)wanted) + floor;
         if (!(error <= tolerance) || !isfinite(got) || !isfinite(wanted)) {
             miss(run, label, b, i, (double)got, (double)wanted, tolerance);
             return;

@@ -20,10 +20,11 @@ typedef struct Buffer {
     DType dtype;
     int64_t count;
     double reduction, inner;
-    int64_t half;        // elements of a half row when the buffer holds two matrices side by side; 0: it is one
-    double inner_second; // as inner, for the second of the two
-    double steps_second; // and how many steps of the storage type beyond one its results may differ by
-    void *start;         // on the host: the content before the call
+    int64_t half;               // elements of a half row when the buffer holds two matrices side by side; 0: it is one
+    double inner_second;        // as inner, for the second of the two
+    double steps, steps_second; // how many steps of the storage type beyond one the results may differ by, and those
+                                // of the second of the two
+    void *start;                // on the host: the content before the call
 } Buffer;
 
 typedef struct Case {

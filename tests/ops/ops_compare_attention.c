@@ -246,7 +246,7 @@ void sweep_attention_backward(Compare *run) {
 void sweep_attention_cached(Compare *run) {
     EACH_DTYPE(dtype) EACH(hd, 8, 56, 64, 96, 128) EACH(n, 1, 7) EACH_SIZE(first, 0, 200, 1) {
         Case c = {.sizes = {.dtype = dtype, .rows = n, .first = first, .heads = 9, .kv_heads = 3, .head_dim = hd}};
-        add(run, &c, ROLE_OUT, dtype, (int64_t)n * 9 * hd, first + n, 0x1p-18);
+        add(run, &c, ROLE_OUT, dtype, (int64_t)n * 9 * hd, first + n, rounding_inside(dtype));
         add_in(run, &c, dtype, (int64_t)n * 9 * hd);
         add_in(run, &c, dtype, (int64_t)(first + n) * 3 * hd);
         add_in(run, &c, dtype, (int64_t)(first + n) * 3 * hd);

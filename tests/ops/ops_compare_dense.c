@@ -275,6 +275,8 @@ void sweep_linear_swiglu_backward(Compare *run) {
         double inner = rounding_inside(dtype);
         void *packed = add(run, &c, in_place ? ROLE_INOUT : ROLE_OUT, dtype, 2 * n, next, inner);
         halves(&c, dim, inner);
+        // The product may be stored before SwiGLU reads it, here and there: half a step of the result each.
+        c.buffers[c.count - 1].steps = c.buffers[c.count - 1].steps_second = dtype != DTYPE_F32;
         add(run, &c, ROLE_SCRATCH, dtype, n, 0, 0);
         if (in_place)
             add_null(run, &c);

@@ -267,8 +267,10 @@ static __global__ __launch_bounds__(BLOCK,
                 }
             }
 #pragma unroll
-            for (int j = 0; j < N; j++) // a weight of zero as it is: OPS_NONZERO beside ds would be lost
-                gs[j] = ds[j] + gs[j] * (scale * ws[j]) - ys[j] * (slope * inverse[j]);
+            for (int j = 0; j < N; j++) { // a weight of zero as it is: OPS_NONZERO would be lost, but not f16's
+                const float factor = IS_FP16<T> ? nonzero<T>(ws[j]) : ws[j];
+                gs[j] = ds[j] + gs[j] * (scale * factor) - ys[j] * (slope * inverse[j]);
+            }
             store16_once(dsum_at + i * GROUP * N, vec_pack<T>(gs));
         }
         scale = next_scale;
