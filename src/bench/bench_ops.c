@@ -130,9 +130,13 @@ static Status time_ceiling(Bench *b, OpId op, double *rate) {
 
 // ---- the ops of a step ----------------------------------------------------------------------------------------------
 
+static bool is_fp8_product(const OpRecord *r) {
+    return r->op == OP_LINEAR_FP8 || r->op == OP_GROUPED_LINEAR_FP8;
+}
+
 static bool is_weight_gradient(const OpRecord *r) {
     return r->op == OP_LINEAR_BACKWARD_WEIGHT || r->op == OP_GROUPED_LINEAR_BACKWARD_WEIGHT ||
-           (r->op == OP_LINEAR_FP8 && r->tensor[0].dtype == DTYPE_F32);
+           (is_fp8_product(r) && r->tensor[0].dtype == DTYPE_F32);
 }
 
 static char *shape_text(const OpRecord *r) {
@@ -140,11 +144,11 @@ static char *shape_text(const OpRecord *r) {
     switch (op_category(r->op)) {
     case CATEGORY_GEMM:
     case CATEGORY_GROUPED: {
-        bool gradient = is_weight_gradient(r), fp8 = r->op == OP_LINEAR_FP8;
-        if (fp8)
+        bool gradient = is_weight_gradient(r), onto_fp8 = r->op == OP_LINEAR_FP8 && tensor_present(t[5]);
+        if (is_fp8_product(r))
             return text_format("%s %s %lldx%lld -> %lld%s", gradient ? t[0].name : t[2].name, dtype_name(t[1].dtype),
                                (long long)t[1].rows, (long long)t[1].cols, (long long)t[0].cols,
-                               tensor_present(t[5])  ? " + residual"
+                               onto_fp8              ? " + residual"
                                : gradient && r->flag ? ", add"
                                                      : "");
         if (r->op == OP_GROUPED_SWIGLU_FORWARD || r->op == OP_GROUPED_SWIGLU_BACKWARD) {
@@ -253,6 +257,7 @@ static bool changes_what_it_reads(const OpRecord *call) {
     switch (call->op) {
     case OP_SUM_F32:
     case OP_LINEAR_FP8:
+    case OP_GROUPED_LINEAR_FP8:
     case OP_LINEAR_BACKWARD_WEIGHT:
     case OP_GROUPED_LINEAR_BACKWARD_WEIGHT: return call->flag;
     case OP_ADD:

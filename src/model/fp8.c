@@ -16,21 +16,34 @@ static Tensor slot_of(const Model *model, ConstId id, Fp8Slot slot, int layer) {
                        1);
 }
 
-static Tensor scale_of(const Model *model, Fp8Slot slot, int layer) {
+Tensor fp8_scale(const Model *model, Fp8Slot slot, int layer) {
     return slot_of(model, CONST_FP8_SCALE, slot, layer);
 }
 
-static Tensor amax_of(const Model *model, Fp8Slot slot, int layer) {
+Tensor fp8_amax(const Model *model, Fp8Slot slot, int layer) {
     return slot_of(model, CONST_FP8_AMAX, slot, layer);
 }
 
 static Fp8Slot weight_slot(ParamId id) {
-    if (id == PARAM_EMBEDDING || id == PARAM_HEAD) return FP8_W_HEAD;
-    return id == PARAM_QKV ? FP8_W_QKV : id == PARAM_O ? FP8_W_O : id == PARAM_GATE_UP ? FP8_W_GATE_UP : FP8_W_DOWN;
+    switch (id) {
+    case PARAM_EMBEDDING:
+    case PARAM_HEAD: return FP8_W_HEAD;
+    case PARAM_QKV: return FP8_W_QKV;
+    case PARAM_O: return FP8_W_O;
+    case PARAM_GATE_UP:
+    case PARAM_EXPERT_GATE_UP: return FP8_W_GATE_UP;
+    default: return FP8_W_DOWN;
+    }
 }
 
 static Fp8Slot input_slot(ParamId id) {
     return id == PARAM_QKV ? FP8_ATTN_IN : id == PARAM_O ? FP8_ATTN_OUT : id == PARAM_GATE_UP ? FP8_MLP_IN : FP8_HIDDEN;
+}
+
+// Codes as a weight, or as its transpose; of experts a pile of them.
+static Tensor weight_codes(void *data, const LayoutParam *param, bool cols) {
+    int64_t width = param->shape[param->dims - (cols ? 2 : 1)];
+    return tensor_make(data, DTYPE_E4M3, param->count / width, width, layout_param_name(param->id));
 }
 
 // The place of a weight's copy.
@@ -38,13 +51,18 @@ static Tensor weight_place(const Model *model, ParamId id, int layer, bool cols)
     const LayoutParam *param = layout_param(&model->layout, id, layer);
     int64_t offset = param ? (cols ? param->fp8_cols : param->fp8_rows) : -1;
     if (offset < 0) return TENSOR_NONE;
-    return tensor_make((char *)model->memory[LAYOUT_FP8] + offset, DTYPE_E4M3, param->shape[cols], param->shape[!cols],
-                       layout_param_name(id));
+    return weight_codes((char *)model->memory[LAYOUT_FP8] + offset, param, cols);
 }
 
 // ZeRO 3: weights are here for a layer's passes only, and their copies for one product.
 static bool rounds_gathered(const Model *model) {
     return model->layout.zero >= 3;
+}
+
+// Whether a weight's copies are made for the product that reads them.
+static bool copy_passes(const Model *model, ParamId id) {
+    bool expert = id == PARAM_EXPERT_GATE_UP || id == PARAM_EXPERT_DOWN;
+    return rounds_gathered(model) || (expert && model->layout.fp8_passing);
 }
 
 bool fp8_travels(const Model *model, const LayoutUnit *unit) {
@@ -57,17 +75,16 @@ static Tensor gathered_weight(const Model *model, ParamId id, int layer) {
     const LayoutUnit *unit = &model->layout.units[param->unit];
     if (!fp8_travels(model, unit)) return model_weight(model, id, layer);
     Tensor codes = tensor_cols(model_unit(model, LAYOUT_FP8, unit), param->offset - unit->offset, param->count);
-    return tensor_make(codes.data, codes.dtype, param->shape[0], param->shape[1], layout_param_name(id));
+    return weight_codes(codes.data, param, false);
 }
 
-// The copy that the next product reads.
-static Tensor weight_copy(Model *model, ParamId id, int layer, bool cols) {
+Tensor fp8_weight(Model *model, ParamId id, int layer, bool cols) {
     Tensor copy = weight_place(model, id, layer, cols);
-    if (!rounds_gathered(model)) return copy;
+    if (!copy_passes(model, id)) return copy;
     Tensor weight = gathered_weight(model, id, layer);
     if (!cols && weight.dtype == DTYPE_E4M3) return weight;
     model->ops->quantize(model->ops, cols ? TENSOR_NONE : copy, cols ? copy : TENSOR_NONE, TENSOR_NONE, weight,
-                         scale_of(model, weight_slot(id), layer));
+                         fp8_scale(model, weight_slot(id), layer));
     return copy;
 }
 
@@ -100,9 +117,12 @@ static Fp8Use forward_use(ParamId id) {
 
 // ---- forward --------------------------------------------------------------------------------------------------------
 
+// Experts of this rank alone read the norm's own tokens, whatever tensor-parallel ranks there are.
 static bool norm_rounds(const Model *model, ParamId product, int layer) {
-    bool dense = product == PARAM_QKV || !model->layout.request.config.sparse[layer];
-    return dense && fp8_uses(model, forward_use(product)) && model->layout.request.mesh.tp == 1;
+    const LayoutRequest *request = &model->layout.request;
+    if (product == PARAM_GATE_UP && request->config.sparse[layer])
+        return fp8_uses(model, FP8_EXPERTS) && request->mesh.ep * request->mesh.etp == 1;
+    return fp8_uses(model, forward_use(product)) && request->mesh.tp == 1;
 }
 
 void fp8_norm_forward(Model *model, ParamId product, int layer, Tensor normed, Tensor rstd, Tensor residual,
@@ -110,9 +130,11 @@ void fp8_norm_forward(Model *model, ParamId product, int layer, Tensor normed, T
     Ops *ops = model->ops;
     float eps = model->layout.request.config.norm_eps;
     Fp8Slot slot = input_slot(product);
+    bool experts = product == PARAM_GATE_UP && model->layout.request.config.sparse[layer];
+    ActId place = experts ? ACT_FP8_TOKENS : ACT_FP8_IN;
     if (norm_rounds(model, product, layer))
-        ops->rmsnorm_fp8_forward(ops, normed, copy_place(model, ACT_FP8_IN, normed.rows, normed.cols),
-                                 amax_of(model, slot, layer), rstd, residual, weight, scale_of(model, slot, layer),
+        ops->rmsnorm_fp8_forward(ops, normed, copy_place(model, place, normed.rows, normed.cols),
+                                 fp8_amax(model, slot, layer), rstd, residual, weight, fp8_scale(model, slot, layer),
                                  eps);
     else
         ops->add_rmsnorm_forward(ops, normed, TENSOR_NONE, rstd, residual, TENSOR_NONE, weight, eps);
@@ -123,7 +145,8 @@ static Tensor input_rows(Model *model, ParamId id, int layer, Tensor in) {
     Tensor rows = copy_place(model, ACT_FP8_IN, in.rows, in.cols);
     if (id == PARAM_DOWN || (id != PARAM_O && norm_rounds(model, id, layer))) return rows;
     Fp8Slot slot = input_slot(id);
-    model->ops->quantize(model->ops, rows, TENSOR_NONE, amax_of(model, slot, layer), in, scale_of(model, slot, layer));
+    model->ops->quantize(model->ops, rows, TENSOR_NONE, fp8_amax(model, slot, layer), in,
+                         fp8_scale(model, slot, layer));
     return rows;
 }
 
@@ -133,36 +156,36 @@ void fp8_linear_forward(Model *model, ParamId id, int layer, Tensor out, Tensor 
         ops->linear_forward(ops, out, in, model_weight(model, id, layer), add);
         return;
     }
-    ops->linear_fp8(ops, out, input_rows(model, id, layer, in), weight_copy(model, id, layer, false),
-                    scale_of(model, input_slot(id), layer), scale_of(model, weight_slot(id), layer), add, false);
+    ops->linear_fp8(ops, out, input_rows(model, id, layer, in), fp8_weight(model, id, layer, false),
+                    fp8_scale(model, input_slot(id), layer), fp8_scale(model, weight_slot(id), layer), add, false);
 }
 
 void fp8_mlp_forward(Model *model, int layer, Tensor in) {
     Tensor gate_up = model_act(model, ACT_FP8_GATE_UP, -1);
     fp8_linear_forward(model, PARAM_GATE_UP, layer, gate_up, in, TENSOR_NONE);
     model->ops->swiglu_fp8_forward(model->ops, copy_place(model, ACT_FP8_IN, gate_up.rows, gate_up.cols / 2),
-                                   amax_of(model, FP8_HIDDEN, layer), model_act(model, ACT_GATE_UP8, layer),
-                                   amax_of(model, FP8_GATE_UP, layer), gate_up, scale_of(model, FP8_HIDDEN, layer),
-                                   scale_of(model, FP8_GATE_UP, layer));
+                                   fp8_amax(model, FP8_HIDDEN, layer), model_act(model, ACT_GATE_UP8, layer),
+                                   fp8_amax(model, FP8_GATE_UP, layer), gate_up, fp8_scale(model, FP8_HIDDEN, layer),
+                                   fp8_scale(model, FP8_GATE_UP, layer), TENSOR_NONE, TENSOR_NONE);
 }
 
 // ---- backward -------------------------------------------------------------------------------------------------------
 
 static void input_gradient(Model *model, ParamId id, int layer, Tensor din, Tensor dout, Fp8Slot slot) {
-    model->ops->linear_fp8(model->ops, din, dout, weight_copy(model, id, layer, true), scale_of(model, slot, layer),
-                           scale_of(model, weight_slot(id), layer), TENSOR_NONE, false);
+    model->ops->linear_fp8(model->ops, din, dout, fp8_weight(model, id, layer, true), fp8_scale(model, slot, layer),
+                           fp8_scale(model, weight_slot(id), layer), TENSOR_NONE, false);
 }
 
 static void weight_gradient(Model *model, ParamId id, int layer, Tensor dweight, Tensor dout_cols, Fp8Slot slot,
                             Tensor in_cols, bool accumulate) {
-    model->ops->linear_fp8(model->ops, dweight, dout_cols, in_cols, scale_of(model, slot, layer),
-                           scale_of(model, input_slot(id), layer), TENSOR_NONE, accumulate);
+    model->ops->linear_fp8(model->ops, dweight, dout_cols, in_cols, fp8_scale(model, slot, layer),
+                           fp8_scale(model, input_slot(id), layer), TENSOR_NONE, accumulate);
 }
 
 // The transpose of what the forward pass has rounded: the same numbers, so there is no new maximum.
 static Tensor input_cols(Model *model, ParamId id, int layer, ActId place, Tensor in) {
     Tensor cols = copy_place(model, place, in.cols, in.rows);
-    model->ops->quantize(model->ops, TENSOR_NONE, cols, TENSOR_NONE, in, scale_of(model, input_slot(id), layer));
+    model->ops->quantize(model->ops, TENSOR_NONE, cols, TENSOR_NONE, in, fp8_scale(model, input_slot(id), layer));
     return cols;
 }
 
@@ -177,7 +200,7 @@ void fp8_linear_backward(Model *model, ParamId id, int layer, Tensor din, Tensor
     Tensor rows = input ? model_act(model, qkv ? ACT_FP8_DQKV : ACT_FP8_DOUT, -1) : TENSOR_NONE;
     Tensor cols = weight ? model_act(model, qkv ? ACT_FP8_DQKV_COLS : ACT_FP8_DOUT_COLS, -1) : TENSOR_NONE;
     if (input || weight)
-        ops->quantize(ops, rows, cols, amax_of(model, slot, layer), dout, scale_of(model, slot, layer));
+        ops->quantize(ops, rows, cols, fp8_amax(model, slot, layer), dout, fp8_scale(model, slot, layer));
     if (input)
         input_gradient(model, id, layer, din, rows, slot);
     else
@@ -195,11 +218,12 @@ void fp8_mlp_backward(Model *model, int layer, Tensor din, Tensor dgate_up, Tens
     Tensor rows = model_act(model, ACT_FP8_DOUT, -1), cols = model_act(model, ACT_FP8_DOUT_COLS, -1);
     Tensor wide_rows = model_act(model, ACT_FP8_DGATE_UP, -1), wide_cols = model_act(model, ACT_FP8_DGATE_UP_COLS, -1);
     Tensor hidden_cols = copy_place(model, ACT_FP8_MLP_COLS, dhidden.cols, dhidden.rows);
-    ops->quantize(ops, rows, cols, amax_of(model, FP8_DMLP, layer), dout, scale_of(model, FP8_DMLP, layer));
+    ops->quantize(ops, rows, cols, fp8_amax(model, FP8_DMLP, layer), dout, fp8_scale(model, FP8_DMLP, layer));
     input_gradient(model, PARAM_DOWN, layer, dhidden, rows, FP8_DMLP);
-    ops->swiglu_fp8_backward(ops, wide_rows, wide_cols, amax_of(model, FP8_DGATE_UP, layer), hidden_cols,
-                             model_act(model, ACT_GATE_UP8, layer), dhidden, scale_of(model, FP8_DGATE_UP, layer),
-                             scale_of(model, FP8_HIDDEN, layer), scale_of(model, FP8_GATE_UP, layer));
+    ops->swiglu_fp8_backward(ops, wide_rows, wide_cols, fp8_amax(model, FP8_DGATE_UP, layer), hidden_cols, TENSOR_NONE,
+                             model_act(model, ACT_GATE_UP8, layer), dhidden, fp8_scale(model, FP8_DGATE_UP, layer),
+                             fp8_scale(model, FP8_HIDDEN, layer), fp8_scale(model, FP8_GATE_UP, layer), TENSOR_NONE,
+                             TENSOR_NONE);
     weight_gradient(model, PARAM_DOWN, layer, ddown, cols, FP8_DMLP, hidden_cols, accumulate);
     input_gradient(model, PARAM_GATE_UP, layer, din, wide_rows, FP8_DGATE_UP);
     weight_gradient(model, PARAM_GATE_UP, layer, dgate_up, wide_cols, FP8_DGATE_UP,
@@ -220,11 +244,11 @@ Fp8HeadChunk fp8_head_chunk(const Model *model, Tensor in, Tensor logits) {
 void fp8_head_forward(Model *model, const Fp8HeadChunk *chunk) {
     Ops *ops = model->ops;
     if (tensor_present(chunk->in_rows) || tensor_present(chunk->in_cols))
-        ops->quantize(ops, chunk->in_rows, chunk->in_cols, amax_of(model, FP8_HEAD_IN, -1), chunk->in,
-                      scale_of(model, FP8_HEAD_IN, -1));
+        ops->quantize(ops, chunk->in_rows, chunk->in_cols, fp8_amax(model, FP8_HEAD_IN, -1), chunk->in,
+                      fp8_scale(model, FP8_HEAD_IN, -1));
     if (tensor_present(chunk->in_rows))
-        ops->linear_fp8(ops, chunk->logits, chunk->in_rows, weight_copy(model, chunk->weight, -1, false),
-                        scale_of(model, FP8_HEAD_IN, -1), scale_of(model, FP8_W_HEAD, -1), TENSOR_NONE, false);
+        ops->linear_fp8(ops, chunk->logits, chunk->in_rows, fp8_weight(model, chunk->weight, -1, false),
+                        fp8_scale(model, FP8_HEAD_IN, -1), fp8_scale(model, FP8_W_HEAD, -1), TENSOR_NONE, false);
     else
         ops->linear_forward(ops, chunk->logits, chunk->in, model_weight(model, chunk->weight, -1), TENSOR_NONE);
 }
@@ -238,10 +262,10 @@ void fp8_head_backward(Model *model, const Fp8HeadChunk *chunk, Tensor din, Tens
     }
     Tensor dlogits = chunk->dlogits, scale = model_scalar(model, SCALAR_DLOGITS_SCALE);
     Tensor cols = tensor_make(chunk->logits.data, dlogits.dtype, dlogits.cols, dlogits.rows, dlogits.name);
-    ops->linear_fp8(ops, din, dlogits, weight_copy(model, chunk->weight, -1, true), scale,
-                    scale_of(model, FP8_W_HEAD, -1), TENSOR_NONE, false);
+    ops->linear_fp8(ops, din, dlogits, fp8_weight(model, chunk->weight, -1, true), scale,
+                    fp8_scale(model, FP8_W_HEAD, -1), TENSOR_NONE, false);
     ops->quantize(ops, TENSOR_NONE, cols, TENSOR_NONE, dlogits, scale);
-    ops->linear_fp8(ops, dweight, cols, chunk->in_cols, scale, scale_of(model, FP8_HEAD_IN, -1), TENSOR_NONE,
+    ops->linear_fp8(ops, dweight, cols, chunk->in_cols, scale, fp8_scale(model, FP8_HEAD_IN, -1), TENSOR_NONE,
                     accumulate);
 }
 
@@ -289,8 +313,8 @@ static void note_weight(Model *model, ParamId id, int layer) {
     Tensor own = rounds_gathered(model) ? own_part(model, LAYOUT_WEIGHTS, id, layer) : model_weight(model, id, layer);
     Fp8Slot slot = weight_slot(id);
     if (tensor_present(own))
-        model->ops->quantize(model->ops, TENSOR_NONE, TENSOR_NONE, amax_of(model, slot, layer), own,
-                             scale_of(model, slot, layer));
+        model->ops->quantize(model->ops, TENSOR_NONE, TENSOR_NONE, fp8_amax(model, slot, layer), own,
+                             fp8_scale(model, slot, layer));
 }
 
 // What is kept in FP8 of a weight: its copies, or this rank's part of what travels.
@@ -302,9 +326,11 @@ static void round_weight(Model *model, ParamId id, int layer) {
         weight = own_part(model, LAYOUT_WEIGHTS, id, layer);
         rows = own_part(model, LAYOUT_FP8, id, layer);
         cols = TENSOR_NONE;
+    } else if (copy_passes(model, id)) {
+        return;
     }
     if (tensor_present(weight))
-        model->ops->quantize(model->ops, rows, cols, TENSOR_NONE, weight, scale_of(model, weight_slot(id), layer));
+        model->ops->quantize(model->ops, rows, cols, TENSOR_NONE, weight, fp8_scale(model, weight_slot(id), layer));
 }
 
 // First the maxima, which give the scales, then the copies.

@@ -40,6 +40,31 @@ void fp8_head_backward(Model *model, const Fp8HeadChunk *chunk, Tensor din, Tens
 // No gradient of a logit is larger than its factor, 1 / targets: the finest scale that has room for it.
 float fp8_dlogits_scale(float most);
 
+// Experts (FP8_EXPERTS), fp8_experts.c.
+typedef struct Fp8Experts {
+    int layer;
+    const MoeRouting *rows;
+    Tensor row_count;    // [1, 1] rows in use
+    Tensor gathered;     // [R, hidden] e4m3, where experts are spread over ranks
+    Tensor wide, narrow; // [R, hidden] and [R, moe_ffn] in bf16: forward results, backward gradients; before, they are
+                         // places for rows in FP8
+} Fp8Experts;
+// From normed tokens (of all ranks that share the experts) to wide, what the experts hand on.
+void fp8_experts_forward(Model *model, const Fp8Experts *e, Tensor tokens);
+// Back, in parts: from the gradients of tokens to those of gate and up and of combine weights; the weight gradient of
+// down, and the gradient of the experts' inputs into wide; when that has been summed, the weight gradient of gate-up.
+// Before the last, experts that are spread over ranks may have to get their rows again.
+void fp8_experts_backward_hidden(Model *model, const Fp8Experts *e, Tensor dtokens, Tensor drow_weight);
+void fp8_experts_backward_rows(Model *model, const Fp8Experts *e, Tensor ddown, bool accumulate);
+void fp8_experts_gather_again(Model *model, const Fp8Experts *e, Tensor tokens);
+void fp8_experts_backward_weight(Model *model, const Fp8Experts *e, Tensor dgate_up, Tensor normed, bool accumulate);
+
+// Of fp8_experts.c: the copy of a weight that the next product reads, as it is or transposed, and scale and largest
+// magnitude of a tensor of a layer.
+Tensor fp8_weight(Model *model, ParamId id, int layer, bool cols);
+Tensor fp8_scale(const Model *model, Fp8Slot slot, int layer);
+Tensor fp8_amax(const Model *model, Fp8Slot slot, int layer);
+
 // ---- before there is a model
 // ------------------------------------------------------------------------------------------
 

@@ -14,15 +14,21 @@ static const double RACE_MARGIN = 0.997;
 static const unsigned attention_uses[] = {FP8_QKV_FORWARD, FP8_QKV_INPUT, FP8_QKV_WEIGHT,
                                           FP8_O_FORWARD,   FP8_O_INPUT,   FP8_O_WEIGHT};
 
-// One layer of the model as this rank has it, and so many words at most.
-static LayoutRequest one_layer(const LayoutRequest *request, int words, unsigned off) {
+enum { FEW_WORDS = 512 }; // where the head is not raced
+
+static bool all_sparse(const LayoutRequest *request) {
+    return model_sparse_layers(&request->config) == request->config.layers;
+}
+
+// One layer of the model as this rank has it, with experts or without, and so many words at most.
+static LayoutRequest one_layer(const LayoutRequest *request, int words, unsigned off, bool sparse) {
     LayoutRequest one = *request;
     ModelConfig *c = &one.config;
-    int tp = request->mesh.tp, sparse = model_sparse_layers(c);
+    int tp = request->mesh.tp;
     c->heads /= tp;
     c->kv_heads = mesh_kv_heads(&request->mesh, c->kv_heads);
     c->ffn /= tp;
-    c->sparse[0] = sparse == c->layers;
+    c->sparse[0] = sparse;
     c->layers = 1;
     c->vocab = c->vocab < words ? c->vocab : words;
     one.seq /= request->mesh.cp;
@@ -81,7 +87,7 @@ static double racer_time(Racer *racer, unsigned on) {
     return milliseconds;
 }
 
-// The products on which time is won, with the MLP as the racer's layout has it; *best: the time.
+// The products on which time is won, with MLP or experts as the racer's layout has them; *best: the time.
 static unsigned race_attention(Racer *racer, double *best) {
     unsigned on = racer->model->layout.fp8;
     *best = racer_time(racer, on);
@@ -95,31 +101,50 @@ static unsigned race_attention(Racer *racer, double *best) {
     return on;
 }
 
+// Of a model with dense layers too, where race_layer has had a dense one: experts alone, in a layer that has them.
+static Status race_experts(Ops *ops, const LayoutRequest *request, unsigned *on) {
+    double times[2];
+    for (int i = 0; i < 2; i++) {
+        LayoutRequest one = one_layer(request, FEW_WORDS, (FP8_ALL & ~*on) | FP8_EXPERTS, true);
+        if (i) one.fp8_off = request->fp8_off | (one.fp8_off & ~(unsigned)FP8_EXPERTS);
+        if (i && !(layout_fp8(&one) & FP8_EXPERTS)) return NULL;
+        Racer racer = {0};
+        TRY(racer_open(&racer, ops, &one));
+        times[i] = racer_time(&racer, racer.model->layout.fp8);
+        racer_close(&racer);
+    }
+    if (times[1] < RACE_MARGIN * times[0]) *on |= FP8_EXPERTS;
+    return ops->sync(ops);
+}
+
 static Status race_layer(Ops *ops, const LayoutRequest *request, unsigned *on, double times[2]) {
     Racer racer = {0};
-    enum { FEW_WORDS = 512 };
     unsigned off = request->fp8_off | FP8_HEAD;
-    LayoutRequest all = one_layer(request, FEW_WORDS, off), plain = one_layer(request, FEW_WORDS, off | FP8_MLP);
+    bool sparse = all_sparse(request);
+    LayoutRequest all = one_layer(request, FEW_WORDS, off, sparse);
+    LayoutRequest plain = one_layer(request, FEW_WORDS, off | FP8_MLP | FP8_EXPERTS, sparse);
     TRY(racer_open(&racer, ops, &plain));
     double best = times[1] = racer_time(&racer, 0), time;
     unsigned chosen = race_attention(&racer, &time);
     *on = 0;
     if (time < RACE_MARGIN * best) best = time, *on = chosen;
     racer_close(&racer);
-    if (layout_fp8(&all) & FP8_MLP) {
+    if (layout_fp8(&all) & (FP8_MLP | FP8_EXPERTS)) {
         TRY(racer_open(&racer, ops, &all));
         chosen = race_attention(&racer, &time);
         if (time < RACE_MARGIN * best) best = time, *on = chosen;
         racer_close(&racer);
     }
     times[0] = best;
-    return ops->sync(ops);
+    TRY(ops->sync(ops));
+    return !sparse && layout_fp8(request) & FP8_EXPERTS ? race_experts(ops, request, on) : NULL;
 }
 
 // The head alone in FP8, on a layer in bf16.
 static Status race_head(Ops *ops, const LayoutRequest *request, unsigned *on, double times[2]) {
     static const unsigned choices[] = {FP8_HEAD, FP8_HEAD_FORWARD, FP8_HEAD_GRADIENTS};
-    LayoutRequest one = one_layer(request, (int)layout_vocab_rows(request), request->fp8_off | (FP8_ALL & ~FP8_HEAD));
+    LayoutRequest one = one_layer(request, (int)layout_vocab_rows(request), request->fp8_off | (FP8_ALL & ~FP8_HEAD),
+                                  all_sparse(request));
     Racer racer = {0};
     one.config.tied = true; // one matrix of the two that there may be
     TRY(racer_open(&racer, ops, &one));
@@ -136,10 +161,11 @@ static Status race_head(Ops *ops, const LayoutRequest *request, unsigned *on, do
 
 static char *layer_key(const LayoutRequest *request) {
     const ModelConfig *c = &request->config;
-    return text_format("fp8 1 %d %d %d %d %d %d tokens %d x %d tp %d recompute %d off %u", c->hidden, c->heads,
-                       c->kv_heads, c->head_dim, c->ffn, model_sparse_layers(c) == c->layers, request->micro_batch,
-                       request->seq / request->mesh.cp, request->mesh.tp, (int)request->recompute,
-                       request->fp8_off & ~(unsigned)FP8_HEAD);
+    int sparse = model_sparse_layers(c);
+    return text_format("fp8 2 %d %d %d %d %d experts %d: %d of %d %d tokens %d x %d tp %d recompute %d off %u",
+                       c->hidden, c->heads, c->kv_heads, c->head_dim, c->ffn, sparse ? 1 + (sparse == c->layers) : 0,
+                       c->top_k, c->experts, c->moe_ffn, request->micro_batch, request->seq / request->mesh.cp,
+                       request->mesh.tp, (int)request->recompute, request->fp8_off & ~(unsigned)FP8_HEAD);
 }
 
 static char *head_key(const LayoutRequest *request) {
@@ -198,6 +224,7 @@ void fp8_describe(unsigned fp8, char text[FP8_TEXT]) {
                                         "o input gradient",
                                         "o weight gradient",
                                         "MLP with its gradients",
+                                        "experts with their gradients",
                                         "head",
                                         "head gradients"};
     const char *between = "";

@@ -91,6 +91,14 @@ static int64_t rows_for(const LayoutRequest *request, int64_t slots) {
                              request->row_align ? request->row_align : align);
 }
 
+// Of a layer's experts: three matrices both ways round, against gate and up of all rows in one byte instead of two.
+static bool copies_exceed_savings(const Layout *layout) {
+    const LayoutRequest *request = &layout->request;
+    int64_t weights = 3 * (int64_t)request->config.hidden * (request->config.experts / request->mesh.ep);
+    int64_t kept = request->recompute == RECOMPUTE_FULL ? 0 : 2 * layout->rows * layout->slots;
+    return 2 * weights > kept; // both times the experts' width
+}
+
 int64_t layout_expert_rows(const LayoutRequest *request) {
     if (!request->config.experts) return 0;
     double headroom = request->expert_headroom > 0 ? request->expert_headroom : LAYOUT_EXPERT_HEADROOM;
@@ -187,6 +195,7 @@ Status layout_build(Layout *layout, const LayoutRequest *request) {
     layout->zero = mesh_data_ranks(&request->mesh) > 1 && !request->inference ? request->mesh.zero : 0;
     build_chunks(layout);
     layout->fp8 = layout_fp8(request);
+    layout->fp8_passing = layout->fp8 & FP8_EXPERTS && copies_exceed_savings(layout);
     layout_build_params(layout);
     layout_build_states(layout);
     layout_build_activations(layout);

@@ -29,8 +29,9 @@ typedef enum Precision {
     PRECISION_COUNT,
 } Precision;
 
-// Which products run in FP8: bits of LayoutRequest.fp8_off and Layout.fp8. A dense MLP's are one choice, since what is
-// kept of its SwiGLU depends on it; the LM head's two gradients are another, since the loss rounds for both.
+// Which products run in FP8: bits of LayoutRequest.fp8_off and Layout.fp8. A dense MLP's are one choice, and so are the
+// experts', since what is kept of SwiGLU depends on it; the LM head's two gradients are one, since the loss rounds for
+// both.
 typedef enum Fp8Use {
     FP8_QKV_FORWARD = 1 << 0,
     FP8_QKV_INPUT = 1 << 1, // gradients of the layer's input and weight
@@ -39,15 +40,17 @@ typedef enum Fp8Use {
     FP8_O_INPUT = 1 << 4,
     FP8_O_WEIGHT = 1 << 5,
     FP8_MLP = 1 << 6,
-    FP8_HEAD_FORWARD = 1 << 7,
-    FP8_HEAD_GRADIENTS = 1 << 8, // of its input and weight
-    FP8_USES = 9,
+    FP8_EXPERTS = 1 << 7, // likewise
+    FP8_HEAD_FORWARD = 1 << 8,
+    FP8_HEAD_GRADIENTS = 1 << 9, // of its input and weight
+    FP8_USES = 10,
     FP8_ALL = (1 << FP8_USES) - 1,
     FP8_HEAD = FP8_HEAD_FORWARD | FP8_HEAD_GRADIENTS,
 } Fp8Use;
 
-// What has a scale of its own in each layer: rows of CONST_FP8_SCALE and CONST_FP8_AMAX. The LM head's stand with the
-// first layer's; that of the logits' gradient is known before (SCALAR_DLOGITS_SCALE).
+// What has a scale of its own in each layer: rows of CONST_FP8_SCALE and CONST_FP8_AMAX. All experts of a layer share
+// those of its MLP. The LM head's stand with the first layer's; that of the logits' gradient is known before
+// (SCALAR_DLOGITS_SCALE).
 typedef enum Fp8Slot {
     FP8_ATTN_IN, // activations, e4m3
     FP8_ATTN_OUT,
@@ -115,8 +118,9 @@ typedef enum LayoutKind {
     LAYOUT_MASTER,
     LAYOUT_GRADIENTS,
     LAYOUT_MOMENTS, // first all m, then all v
-    LAYOUT_FP8,     // weights in FP8, as they are and transposed, made anew from the others after every step; ZeRO 3:
-                    // the one that the next product reads, and this rank's pieces of units that travel in FP8
+    LAYOUT_FP8, // weights in FP8, as they are and transposed, made anew from the others after every step; ZeRO 3, and
+                // experts (fp8_passing): the one that the next product reads; and this rank's pieces of units that
+                // travel in FP8
     LAYOUT_ACTIVATIONS,
     LAYOUT_TEMPORARIES,
     LAYOUT_GATHERED,  // ZeRO 2 and 3: what is whole only for a while, gradients first; behind it, gradients as bf16
@@ -207,14 +211,16 @@ typedef enum ActId {
     ACT_PROBS,       // [T, experts] float
     ACT_ROUTER_LSE,  // [T] float
     ACT_EXPERT,      // [T, top_k] int32
-    ACT_EXPERT_WEIGHT, // [T, top_k] float
-    ACT_OFFSETS,       // [1, experts + 1] int32
-    ACT_ROW_COUNTS,    // [1, experts] int32, where experts are spread over ranks: slots of those that are here
-    ACT_ROW_OF_SLOT,   // [T, top_k] int32; of all ranks that share the experts
-    ACT_TOKEN_OF_ROW,  // [R] int32
-    ACT_ROW_WEIGHT,    // [R] float
-    ACT_GATHERED,      // [R, hidden], where experts are spread over ranks; else the products read ACT_MLP_NORMED
-    ACT_GATE_UP8,      // [T, 2 ffn] e4m3: gate and up, where the MLP runs in FP8 (in place of ACT_GATE_UP)
+    ACT_EXPERT_WEIGHT,   // [T, top_k] float
+    ACT_OFFSETS,         // [1, experts + 1] int32
+    ACT_ROW_COUNTS,      // [1, experts] int32, where experts are spread over ranks: slots of those that are here
+    ACT_ROW_OF_SLOT,     // [T, top_k] int32; of all ranks that share the experts
+    ACT_TOKEN_OF_ROW,    // [R] int32
+    ACT_ROW_WEIGHT,      // [R] float
+    ACT_GATHERED,        // [R, hidden], where experts are spread over ranks; else the products read ACT_MLP_NORMED.
+                         // e4m3 where they run in FP8
+    ACT_GATE_UP8,        // [T, 2 ffn] e4m3: gate and up, where the MLP runs in FP8 (in place of ACT_GATE_UP)
+    ACT_EXPERT_GATE_UP8, // [R, 2 moe_ffn] e4m3, likewise of experts
     // of the whole model, kept
     ACT_FINAL_RSTD, // [T] float
     ACT_LOSSES,     // [T] float
@@ -262,10 +268,15 @@ typedef enum ActId {
     ACT_FP8_MLP_COLS, // inputs of the MLP's products, transposed
     ACT_FP8_DQKV,     // [T, qkv]
     ACT_FP8_DQKV_COLS,
-    ACT_FP8_ATTN_COLS, // [heads * head_dim, T] input of the O product, transposed
-    ACT_FP8_QKV_COLS,  // [hidden, T] and of QKV's
-    ACT_FP8_GATE_UP,   // [T, 2 ffn] bf16: results of the gate-up product on their way to SwiGLU
-    ACT_FP8_HEAD_IN,   // [logits_rows, hidden] input of the LM head, and its transpose
+    ACT_FP8_ATTN_COLS,       // [heads * head_dim, T] input of the O product, transposed
+    ACT_FP8_QKV_COLS,        // [hidden, T] and of QKV's
+    ACT_FP8_GATE_UP,         // [T, 2 ffn] bf16: results of the gate-up product on their way to SwiGLU
+    ACT_FP8_TOKENS,          // [T, hidden] of experts: what their rows are made of; of all ranks that share them
+    ACT_FP8_EXPERT_GATE_UP,  // [R, 2 moe_ffn] bf16: as ACT_FP8_GATE_UP
+    ACT_FP8_EXPERT_DGATE_UP, // [R, 2 moe_ffn] e5m2, and its transpose
+    ACT_FP8_EXPERT_DGATE_UP_COLS,
+    ACT_FP8_HIDDEN_COLS, // [moe_ffn, R] e4m3
+    ACT_FP8_HEAD_IN,     // [logits_rows, hidden] input of the LM head, and its transpose
     ACT_FP8_HEAD_COLS,
     ACT_FP8_DLOGITS, // [logits_rows, vocab]; its transpose takes the place of the logits
     ACT_SCRATCH,     // bytes that are free while attention runs backward: a larger workspace at no cost; GPU only
@@ -348,7 +359,9 @@ typedef struct Layout {
     int64_t slot_offset; // of the first one in LAYOUT_ACTIVATIONS
     int64_t slot_bytes;
     DType dtype;
-    unsigned fp8; // products that run in FP8: bits of Fp8Use
+    unsigned fp8;     // products that run in FP8: bits of Fp8Use
+    bool fp8_passing; // copies of experts' weights in FP8 are made for the product that reads them, in one place: there
+                      // are more bytes of them than FP8 saves of the activations
     LayoutParam *params;
     int param_count;
     int64_t element_count, decay_count; // in the shared order, alignment included; the first decay_count decay

@@ -94,7 +94,8 @@ static void add_layer_tensor(Layout *layout, ActId id, int layer, DType dtype, i
         int index = layout->act_index[(pass * (layers + 1)) * ACT_ID_COUNT + id];
         if (!index) {
             // Large, and needed in the MLP's phases only.
-            bool mlp = id == ACT_GATHERED || id == ACT_GATE_UP || id == ACT_GATE_UP8 || id == ACT_MLP_NORMED;
+            bool mlp = id == ACT_GATHERED || id == ACT_GATE_UP || id == ACT_GATE_UP8 || id == ACT_MLP_NORMED ||
+                       id == ACT_EXPERT_GATE_UP8;
             Phase first = pass ? PHASE_MLP_BACKWARD : mlp ? PHASE_MLP : PHASE_ATTENTION;
             Phase last = !pass ? PHASE_MLP : mlp ? PHASE_MLP_BACKWARD : PHASE_QKV_BACKWARD;
             add_temporary(layout, id, dtype, rows, cols, first, last);
@@ -144,7 +145,9 @@ static void build_layer(Layout *layout, int i) {
         add_layer_tensor(layout, ACT_GATE_UP, i, dtype, T, 2 * (int64_t)c->ffn / tp, false);
         return;
     }
-    add_layer_tensor(layout, ACT_GATE_UP, i, dtype, R, 2 * (int64_t)c->moe_ffn / etp, false);
+    bool fp8 = layout->fp8 & FP8_EXPERTS;
+    add_layer_tensor(layout, fp8 ? ACT_EXPERT_GATE_UP8 : ACT_GATE_UP, i, fp8 ? DTYPE_E4M3 : dtype, R,
+                     2 * (int64_t)c->moe_ffn / etp, false);
     add_layer_tensor(layout, ACT_PROBS, i, DTYPE_F32, L, c->experts, false);
     add_layer_tensor(layout, ACT_ROUTER_LSE, i, DTYPE_F32, L, 1, false);
     add_layer_tensor(layout, ACT_EXPERT, i, DTYPE_I32, L, c->top_k, false);
@@ -156,7 +159,8 @@ static void build_layer(Layout *layout, int i) {
     add_layer_tensor(layout, ACT_ROW_OF_SLOT, i, DTYPE_I32, slots_of, c->top_k, false);
     add_layer_tensor(layout, ACT_TOKEN_OF_ROW, i, DTYPE_I32, R, 1, false);
     add_layer_tensor(layout, ACT_ROW_WEIGHT, i, DTYPE_F32, R, 1, false);
-    if (spreads_experts(layout)) add_layer_tensor(layout, ACT_GATHERED, i, dtype, R, c->hidden, true);
+    if (spreads_experts(layout))
+        add_layer_tensor(layout, ACT_GATHERED, i, fp8 ? DTYPE_E4M3 : dtype, R, c->hidden, true);
 }
 
 static int64_t larger(int64_t a, int64_t b) {
@@ -202,6 +206,23 @@ static void build_fp8(Layout *layout, bool dense) {
         add_temporary(layout, ACT_FP8_DLOGITS, DTYPE_E5M2, chunk, layout_vocab_rows(&layout->request), PHASE_HEAD,
                       PHASE_HEAD);
     }
+}
+
+// The same of experts. Rows in FP8 on their way to a product have their place where that product's result, or another
+// in bf16, stands before or after (fp8_experts.c).
+static void build_fp8_experts(Layout *layout) {
+    const ModelConfig *c = &layout->request.config;
+    int64_t R = layout->rows, ffn = c->moe_ffn / layout->request.mesh.etp;
+    int64_t tokens = spreads_experts(layout) ? layout_dispatched_tokens(&layout->request) : layout->local_tokens;
+    Phase backward = PHASE_MLP_BACKWARD;
+    add_temporary(layout, ACT_FP8_TOKENS, DTYPE_E4M3, tokens, c->hidden, PHASE_MLP, PHASE_MLP);
+    add_temporary(layout, ACT_FP8_TOKENS, DTYPE_E4M3, tokens, c->hidden, backward, backward);
+    add_temporary(layout, ACT_FP8_EXPERT_GATE_UP, DTYPE_BF16, R, 2 * ffn, PHASE_MLP, PHASE_MLP);
+    if (runs_again(&layout->request))
+        add_temporary(layout, ACT_FP8_EXPERT_GATE_UP, DTYPE_BF16, R, 2 * ffn, backward, backward);
+    add_temporary(layout, ACT_FP8_EXPERT_DGATE_UP, DTYPE_E5M2, R, 2 * ffn, backward, backward);
+    add_temporary(layout, ACT_FP8_EXPERT_DGATE_UP_COLS, DTYPE_E5M2, 2 * ffn, R, backward, backward);
+    add_temporary(layout, ACT_FP8_HIDDEN_COLS, DTYPE_E4M3, ffn, R, backward, backward);
 }
 
 // Once for the forward pass, once for the backward pass and the forward run again there.
@@ -273,6 +294,7 @@ static void build_temporaries(Layout *layout, bool dense, bool sparse) {
     build_fp8(layout, dense);
     if (!sparse) return;
     if (spreads_experts(layout)) build_exchange(layout);
+    if (layout->fp8 & FP8_EXPERTS) build_fp8_experts(layout);
     add_temporary(layout, ACT_ROUTER_LOGITS, DTYPE_F32, L, c->experts, PHASE_MLP, PHASE_MLP);
     add_temporary(layout, ACT_HIDDEN, dtype, R, c->moe_ffn / etp, PHASE_MLP, PHASE_MLP);
     add_temporary(layout, ACT_EXPERT_OUT, dtype, R, d, PHASE_MLP, PHASE_MLP);

@@ -136,6 +136,12 @@ const char *layout_act_name(ActId id) {
         [ACT_FP8_HEAD_IN] = "FP8 head input",
         [ACT_FP8_HEAD_COLS] = "FP8 head input, transposed",
         [ACT_FP8_DLOGITS] = "logits gradient",
+        [ACT_EXPERT_GATE_UP8] = "expert gate_up in FP8",
+        [ACT_FP8_TOKENS] = "FP8 tokens",
+        [ACT_FP8_EXPERT_GATE_UP] = "gate_up",
+        [ACT_FP8_EXPERT_DGATE_UP] = "FP8 expert gate_up gradient",
+        [ACT_FP8_EXPERT_DGATE_UP_COLS] = "FP8 expert gate_up gradient, transposed",
+        [ACT_FP8_HIDDEN_COLS] = "FP8 expert hidden, transposed",
         [ACT_SCRATCH] = "scratch",
     };
     return names[id];

@@ -122,25 +122,37 @@ static bool has_fp8(const Layout *layout, const LayoutParam *param, bool cols) {
     case PARAM_HEAD: // of a tied embedding, only where the model ends
         return param->id == layout_head(layout) && layout->chunks[layout->chunk_count - 1].predicts &&
                layout->fp8 & (cols ? FP8_HEAD_GRADIENTS : FP8_HEAD_FORWARD);
+    case PARAM_EXPERT_GATE_UP:
+    case PARAM_EXPERT_DOWN: return layout->fp8 & FP8_EXPERTS;
     default: return false;
     }
 }
 
 // Where weights are whole only for a while (ZeRO 3), so are their copies: all share the place of one, with which
-// LAYOUT_FP8 begins.
-static void place_fp8(Layout *layout, LayoutParam *param) {
+// LAYOUT_FP8 begins. So do those of experts that are made for each product, for which `passing` has made room.
+static void place_fp8(Layout *layout, LayoutParam *param, int64_t passing) {
     int64_t *bytes = &layout->bytes[LAYOUT_FP8];
+    bool shared = layout->zero >= 3 || (param->expert && passing);
     for (int cols = 0; cols < 2; cols++) {
         bool there = has_fp8(layout, param, cols);
-        int64_t at = layout->zero >= 3 ? 0 : *bytes, end = at + align_up(param->count, LAYOUT_ALIGN);
+        int64_t at = shared ? 0 : *bytes, end = at + align_up(param->count, LAYOUT_ALIGN);
         *(cols ? &param->fp8_cols : &param->fp8_rows) = there ? at : -1;
         if (there && end > *bytes) *bytes = end;
     }
 }
 
-// ZeRO 3 gathers a layer in FP8 where every pass of training reads it so, and a byte a weight is all that travels.
+static int64_t passing_bytes(const Layout *layout) {
+    int64_t most = 0;
+    for (int i = 0; i < layout->param_count && layout->fp8_passing; i++)
+        if (layout->params[i].expert && layout->params[i].count > most) most = layout->params[i].count;
+    return align_up(most, LAYOUT_ALIGN);
+}
+
+// ZeRO 3 gathers a unit of a layer in FP8 where every pass of training reads it so, and a byte a weight is all that
+// travels.
 static bool travels_in_fp8(const Layout *layout, int unit) {
-    if (layout->zero < 3 || !layout->fp8 || layout->units[unit].layer < 0) return false;
+    const LayoutUnit *u = &layout->units[unit];
+    if (layout->zero < 3 || !layout->fp8 || u->layer < 0 || u->ranks == 1) return false;
     for (int i = 0; i < layout->param_count; i++) {
         const LayoutParam *param = &layout->params[i];
         if (param->unit == unit && (param->fp8_rows < 0 || param->fp8_cols < 0)) return false;
@@ -158,6 +170,7 @@ static void place_fp8_pieces(Layout *layout) {
 
 static void place_params(Layout *layout) {
     layout->param_index = xcalloc((size_t)(layout->request.config.layers + 1) * PARAM_ID_COUNT, sizeof(int));
+    int64_t passing = layout->bytes[LAYOUT_FP8] = passing_bytes(layout);
     for (int i = 0; i < layout->param_count; i++) {
         LayoutParam *param = &layout->params[i];
         if (i == 0 || !same_unit(&layout->params[i - 1], param)) {
@@ -167,7 +180,7 @@ static void place_params(Layout *layout) {
         param->unit = layout->unit_count - 1;
         param->offset = layout->element_count;
         layout->element_count += align_up(param->count, PARAM_ALIGN);
-        place_fp8(layout, param);
+        place_fp8(layout, param, passing);
         layout->param_index[(param->layer + 1) * PARAM_ID_COUNT + param->id] = i + 1;
     }
     close_unit(layout);
@@ -225,7 +238,7 @@ void layout_build_params(Layout *layout) {
 }
 
 // Tensor cores take FP8 in pieces of 16 numbers along the reduction, which is any of a product's sizes in one of its
-// directions. Of expert layers the attention alone.
+// directions.
 unsigned layout_fp8(const LayoutRequest *request) {
     enum { PIECE = 16 };
     const ModelConfig *c = &request->config;
@@ -238,6 +251,7 @@ unsigned layout_fp8(const LayoutRequest *request) {
     if (attention % PIECE) on &= ~(unsigned)(FP8_O_FORWARD | FP8_O_INPUT | FP8_O_WEIGHT);
     if (ffn % PIECE || model_sparse_layers(c) == c->layers) on &= ~(unsigned)FP8_MLP;
     if (layout_vocab_rows(request) % PIECE || layout_logits_rows(request) % PIECE) on &= ~(unsigned)FP8_HEAD;
+    if (c->moe_ffn / request->mesh.etp % PIECE || !model_sparse_layers(c)) on &= ~(unsigned)FP8_EXPERTS;
     return on;
 }
 

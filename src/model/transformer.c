@@ -33,6 +33,7 @@ typedef struct LayerWeights {
 typedef struct Layer {
     int index;
     bool sparse, fp8_mlp; // dense and in FP8
+    bool fp8_experts;     // sparse and in FP8
     LayerWeights w, dw;   // weights and their gradients
 
     Tensor residual_in;            // [T, hidden]
@@ -140,7 +141,8 @@ static void moe_tensors(const Model *model, int layer, Layer *l) {
                               .norm_topk = model->layout.request.config.norm_topk,
                               .force = model->force};
     l->rows = seam_expert_rows(model, layer, &l->routing);
-    l->gate_up = tensor_reshape(l->gate_up, token_of_row.rows, 2 * ffn);
+    if (l->fp8_experts) l->gate_up = model_act(model, ACT_FP8_EXPERT_GATE_UP, -1);
+    if (tensor_present(l->gate_up)) l->gate_up = tensor_reshape(l->gate_up, token_of_row.rows, 2 * ffn);
     l->hidden = model_act(model, ACT_HIDDEN, layer);
     l->gathered = model_act(model, ACT_GATHERED, layer);
     l->expert_out = model_act(model, ACT_EXPERT_OUT, layer);
@@ -164,6 +166,7 @@ static Layer layer_tensors(const Model *model, int layer) {
         .index = layer,
         .sparse = sparse,
         .fp8_mlp = !sparse && model->layout.fp8 & FP8_MLP,
+        .fp8_experts = sparse && model->layout.fp8 & FP8_EXPERTS,
         .w = layer_weights(model, layer, model_weight),
         .dw = layer_weights(model, layer, model_grad),
         .residual_in = model_act(model, ACT_RESIDUAL_IN, layer),
@@ -244,6 +247,17 @@ static RowSource row_source(Model *model, const Layer *l, Tensor tokens, Tensor 
     return (RowSource){copy, TENSOR_NONE};
 }
 
+// In FP8. The backward pass, and the forward pass in it, has other places than the forward pass.
+static Fp8Experts fp8_experts(const Layer *l) {
+    bool backward = tensor_present(l->drows);
+    return (Fp8Experts){.layer = l->index,
+                        .rows = &l->rows,
+                        .row_count = tensor_cols(l->rows.offsets, l->rows.offsets.cols - 1, 1),
+                        .gathered = l->gathered,
+                        .wide = backward ? l->drows : l->expert_out,
+                        .narrow = backward ? l->dhidden : l->hidden};
+}
+
 // The same for each expert on the rows of its tokens. The combine weight goes into SwiGLU, so that the sum over a
 // token's experts is a plain one.
 static void moe_forward(Model *model, const Layer *l) {
@@ -252,7 +266,16 @@ static void moe_forward(Model *model, const Layer *l) {
     ops->moe_router_forward(ops, l->routing.logits, l->mlp_normed, l->w.router);
     ops->moe_route_forward(ops, &l->routing);
     seam_place_rows(model, &l->routing, &l->rows);
-    RowSource in = row_source(model, l, seam_dispatched(model, l->mlp_normed, tokens), l->gathered);
+    if (fp8_uses(model, FP8_EXPERTS)) {
+        Fp8Experts experts = fp8_experts(l);
+        fp8_experts_forward(model, &experts, seam_dispatched(model, l->mlp_normed, tokens));
+        if (model->pass != STEP_RECOMPUTE)
+            seam_combine(model, l->residual_out, l->expert_out, l->residual_mid, &l->rows);
+        return;
+    }
+    // Evaluation of a model in FP8 has no place of its own for rows, and need not keep them.
+    Tensor copy = l->fp8_experts ? l->expert_out : l->gathered;
+    RowSource in = row_source(model, l, seam_dispatched(model, l->mlp_normed, tokens), copy);
     Tensor scratch = tensor_present(l->drows) ? l->drows : l->expert_out; // neither holds anything yet
     if (model->pass == STEP_RECOMPUTE) {                                  // the backward pass makes hidden itself
         ops->grouped_linear_forward(ops, l->gate_up, in.from, l->w.expert_gate_up, l->rows.offsets, in.token_of_row,
@@ -461,9 +484,36 @@ static bool recomputes(const Model *model, Recompute policy) {
     return model->layout.request.recompute == policy;
 }
 
-static void moe_backward(Model *model, const Layer *l) {
+// What follows the experts: their inputs' gradients are on their way into dnormed.
+static void router_backward(Model *model, const Layer *l, SlotGradient dweight, CommTicket sums) {
     Ops *ops = model->ops;
     Tensor z_coef = model->z_loss_coef != 0 ? model_scalar(model, SCALAR_Z_COEF) : TENSOR_NONE;
+    ops->moe_route_backward(ops, l->dlogits, seam_slot_gradient(model, dweight), l->dprob, z_coef, &l->routing);
+    seam_combine_wait(model, sums);
+    ops->moe_router_backward(ops, l->dnormed, l->dw.router, l->dlogits, l->mlp_normed, l->w.router, adds(model));
+    norm_backward(model, l, l->dw.mlp_norm, l->mlp_normed, l->mlp_rstd, l->w.mlp_norm);
+}
+
+static void moe_backward_fp8(Model *model, const Layer *l) {
+    Fp8Experts experts = fp8_experts(l);
+    CommTicket tokens = seam_dispatch_start(model, l->dresidual);
+    fp8_experts_backward_hidden(model, &experts, seam_dispatched(model, l->dresidual, tokens), l->drow_weight);
+    bool again = tensor_present(l->gathered) && recomputes(model, RECOMPUTE_SELECTIVE);
+    if (again) tokens = seam_dispatch_start(model, l->mlp_normed);
+    SlotGradient dweight = seam_slot_gradient_start(model, l->drow_weight, &l->rows);
+    fp8_experts_backward_rows(model, &experts, l->dw.expert_down, adds(model));
+    if (again) {
+        model->pass = STEP_RECOMPUTE;
+        fp8_experts_gather_again(model, &experts, seam_dispatched(model, l->mlp_normed, tokens));
+        model->pass = STEP_BACKWARD;
+    }
+    CommTicket sums = seam_combine_start(model, l->dnormed, l->drows, &l->rows);
+    fp8_experts_backward_weight(model, &experts, l->dw.expert_gate_up, l->mlp_normed, adds(model));
+    router_backward(model, l, dweight, sums);
+}
+
+static void moe_backward(Model *model, const Layer *l) {
+    Ops *ops = model->ops;
     Tensor offsets = l->rows.offsets;
     bool copied = tensor_present(l->gathered), again = copied && recomputes(model, RECOMPUTE_SELECTIVE);
     CommTicket tokens = seam_dispatch_start(model, l->dresidual);
@@ -486,10 +536,7 @@ static void moe_backward(Model *model, const Layer *l) {
     RowSource in = copied ? (RowSource){l->gathered, TENSOR_NONE} : (RowSource){l->mlp_normed, l->rows.token_of_row};
     ops->grouped_linear_backward_weight(ops, l->dw.expert_gate_up, dgate_up, in.from, offsets, TENSOR_NONE,
                                         in.token_of_row, l->drows, adds(model)); // drows has been summed
-    ops->moe_route_backward(ops, l->dlogits, seam_slot_gradient(model, dweight), l->dprob, z_coef, &l->routing);
-    seam_combine_wait(model, sums);
-    ops->moe_router_backward(ops, l->dnormed, l->dw.router, l->dlogits, l->mlp_normed, l->w.router, adds(model));
-    norm_backward(model, l, l->dw.mlp_norm, l->mlp_normed, l->mlp_rstd, l->w.mlp_norm);
+    router_backward(model, l, dweight, sums);
 }
 
 static void attention_backward(Model *model, const Layer *l) {
@@ -528,7 +575,9 @@ void transformer_layer_backward(Model *model, int layer) {
         mlp_forward(model, &l);
         model->pass = STEP_BACKWARD;
     }
-    if (l.sparse)
+    if (l.fp8_experts)
+        moe_backward_fp8(model, &l);
+    else if (l.sparse)
         moe_backward(model, &l);
     else
         dense_backward(model, &l);

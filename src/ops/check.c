@@ -306,16 +306,23 @@ static bool absent_or_one(Tensor t) {
     return !tensor_present(t) || one(t, DTYPE_F32);
 }
 
+// One transpose, or a pile of those of the matrices that `in` is a pile of.
+static bool turned(Tensor cols, DType dtype, Tensor in) {
+    int64_t piles = cols.cols > 0 ? in.rows / cols.cols : 1;
+    return packed(cols, dtype, piles * in.cols, cols.cols) && piles * cols.cols == in.rows &&
+           (piles == 1 || tensor_contiguous(in));
+}
+
 static const char *check_quantize(const Tensor *t) {
     Tensor rows = t[0], cols = t[1], amax = t[2], in = t[3], scale = t[4];
     if (is_fp8(in.dtype)) {
         NEED(!tensor_present(rows) && !tensor_present(amax) && packed(in, in.dtype, in.rows, in.cols));
-        NEED(in.rows % 16 == 0 && in.cols % 16 == 0 && packed(cols, in.dtype, in.cols, in.rows));
+        NEED(turned(cols, in.dtype, in));
         return one(scale, DTYPE_F32) ? NULL : "one(scale)";
     }
     NEED(has_shape(in, DTYPE_BF16, in.rows, in.cols));
     NEED(!tensor_present(rows) || (is_fp8(rows.dtype) && packed(rows, rows.dtype, in.rows, in.cols)));
-    NEED(!tensor_present(cols) || (is_fp8(cols.dtype) && packed(cols, cols.dtype, in.cols, in.rows)));
+    NEED(!tensor_present(cols) || (is_fp8(cols.dtype) && turned(cols, cols.dtype, in)));
     NEED(!tensor_present(rows) || !tensor_present(cols) || rows.dtype == cols.dtype);
     NEED(absent_or_one(amax) && one(scale, DTYPE_F32));
     return NULL;
@@ -332,11 +339,32 @@ static const char *check_linear_fp8(const OpRecord *r) {
     return NULL;
 }
 
+static const char *check_grouped_fp8(const OpRecord *r) {
+    Tensor out = r->tensor[0], a = r->tensor[1], b = r->tensor[2], offsets = r->tensor[5];
+    NEED(packed(offsets, DTYPE_I32, 1, offsets.cols) && offsets.cols > 1);
+    NEED(is_fp8(a.dtype) && packed(a, a.dtype, a.rows, b.cols) && packed(b, DTYPE_E4M3, b.rows, a.cols));
+    NEED(one(r->tensor[3], DTYPE_F32) && one(r->tensor[4], DTYPE_F32));
+    int64_t experts = offsets.cols - 1;
+    if (out.dtype == DTYPE_F32) {
+        NEED(a.dtype == DTYPE_E5M2 && packed(out, DTYPE_F32, experts * a.rows, b.rows));
+        return NULL;
+    }
+    NEED(packed(out, DTYPE_BF16, a.rows, out.cols) && b.rows == experts * out.cols && !r->flag);
+    return NULL;
+}
+
 static const char *check_rmsnorm_fp8(const Tensor *t) {
     Tensor out = t[0], rows = t[1], rstd = t[3], residual = t[4], weight = t[5];
     NEED(out.dtype == DTYPE_BF16 && packed(rows, DTYPE_E4M3, out.rows, out.cols));
     NEED(absent_or_one(t[2]) && one(t[6], DTYPE_F32));
     return check_norm_forward((Tensor[]){out, TENSOR_NONE, rstd, residual, TENSOR_NONE, weight});
+}
+
+// Of SwiGLU: all rows, or those that there are of experts.
+static const char *check_expert_rows(Tensor row_weight, Tensor row_count, int64_t rows) {
+    NEED(absent_or_packed(row_weight, DTYPE_F32, rows, 1) && tensor_present(row_count) == tensor_present(row_weight));
+    NEED(!tensor_present(row_count) || one(row_count, DTYPE_I32));
+    return NULL;
 }
 
 static const char *check_swiglu_fp8_forward(const Tensor *t) {
@@ -345,18 +373,20 @@ static const char *check_swiglu_fp8_forward(const Tensor *t) {
     NEED(packed(hidden, DTYPE_E4M3, gate_up.rows, hidden.cols));
     NEED(packed(gate_up8, DTYPE_E4M3, gate_up.rows, gate_up.cols));
     NEED(absent_or_one(t[1]) && absent_or_one(t[3]) && one(t[5], DTYPE_F32) && one(t[6], DTYPE_F32));
-    return NULL;
+    return check_expert_rows(t[7], t[8], hidden.rows);
 }
 
 static const char *check_swiglu_fp8_backward(const Tensor *t) {
-    Tensor drows = t[0], dcols = t[1], hidden_cols = t[3], gate_up8 = t[4], dhidden = t[5];
+    Tensor drows = t[0], dcols = t[1], hidden_cols = t[3], drow_weight = t[4], gate_up8 = t[5], dhidden = t[6];
     NEED(packed(dhidden, DTYPE_BF16, gate_up8.rows, dhidden.cols));
     NEED(packed(gate_up8, DTYPE_E4M3, dhidden.rows, 2 * dhidden.cols));
     NEED(packed(drows, DTYPE_E5M2, gate_up8.rows, gate_up8.cols));
     NEED(packed(dcols, DTYPE_E5M2, gate_up8.cols, gate_up8.rows));
     NEED(packed(hidden_cols, DTYPE_E4M3, dhidden.cols, dhidden.rows));
-    NEED(absent_or_one(t[2]) && one(t[6], DTYPE_F32) && one(t[7], DTYPE_F32) && one(t[8], DTYPE_F32));
-    return NULL;
+    NEED(absent_or_one(t[2]) && one(t[7], DTYPE_F32) && one(t[8], DTYPE_F32) && one(t[9], DTYPE_F32));
+    NEED(absent_or_packed(drow_weight, DTYPE_F32, dhidden.rows, 1));
+    NEED(tensor_present(drow_weight) == tensor_present(t[10]));
+    return check_expert_rows(t[10], t[11], dhidden.rows);
 }
 
 static const char *check_cross_entropy(const Tensor *t) {
@@ -471,6 +501,13 @@ static const char *check_permutation(const MoeRouting *r, Tensor rows_side, Tens
     return check_rows(r);
 }
 
+static const char *check_gather_fp8(const MoeRouting *r, Tensor rows, Tensor cols, Tensor in) {
+    int64_t count = r->token_of_row.rows;
+    NEED(is_fp8(in.dtype) && packed(in, in.dtype, r->expert.rows, in.cols));
+    NEED(absent_or_packed(rows, in.dtype, count, in.cols) && absent_or_packed(cols, in.dtype, in.cols, count));
+    return check_rows(r);
+}
+
 static const char *check_balance(const Tensor *t) {
     Tensor dprob = t[1], counts = t[3], prob_sum = t[4];
     NEED(one(t[0], DTYPE_F32) && one(t[2], DTYPE_F32));
@@ -556,12 +593,14 @@ const char *op_check(const OpRecord *r) {
     case OP_MOE_LOAD_STATS: return check_counts(t, DTYPE_F32, MOE_LOAD_STATS);
     case OP_MOE_BIAS_UPDATE: return one(t[2], DTYPE_I32) ? check_counts(t, DTYPE_F32, t[1].cols) : "one(skip)";
     case OP_MOE_GATHER: return check_permutation(&r->routing, t[0], t[1], TENSOR_NONE);
+    case OP_MOE_GATHER_FP8: return check_gather_fp8(&r->routing, t[0], t[1], t[2]);
     case OP_MOE_SUM: return check_permutation(&r->routing, t[1], t[0], t[2]);
     case OP_GROUPED_LINEAR_FORWARD: return check_grouped_forward(t);
     case OP_GROUPED_LINEAR_BACKWARD_INPUT: return check_grouped_backward_input(t);
     case OP_GROUPED_LINEAR_BACKWARD_WEIGHT: return check_grouped_backward_weight(t);
     case OP_GROUPED_SWIGLU_FORWARD: return check_grouped_swiglu_forward(t);
     case OP_GROUPED_SWIGLU_BACKWARD: return check_grouped_swiglu_backward(t);
+    case OP_GROUPED_LINEAR_FP8: return check_grouped_fp8(r);
     case OP_GUARD:
         if (tensor_present(t[3]) && !one(t[3], DTYPE_I32)) return "one(refuse)";
         return one(t[0], DTYPE_I32) && one(t[1], DTYPE_F32) && one(t[2], DTYPE_F32) ? NULL : "one(skip, loss, norm)";

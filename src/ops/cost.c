@@ -67,6 +67,22 @@ static OpCost grouped_swiglu_cost(const OpRecord *r, double used) {
     return cost;
 }
 
+// In FP8 with float results: of a weight gradient, whose operands have the rows as columns.
+static OpCost grouped_fp8_cost(const OpRecord *r, double used, double added) {
+    const Tensor *t = r->tensor;
+    bool weight = t[0].dtype == DTYPE_F32;
+    double all = (double)(weight ? t[1].cols : t[1].rows), share = used < 0 ? 1 : used / all;
+    double out = weight ? bytes_of(t[0]) * (1 + (r->flag ? 1 : added)) : bytes_of(t[0]) * share;
+    double experts = (double)t[5].cols - 1, products = (double)tensor_count(t[1]) * (double)t[2].rows;
+    return (OpCost){.flops = 2 * share * products / (weight ? 1 : experts),
+                    .bytes = out + bytes_of(t[1]) * share + bytes_of(t[2]) * (weight ? share : 1)};
+}
+
+// Of the experts' rows, where an op says how many there are.
+static double rows_share(Tensor row_count, double rows, double expert_rows) {
+    return tensor_present(row_count) && expert_rows >= 0 ? expert_rows / rows : 1;
+}
+
 OpCost op_cost(const OpRecord *r, double expert_rows, double added) {
     const Tensor *t = r->tensor;
     double width = size_of(t[0]), rows = (double)t[0].rows;
@@ -91,6 +107,7 @@ OpCost op_cost(const OpRecord *r, double expert_rows, double added) {
     case OP_GROUPED_LINEAR_BACKWARD_WEIGHT: return grouped_cost(r, expert_rows, added);
     case OP_GROUPED_SWIGLU_FORWARD:
     case OP_GROUPED_SWIGLU_BACKWARD: return grouped_swiglu_cost(r, expert_rows);
+    case OP_GROUPED_LINEAR_FP8: return grouped_fp8_cost(r, expert_rows, added);
     case OP_ATTENTION_FORWARD: return attention_cost(r, false);
     case OP_ATTENTION_BACKWARD: return attention_cost(r, true);
     case OP_ATTENTION_MERGE: return (OpCost){.bytes = 2 * bytes_of(t[0]) + bytes_of(t[2]) + 3 * bytes_of(t[1])};
@@ -113,9 +130,12 @@ OpCost op_cost(const OpRecord *r, double expert_rows, double added) {
                         .bytes = bytes_of(t[0]) * (1 + read) + bytes_of(t[1]) + bytes_of(t[2]) + bytes_of(t[5])};
     }
     case OP_RMSNORM_FP8_FORWARD: return (OpCost){.bytes = 2 * bytes_of(t[0]) + bytes_of(t[1])};
-    case OP_SWIGLU_FP8_FORWARD: return (OpCost){.bytes = bytes_of(t[0]) + bytes_of(t[2]) + bytes_of(t[4])};
+    case OP_SWIGLU_FP8_FORWARD:
+        return (OpCost){.bytes =
+                            (bytes_of(t[0]) + bytes_of(t[2]) + bytes_of(t[4])) * rows_share(t[8], rows, expert_rows)};
     case OP_SWIGLU_FP8_BACKWARD:
-        return (OpCost){.bytes = bytes_of(t[0]) + bytes_of(t[1]) + bytes_of(t[3]) + bytes_of(t[4]) + bytes_of(t[5])};
+        return (OpCost){.bytes = (bytes_of(t[0]) + bytes_of(t[1]) + bytes_of(t[3]) + bytes_of(t[5]) + bytes_of(t[6])) *
+                                 rows_share(t[11], rows, expert_rows)};
     case OP_CROSS_ENTROPY: return (OpCost){.bytes = (tensor_present(t[3]) ? 2 : 1) * bytes_of(t[1])};
     case OP_CROSS_ENTROPY_FP8: return (OpCost){.bytes = bytes_of(t[1]) + bytes_of(t[2])};
     case OP_CROSS_ENTROPY_STATS: return (OpCost){.bytes = bytes_of(t[1]) + bytes_of(t[0])};
@@ -131,6 +151,10 @@ OpCost op_cost(const OpRecord *r, double expert_rows, double added) {
     case OP_MOE_GATHER:
         used = expert_rows >= 0 ? expert_rows : (double)t[0].rows;
         return (OpCost){.bytes = bytes_of(t[1]) + used * (double)t[0].cols * width}; // a token's row is read once
+    case OP_MOE_GATHER_FP8: {
+        double all = (double)(tensor_present(t[0]) ? t[0].rows : t[1].cols), copies = bytes_of(t[0]) + bytes_of(t[1]);
+        return (OpCost){.bytes = bytes_of(t[2]) + copies * (expert_rows >= 0 ? expert_rows / all : 1)};
+    }
     case OP_MOE_SUM: return (OpCost){.bytes = used * (double)t[0].cols * width + bytes_of(t[0]) + bytes_of(t[2])};
     case OP_CONVERT: return (OpCost){.bytes = (r->flag ? 2 : 1) * bytes_of(t[0]) + bytes_of(t[1])};
     case OP_ADD: return (OpCost){.bytes = 3 * bytes_of(t[0])};

@@ -213,12 +213,14 @@ const char *op_category_name(OpCategory category); // "gemm", as bench and metri
     X(MOE_LOAD_STATS, moe_load_stats, CATEGORY_ROUTING)                                 \
     X(MOE_BIAS_UPDATE, moe_bias_update, CATEGORY_ROUTING)                               \
     X(MOE_GATHER, moe_gather, CATEGORY_ROUTING)                                         \
+    X(MOE_GATHER_FP8, moe_gather_fp8, CATEGORY_ROUTING)                                 \
     X(MOE_SUM, moe_sum, CATEGORY_ROUTING)                                               \
     X(GROUPED_LINEAR_FORWARD, grouped_linear_forward, CATEGORY_GROUPED)                 \
     X(GROUPED_LINEAR_BACKWARD_INPUT, grouped_linear_backward_input, CATEGORY_GROUPED)   \
     X(GROUPED_LINEAR_BACKWARD_WEIGHT, grouped_linear_backward_weight, CATEGORY_GROUPED) \
     X(GROUPED_SWIGLU_FORWARD, grouped_swiglu_forward, CATEGORY_GROUPED)                 \
     X(GROUPED_SWIGLU_BACKWARD, grouped_swiglu_backward, CATEGORY_GROUPED)               \
+    X(GROUPED_LINEAR_FP8, grouped_linear_fp8, CATEGORY_GROUPED)                         \
     X(NORM_F32, norm_f32, CATEGORY_OPTIMIZER)                                           \
     X(GUARD, guard, CATEGORY_OPTIMIZER)                                                 \
     X(ADAMW, adamw, CATEGORY_OPTIMIZER)
@@ -368,7 +370,9 @@ struct Ops {
     //    itself and the magnitudes that were rounded: the next scale comes from it. Products want both operands with
     //    the reduction along their rows, so there are transposed copies: "cols". --
     // rows: like in; cols: its transpose; each may be absent. in (bf16): any stride. Or in is in FP8, whose codes go to
-    // cols as they are: sizes are multiples of 16, rows and amax absent, and the scale does not matter.
+    // cols as they are: on a GPU sizes are multiples of 16, rows and amax absent, the scale does not matter. cols may
+    // be a pile of transposes, [n * in.cols, in.rows / n]: of n matrices that stand one below the other in `in` (then
+    // without gaps), as the experts' weights do.
     void (*quantize)(Ops *ops, Tensor rows, Tensor cols, Tensor amax, Tensor in, Tensor scale);
     // Of every pair: scale = 2^-floor(log2(most / amax)), or stays where amax is not a positive number; amax = 0.
     void (*quantize_scales)(Ops *ops, Tensor scale, Tensor amax, float most);
@@ -381,11 +385,16 @@ struct Ops {
     void (*rmsnorm_fp8_forward)(Ops *ops, Tensor out, Tensor rows, Tensor amax, Tensor rstd, Tensor residual,
                                 Tensor weight, Tensor scale, float eps);
     // hidden = silu(gate) * up in FP8; gate_up8: gate and up, for the backward pass, which has nothing else of them.
+    // Of expert rows (row_weight and row_count as in swiglu_forward; both absent: of tokens) hidden has the weight in
+    // it; rows that do not exist are left alone, and transposed they are columns.
     void (*swiglu_fp8_forward)(Ops *ops, Tensor hidden, Tensor hidden_amax, Tensor gate_up8, Tensor gate_up_amax,
-                               Tensor gate_up, Tensor hidden_scale, Tensor gate_up_scale);
+                               Tensor gate_up, Tensor hidden_scale, Tensor gate_up_scale, Tensor row_weight,
+                               Tensor row_count);
     // The gradient of gate and up, both ways, and hidden again, transposed, for the next layer's weight gradient.
-    void (*swiglu_fp8_backward)(Ops *ops, Tensor drows, Tensor dcols, Tensor damax, Tensor hidden_cols, Tensor gate_up8,
-                                Tensor dhidden, Tensor dscale, Tensor hidden_scale, Tensor gate_up_scale);
+    // drow_weight as in swiglu_backward; absent where row_weight is.
+    void (*swiglu_fp8_backward)(Ops *ops, Tensor drows, Tensor dcols, Tensor damax, Tensor hidden_cols,
+                                Tensor drow_weight, Tensor gate_up8, Tensor dhidden, Tensor dscale, Tensor hidden_scale,
+                                Tensor gate_up_scale, Tensor row_weight, Tensor row_count);
 
     // -- cross entropy over rows of logits, in place: logits become scale * d(loss)/d(logits). losses [rows, 1] =
     //    -log p of the target; a target (int32) < 0 is ignored: loss 0, gradient 0. scale [1, 1] absent: logits stay as
@@ -438,6 +447,8 @@ struct Ops {
     // out[row] = in[token of its slot]; padding rows (not unused ones) become 0. Both need expert (its shape), counts
     // and rows of the routing only.
     void (*moe_gather)(Ops *ops, Tensor out, Tensor in, const MoeRouting *routing);
+    // The same of FP8 codes: rows [rows, dim] and their transpose cols [dim, rows]; each may be absent.
+    void (*moe_gather_fp8)(Ops *ops, Tensor rows, Tensor cols, Tensor in, const MoeRouting *routing);
     // out[t] = add[t] (absent: 0; may be out) + sum over its slots, as far as they have rows, of their rows of in.
     void (*moe_sum)(Ops *ops, Tensor out, Tensor in, Tensor add, const MoeRouting *routing);
     // Grouped linear: rows of expert e meet rows [e * out, (e + 1) * out) of weight: [experts * out, in]. offsets as in
@@ -462,6 +473,11 @@ struct Ops {
     void (*grouped_swiglu_backward)(Ops *ops, Tensor dgate_up, Tensor hidden, Tensor drow_weight, Tensor gate_up,
                                     Tensor dnext, Tensor weight, Tensor offsets, Tensor row_weight, Tensor token_of_row,
                                     Tensor scratch);
+    // In FP8, both operands with the reduction along their rows, scales and sums as in linear_fp8. bf16 out [rows, n]:
+    // rows of a [rows, k] (e4m3 or e5m2) meet b [experts * n, k] (e4m3). Float out [experts * m, n]: a [m, rows] (e5m2)
+    // and b [n, rows] (e4m3) over the rows of each expert, (+)=.
+    void (*grouped_linear_fp8)(Ops *ops, Tensor out, Tensor a, Tensor b, Tensor a_scale, Tensor b_scale, Tensor offsets,
+                               bool accumulate);
 
     // -- optimizer --
     void (*norm_f32)(Ops *ops, Tensor out, Tensor in); // out [1, 1] = sqrt(sum of squares), fixed order

@@ -152,16 +152,18 @@ static void record_rmsnorm_fp8_forward(Ops *ops, Tensor out, Tensor rows, Tensor
 }
 
 static void record_swiglu_fp8_forward(Ops *ops, Tensor hidden, Tensor hidden_amax, Tensor gate_up8, Tensor gate_up_amax,
-                                      Tensor gate_up, Tensor hidden_scale, Tensor gate_up_scale) {
+                                      Tensor gate_up, Tensor hidden_scale, Tensor gate_up_scale, Tensor row_weight,
+                                      Tensor row_count) {
     TELL(ops, OP_SWIGLU_FP8_FORWARD,
-         {hidden, hidden_amax, gate_up8, gate_up_amax, gate_up, hidden_scale, gate_up_scale});
+         {hidden, hidden_amax, gate_up8, gate_up_amax, gate_up, hidden_scale, gate_up_scale, row_weight, row_count});
 }
 
 static void record_swiglu_fp8_backward(Ops *ops, Tensor drows, Tensor dcols, Tensor damax, Tensor hidden_cols,
-                                       Tensor gate_up8, Tensor dhidden, Tensor dscale, Tensor hidden_scale,
-                                       Tensor gate_up_scale) {
+                                       Tensor drow_weight, Tensor gate_up8, Tensor dhidden, Tensor dscale,
+                                       Tensor hidden_scale, Tensor gate_up_scale, Tensor row_weight, Tensor row_count) {
     TELL(ops, OP_SWIGLU_FP8_BACKWARD,
-         {drows, dcols, damax, hidden_cols, gate_up8, dhidden, dscale, hidden_scale, gate_up_scale});
+         {drows, dcols, damax, hidden_cols, drow_weight, gate_up8, dhidden, dscale, hidden_scale, gate_up_scale,
+          row_weight, row_count});
 }
 
 static void record_cross_entropy(Ops *ops, Tensor losses, Tensor logits, Tensor targets, Tensor scale) {
@@ -231,6 +233,10 @@ static void record_moe_gather(Ops *ops, Tensor out, Tensor in, const MoeRouting 
     TELL(ops, OP_MOE_GATHER, {out, in}, .routing = *routing);
 }
 
+static void record_moe_gather_fp8(Ops *ops, Tensor rows, Tensor cols, Tensor in, const MoeRouting *routing) {
+    TELL(ops, OP_MOE_GATHER_FP8, {rows, cols, in}, .routing = *routing);
+}
+
 static void record_moe_sum(Ops *ops, Tensor out, Tensor in, Tensor add, const MoeRouting *routing) {
     TELL(ops, OP_MOE_SUM, {out, in, add}, .routing = *routing);
 }
@@ -262,6 +268,11 @@ static void record_grouped_swiglu_backward(Ops *ops, Tensor dgate_up, Tensor hid
                                            Tensor token_of_row, Tensor scratch) {
     TELL(ops, OP_GROUPED_SWIGLU_BACKWARD,
          {dgate_up, hidden, drow_weight, gate_up, dnext, weight, offsets, row_weight, token_of_row, scratch});
+}
+
+static void record_grouped_linear_fp8(Ops *ops, Tensor out, Tensor a, Tensor b, Tensor a_scale, Tensor b_scale,
+                                      Tensor offsets, bool accumulate) {
+    TELL(ops, OP_GROUPED_LINEAR_FP8, {out, a, b, a_scale, b_scale, offsets}, accumulate);
 }
 
 static void record_norm_f32(Ops *ops, Tensor out, Tensor in) {
@@ -319,9 +330,11 @@ void op_run(const Ops *table, Ops *ops, const OpRecord *r) {
     case OP_RMSNORM_FP8_FORWARD:
         table->rmsnorm_fp8_forward(ops, t[0], t[1], t[2], t[3], t[4], t[5], t[6], r->number[0]);
         return;
-    case OP_SWIGLU_FP8_FORWARD: table->swiglu_fp8_forward(ops, t[0], t[1], t[2], t[3], t[4], t[5], t[6]); return;
+    case OP_SWIGLU_FP8_FORWARD:
+        table->swiglu_fp8_forward(ops, t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8]);
+        return;
     case OP_SWIGLU_FP8_BACKWARD:
-        table->swiglu_fp8_backward(ops, t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8]);
+        table->swiglu_fp8_backward(ops, t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8], t[9], t[10], t[11]);
         return;
     case OP_CROSS_ENTROPY: table->cross_entropy(ops, t[0], t[1], t[2], t[3]); return;
     case OP_CROSS_ENTROPY_FP8: table->cross_entropy_fp8(ops, t[0], t[1], t[2], t[3], t[4], t[5]); return;
@@ -344,6 +357,7 @@ void op_run(const Ops *table, Ops *ops, const OpRecord *r) {
     case OP_MOE_LOAD_STATS: table->moe_load_stats(ops, t[0], t[1]); return;
     case OP_MOE_BIAS_UPDATE: table->moe_bias_update(ops, t[0], t[1], t[2], r->number[0]); return;
     case OP_MOE_GATHER: table->moe_gather(ops, t[0], t[1], &r->routing); return;
+    case OP_MOE_GATHER_FP8: table->moe_gather_fp8(ops, t[0], t[1], t[2], &r->routing); return;
     case OP_MOE_SUM: table->moe_sum(ops, t[0], t[1], t[2], &r->routing); return;
     case OP_GROUPED_LINEAR_FORWARD: table->grouped_linear_forward(ops, t[0], t[1], t[2], t[3], t[4], t[5]); return;
     case OP_GROUPED_LINEAR_BACKWARD_INPUT:
@@ -358,6 +372,7 @@ void op_run(const Ops *table, Ops *ops, const OpRecord *r) {
     case OP_GROUPED_SWIGLU_BACKWARD:
         table->grouped_swiglu_backward(ops, t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8], t[9]);
         return;
+    case OP_GROUPED_LINEAR_FP8: table->grouped_linear_fp8(ops, t[0], t[1], t[2], t[3], t[4], t[5], r->flag); return;
     case OP_NORM_F32: table->norm_f32(ops, t[0], t[1]); return;
     case OP_GUARD: table->guard(ops, t[0], t[1], t[2], t[3], r->number[0], r->number[1]); return;
     case OP_ADAMW: table->adamw(ops, &r->adamw); return;

@@ -55,7 +55,8 @@ static double memory_share(const Pricing *p, OpCategory category, const OpRecord
     if (!p->fused) return 1; // within the factors of other software
     bool rope = r->op == OP_QK_ROPE_FORWARD || r->op == OP_QK_ROPE_BACKWARD;
     if (rope && tensor_present(r->rope.q_weight)) return e->scattered;
-    if (category == CATEGORY_ROUTING && r->op != OP_MOE_GATHER) return e->scattered;
+    bool gather = r->op == OP_MOE_GATHER || r->op == OP_MOE_GATHER_FP8;
+    if (category == CATEGORY_ROUTING && !gather) return e->scattered;
     return category == CATEGORY_ELEMENTWISE || category == CATEGORY_ROUTING ? e->elementwise : 1;
 }
 
@@ -93,18 +94,40 @@ static void add_product(Pricing *p, const StepCall *c, const char *what, Tensor 
 }
 
 // A product in FP8: which direction it is can be told by what it makes and of what.
-static void price_fp8(Pricing *p, const StepCall *c, OpCost cost) {
-    const Tensor *t = c->call.tensor;
+static void fp8_name(char name[STEP_OP_NAME], const Tensor *t) {
     bool weight = t[0].dtype == DTYPE_F32, forward = t[1].dtype == DTYPE_E4M3;
-    char name[STEP_OP_NAME];
-    snprintf(name, sizeof name, "%s%s, FP8", weight ? t[0].name : t[2].name,
+    snprintf(name, STEP_OP_NAME, "%s%s, FP8", weight ? t[0].name : t[2].name,
              weight    ? ", weight gradient"
              : forward ? ""
                        : ", input gradient");
-    HardwareDtype dtype = p->machine->gpu.peak[HARDWARE_FP8] > 0 ? HARDWARE_FP8 : p->dtype;
-    add_line(p, name, CATEGORY_GEMM, c->pass, c->times, cost.flops,
-             hardware_gemm_rate(&p->machine->gpu, dtype, 0, (double)t[0].rows, (double)t[0].cols, (double)t[1].cols),
-             cost.bytes, 1);
+}
+
+static HardwareDtype fp8_dtype(const Pricing *p) {
+    return p->machine->gpu.peak[HARDWARE_FP8] > 0 ? HARDWARE_FP8 : p->dtype;
+}
+
+static void price_fp8(Pricing *p, const StepCall *c, OpCost cost) {
+    const Tensor *t = c->call.tensor;
+    char name[STEP_OP_NAME];
+    fp8_name(name, t);
+    add_line(
+        p, name, CATEGORY_GEMM, c->pass, c->times, cost.flops,
+        hardware_gemm_rate(&p->machine->gpu, fp8_dtype(p), 0, (double)t[0].rows, (double)t[0].cols, (double)t[1].cols),
+        cost.bytes, 1);
+}
+
+// An assumption: FP8 brings a grouped product what it brings a plain one of the size of a group.
+static void price_grouped_fp8(Pricing *p, const StepCall *c, OpCost cost) {
+    const Tensor *t = c->call.tensor;
+    const HardwareGpu *gpu = &p->machine->gpu;
+    bool weight = t[0].dtype == DTYPE_F32;
+    double groups = (double)(t[5].cols - 1), each = p->expert_rows / groups, n = (double)t[0].cols;
+    double m = weight ? (double)t[1].rows : each, k = weight ? each : (double)t[1].cols;
+    double gain = hardware_gemm_rate(gpu, fp8_dtype(p), 0, m, n, k) / hardware_gemm_rate(gpu, p->dtype, 0, m, n, k);
+    char name[STEP_OP_NAME];
+    fp8_name(name, t);
+    add_line(p, name, CATEGORY_GROUPED, c->pass, c->times, cost.flops,
+             hardware_gemm_rate(gpu, own_dtype(p), groups, m, n, k) * gain, cost.bytes, 1);
 }
 
 static void price_linear(Pricing *p, const StepCall *c, OpCost cost) {
@@ -162,6 +185,10 @@ static void price_rows_of_tokens(Pricing *p, const StepCall *c) {
 
 static void price_grouped(Pricing *p, const StepCall *c, OpCost cost) {
     const Tensor *t = c->call.tensor;
+    if (c->call.op == OP_GROUPED_LINEAR_FP8) {
+        price_grouped_fp8(p, c, cost);
+        return;
+    }
     double groups = (double)(t[3].cols - 1), each = p->expert_rows / groups;
     price_rows_of_tokens(p, c);
     if (c->call.op == OP_GROUPED_LINEAR_BACKWARD_WEIGHT)
@@ -241,8 +268,13 @@ static void price_elements(Pricing *p, const StepCall *c, OpCost cost) {
         snprintf(name, sizeof name, t[3].dtype != DTYPE_BF16 ? "%s in FP8, transposed" : "%s to FP8", t[3].name);
         break;
     case OP_CROSS_ENTROPY_FP8: snprintf(name, sizeof name, "cross entropy"); break;
-    case OP_SWIGLU_FP8_FORWARD: snprintf(name, sizeof name, "SwiGLU"); break;
-    case OP_SWIGLU_FP8_BACKWARD: snprintf(name, sizeof name, "SwiGLU backward"); break;
+    case OP_SWIGLU_FP8_FORWARD:
+        snprintf(name, sizeof name, tensor_present(t[7]) ? "SwiGLU (experts)" : "SwiGLU");
+        break;
+    case OP_SWIGLU_FP8_BACKWARD:
+        snprintf(name, sizeof name, tensor_present(t[10]) ? "SwiGLU backward (experts)" : "SwiGLU backward");
+        break;
+    case OP_MOE_GATHER_FP8: snprintf(name, sizeof name, "gather %s in FP8", t[2].name); break;
     case OP_ADD_RMSNORM_BACKWARD: snprintf(name, sizeof name, "%s backward", t[5].name); break;
     case OP_QK_ROPE_FORWARD: snprintf(name, sizeof name, "QK-norm + RoPE%s", again); break;
     case OP_QK_ROPE_BACKWARD: snprintf(name, sizeof name, "QK-norm + RoPE backward"); break;

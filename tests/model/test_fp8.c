@@ -4,22 +4,27 @@
 
 #include "model/fp8.h"
 
-enum { TOKENS = 32 };
+enum { TOKENS = 32, TOKENS_MOST = 64 };
 
 static LayoutRequest fp8_request(SmallModel which, Precision precision) {
     LayoutRequest request = small_request(which);
     request.config.ffn = 80; // whole pieces for the tensor cores
     request.config.vocab = 112;
+    if (which == SMALL_MOE) request.config.moe_ffn = 32;
     request.seq = TOKENS / 2;
     request.logits_rows = 16; // two chunks
     request.precision = precision;
     return request;
 }
 
+static unsigned fp8_products(SmallModel which) { // that there are
+    return which == SMALL_MOE ? FP8_ALL : FP8_ALL & ~FP8_EXPERTS;
+}
+
 typedef struct Small {
     Ops *ops;
     Model *model;
-    int32_t ids[TOKENS], targets[TOKENS];
+    int32_t ids[TOKENS_MOST], targets[TOKENS_MOST];
     int64_t valid;
 } Small;
 
@@ -79,7 +84,7 @@ static void gradients_are_near_those_of_bf16(void **state) {
         small_open(&one, &plain);
         small_open(&two, &fp8);
         assert_int_equal(one.model->layout.fp8, 0);
-        assert_int_equal(two.model->layout.fp8, FP8_ALL);
+        assert_int_equal(two.model->layout.fp8, fp8_products((SmallModel)which));
         for (int i = 0; i < 2; i++) { // the second step's scales come from the first
             small_step(&one, i ? 0 : 1, &one_result);
             small_step(&two, i ? 0 : 1, &two_result);
@@ -212,21 +217,48 @@ static void recompute_policies_give_identical_gradients_and_scales(void **state)
     }
 }
 
-static void evaluation_is_that_of_bf16(void **state) {
+// Full recompute keeps no activations that could pay for copies of the experts' weights.
+static void copies_that_are_kept_and_copies_for_one_product_give_the_same_bits(void **state) {
     (void)state;
-    double losses[2];
+    float *gradients[2];
     for (int i = 0; i < 2; i++) {
-        LayoutRequest request = fp8_request(SMALL_LLAMA, i ? PRECISION_FP8 : PRECISION_BF16);
+        LayoutRequest request = fp8_request(SMALL_MOE, PRECISION_FP8);
+        request.config.hidden = 16;
+        request.config.experts = 2;
+        request.seq = TOKENS_MOST / 2; // 128 rows
+        request.recompute = i ? RECOMPUTE_FULL : RECOMPUTE_NONE;
         Small small;
         StepResult result;
         small_open(&small, &request);
-        model_step_begin(small.model, small.valid, 1);
-        model_eval_step(small.model, small.ids, small.targets, NULL);
-        model_step_result(small.model, &result);
-        losses[i] = result.loss;
+        assert_int_equal(small.model->layout.fp8_passing, i);
+        small_step(&small, 1, &result);
+        small_step(&small, 2, &result);
+        gradients[i] = small_gradients(&small);
+        if (i)
+            assert_memory_equal(gradients[0], gradients[1], (size_t)small.model->layout.element_count * sizeof(float));
         small_close(&small);
     }
-    assert_true(losses[0] == losses[1]);
+    free(gradients[0]);
+    free(gradients[1]);
+}
+
+static void evaluation_is_that_of_bf16(void **state) {
+    (void)state;
+    for (int which = 0; which < SMALL_COUNT; which++) {
+        double losses[2];
+        for (int i = 0; i < 2; i++) {
+            LayoutRequest request = fp8_request((SmallModel)which, i ? PRECISION_FP8 : PRECISION_BF16);
+            Small small;
+            StepResult result;
+            small_open(&small, &request);
+            model_step_begin(small.model, small.valid, 1);
+            model_eval_step(small.model, small.ids, small.targets, NULL);
+            model_step_result(small.model, &result);
+            losses[i] = result.loss;
+            small_close(&small);
+        }
+        assert_true(losses[0] == losses[1]);
+    }
 }
 
 // Scales are powers of two; after a step those of every layer have moved away from where all begin alike, and
@@ -262,30 +294,34 @@ static void scales_follow_the_step_before(void **state) {
 static void sizes_that_tensor_cores_cannot_take_stay_in_bf16(void **state) {
     (void)state;
     LayoutRequest request = fp8_request(SMALL_LLAMA, PRECISION_FP8);
-    assert_int_equal(layout_fp8(&request), FP8_ALL);
+    unsigned all = fp8_products(SMALL_LLAMA);
+    assert_int_equal(layout_fp8(&request), all);
     request.config.ffn = 72;
-    assert_int_equal(layout_fp8(&request), FP8_ALL & ~FP8_MLP);
+    assert_int_equal(layout_fp8(&request), all & ~FP8_MLP);
     request.fp8_off = FP8_O_WEIGHT;
-    assert_int_equal(layout_fp8(&request), FP8_ALL & ~(FP8_MLP | FP8_O_WEIGHT));
+    assert_int_equal(layout_fp8(&request), all & ~(FP8_MLP | FP8_O_WEIGHT));
     request.config.vocab = 104;
-    assert_int_equal(layout_fp8(&request), FP8_ALL & ~(FP8_MLP | FP8_O_WEIGHT | FP8_HEAD));
+    assert_int_equal(layout_fp8(&request), all & ~(FP8_MLP | FP8_O_WEIGHT | FP8_HEAD));
     request.config.vocab = 112;
     request.logits_rows = 24;
-    assert_int_equal(layout_fp8(&request), FP8_ALL & ~(FP8_MLP | FP8_O_WEIGHT | FP8_HEAD));
+    assert_int_equal(layout_fp8(&request), all & ~(FP8_MLP | FP8_O_WEIGHT | FP8_HEAD));
     request.logits_rows = 64; // all tokens at once
-    assert_int_equal(layout_fp8(&request), FP8_ALL & ~(FP8_MLP | FP8_O_WEIGHT));
+    assert_int_equal(layout_fp8(&request), all & ~(FP8_MLP | FP8_O_WEIGHT));
     request.seq = 21;
     assert_int_equal(layout_fp8(&request), 0);
     request.seq = 16;
     request.inference = true;
     assert_int_equal(layout_fp8(&request), 0);
+    request = fp8_request(SMALL_MOE, PRECISION_FP8);
+    request.config.moe_ffn = 24;
+    assert_int_equal(layout_fp8(&request), FP8_ALL & ~FP8_EXPERTS);
 }
 
 // What one of a layer's products uses, the others' choices do not change: every subset trains.
 static void any_choice_of_products_trains(void **state) {
     (void)state;
     for (unsigned off = 0; off <= FP8_ALL; off += 11) {
-        LayoutRequest request = fp8_request(SMALL_QWEN3, PRECISION_FP8);
+        LayoutRequest request = fp8_request(off % 2 ? SMALL_MOE : SMALL_QWEN3, PRECISION_FP8);
         request.fp8_off = off;
         request.recompute = (Recompute)(off % 3);
         Small small;
@@ -298,15 +334,16 @@ static void any_choice_of_products_trains(void **state) {
     }
 }
 
-// ZeRO 2 keeps every weight as it is and transposed; ZeRO 3, which has them for one layer at a time, the copy that the
-// next product reads, and of layers that are in FP8 altogether the pieces that it gathers.
+// ZeRO 2 keeps every weight as it is and transposed (but of experts with few rows the copy that is read next); ZeRO 3,
+// which has them for one layer at a time, the copy that the next product reads, and of layers that are in FP8
+// altogether the pieces that it gathers.
 static void zero_3_has_room_for_one_copy_and_its_pieces(void **state) {
     (void)state;
     for (int choice = 0; choice < 3; choice++) {
         LayoutRequest request = fp8_request(choice == 1 ? SMALL_MOE : SMALL_LLAMA, PRECISION_FP8);
         request.fp8_off = choice == 2 ? FP8_QKV_INPUT : 0; // the gradient needs the weights in bf16
         request.mesh.dp = 2;
-        int64_t all = 0, largest = 0, pieces = 0;
+        int64_t all = 0, largest = 0, pieces = 0, expert = 0;
         for (int zero = 2; zero <= 3; zero++) {
             Layout layout;
             request.mesh.zero = zero;
@@ -314,16 +351,18 @@ static void zero_3_has_room_for_one_copy_and_its_pieces(void **state) {
             for (int i = 0; zero == 2 && i < layout.param_count; i++) {
                 const LayoutParam *param = &layout.params[i];
                 int64_t bytes = (param->count + 255) / 256 * 256;
-                all += ((param->fp8_rows >= 0) + (param->fp8_cols >= 0)) * bytes;
+                if (!param->expert) all += ((param->fp8_rows >= 0) + (param->fp8_cols >= 0)) * bytes;
+                if (param->expert && bytes > expert) expert = bytes;
                 if (param->fp8_rows >= 0) largest = bytes > largest ? bytes : largest;
             }
             for (int i = 0; i < layout.unit_count; i++) {
                 const LayoutUnit *unit = &layout.units[i];
-                bool travels = zero == 3 && choice != 2 && unit->layer >= 0 && !request.config.sparse[unit->layer];
+                bool travels = zero == 3 && choice != 2 && unit->layer >= 0 &&
+                               (unit->expert || !request.config.sparse[unit->layer]); // beside experts is a router
                 assert_int_equal(unit->fp8 >= 0, travels);
                 pieces += travels ? (unit->count / 2 + 255) / 256 * 256 : 0;
             }
-            assert_int_equal(layout.bytes[LAYOUT_FP8], zero == 2 ? all : largest + pieces);
+            assert_int_equal(layout.bytes[LAYOUT_FP8], zero == 2 ? all + expert : largest + pieces);
             layout_free(&layout);
         }
         assert_true(largest > 0 && (pieces > 0) == (choice != 2));
@@ -352,6 +391,36 @@ static void attention_keeps_its_scratch_and_memory_is_saved(void **state) {
     assert_true((double)total[1] < 0.9 * (double)total[0]);
 }
 
+// Experts with many rows keep copies of their weights, those with few make one at a time: either way FP8 takes no more
+// memory than bf16.
+static void experts_take_no_more_memory_than_in_bf16(void **state) {
+    (void)state;
+    static const struct {
+        const char *preset;
+        int layers, micro_batch;
+        bool passing;
+    } cases[] = {{"qwen3-moe-500m", 12, 8, false}, {"qwen3-30b-a3b", 4, 4, true}};
+    for (int i = 0; i < 2; i++) {
+        int64_t total[2];
+        for (int fp8 = 0; fp8 < 2; fp8++) {
+            LayoutRequest request = {.mesh = MESH_SINGLE,
+                                     .micro_batch = cases[i].micro_batch,
+                                     .seq = 4096,
+                                     .device = DEVICE_CUDA,
+                                     .precision = fp8 ? PRECISION_FP8 : PRECISION_BF16};
+            Layout layout;
+            assert_ok(model_preset(&request.config, cases[i].preset));
+            request.config.layers = cases[i].layers;
+            assert_ok(layout_build(&layout, &request));
+            assert_int_equal((layout.fp8 & FP8_EXPERTS) != 0, fp8);
+            assert_int_equal(layout.fp8_passing, fp8 && cases[i].passing);
+            total[fp8] = layout.total_bytes;
+            layout_free(&layout);
+        }
+        assert_true(total[1] <= total[0]);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gradients_are_near_those_of_bf16),
@@ -360,12 +429,14 @@ int main(void) {
         cmocka_unit_test(the_logits_scale_is_the_finest_without_overflow),
         cmocka_unit_test(the_heads_copies_are_where_the_model_ends),
         cmocka_unit_test(recompute_policies_give_identical_gradients_and_scales),
+        cmocka_unit_test(copies_that_are_kept_and_copies_for_one_product_give_the_same_bits),
         cmocka_unit_test(evaluation_is_that_of_bf16),
         cmocka_unit_test(scales_follow_the_step_before),
         cmocka_unit_test(sizes_that_tensor_cores_cannot_take_stay_in_bf16),
         cmocka_unit_test(any_choice_of_products_trains),
         cmocka_unit_test(zero_3_has_room_for_one_copy_and_its_pieces),
         cmocka_unit_test(attention_keeps_its_scratch_and_memory_is_saved),
+        cmocka_unit_test(experts_take_no_more_memory_than_in_bf16),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

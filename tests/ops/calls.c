@@ -335,6 +335,14 @@ void call_moe_gather(Ops *ops, void **p, const CallSizes *s) { // routing out in
                     stored(rest[1], s, s->moe.tokens, s->dim, "in"), &routing);
 }
 
+void call_moe_gather_fp8(Ops *ops, void **p, const CallSizes *s) { // routing rows cols in
+    MoeRouting routing = routing_make(p, s);
+    void **rest = p + ROUTING_BUFFERS;
+    ops->moe_gather_fp8(ops, stored(rest[0], s, s->moe.rows, s->dim, "rows"),
+                        stored(rest[1], s, s->dim, s->moe.rows, "cols"),
+                        stored(rest[2], s, s->moe.tokens, s->dim, "in"), &routing);
+}
+
 void call_moe_sum(Ops *ops, void **p, const CallSizes *s) { // routing out in add
     MoeRouting routing = routing_make(p, s);
     void **rest = p + ROUTING_BUFFERS;
@@ -402,6 +410,20 @@ void call_grouped_swiglu_backward(Ops *ops, void **p, const CallSizes *s) {
         stored(rest[6], s, s->moe.rows, s->out_dim, "scratch"));
 }
 
+// routing out a b a_scale b_scale; first: a weight gradient, of [out_dim, rows] and [in_dim, rows]
+void call_grouped_linear_fp8(Ops *ops, void **p, const CallSizes *s) {
+    void **rest = p + ROUTING_BUFFERS;
+    MoeRouting r = routing_make(p, s);
+    int64_t rows = s->moe.rows, outputs = grouped_outputs(s);
+    bool weight = s->first;
+    ops->grouped_linear_fp8(
+        ops,
+        weight ? floats(rest[0], outputs, s->in_dim, "dweight") : typed(rest[0], DTYPE_BF16, rows, s->out_dim, "out"),
+        weight ? stored(rest[1], s, s->out_dim, rows, "a") : stored(rest[1], s, rows, s->in_dim, "a"),
+        weight ? typed(rest[2], DTYPE_E4M3, s->in_dim, rows, "b") : typed(rest[2], DTYPE_E4M3, outputs, s->in_dim, "b"),
+        floats(rest[3], 1, 1, "a_scale"), floats(rest[4], 1, 1, "b_scale"), r.offsets, s->flag);
+}
+
 // ---- optimizer ------------------------------------------------------------------------------------------------------
 
 void call_guard(Ops *ops, void **p, const CallSizes *s) { // skip loss norm refuse
@@ -427,8 +449,10 @@ void call_quantize(Ops *ops, void **p, const CallSizes *s) { // rows cols amax i
     int64_t stride = s->in_stride ? s->in_stride : s->dim;
     DType from = s->flag ? s->dtype : DTYPE_BF16;
     Tensor in = tensor_cols(typed(p[3], from, s->rows, stride, "in"), s->in_first, s->dim);
-    ops->quantize(ops, stored(p[0], s, s->rows, s->dim, "rows"), stored(p[1], s, s->dim, s->rows, "cols"),
-                  floats(p[2], 1, 1, "amax"), in, floats(p[4], 1, 1, "scale"));
+    int64_t piles = s->moe.experts ? s->moe.experts : 1;
+    ops->quantize(ops, stored(p[0], s, s->rows, s->dim, "rows"),
+                  stored(p[1], s, piles * s->dim, s->rows / piles, "cols"), floats(p[2], 1, 1, "amax"), in,
+                  floats(p[4], 1, 1, "scale"));
 }
 
 void call_quantize_scales(Ops *ops, void **p, const CallSizes *s) { // scale amax
@@ -455,20 +479,22 @@ void call_cross_entropy_fp8(Ops *ops, void **p, const CallSizes *s) { // losses 
                            floats(p[4], 1, 1, "scale"), floats(p[5], 1, 1, "codes_scale"));
 }
 
-// hidden hidden_amax gate_up8 gate_up_amax gate_up hidden_scale gate_up_scale
+// hidden hidden_amax gate_up8 gate_up_amax gate_up hidden_scale gate_up_scale row_weight row_count
 void call_swiglu_fp8_forward(Ops *ops, void **p, const CallSizes *s) {
     ops->swiglu_fp8_forward(ops, typed(p[0], DTYPE_E4M3, s->rows, s->dim, "hidden"), floats(p[1], 1, 1, "hidden_amax"),
                             typed(p[2], DTYPE_E4M3, s->rows, 2 * s->dim, "gate_up8"),
                             floats(p[3], 1, 1, "gate_up_amax"), typed(p[4], DTYPE_BF16, s->rows, 2 * s->dim, "gate_up"),
-                            floats(p[5], 1, 1, "hidden_scale"), floats(p[6], 1, 1, "gate_up_scale"));
+                            floats(p[5], 1, 1, "hidden_scale"), floats(p[6], 1, 1, "gate_up_scale"),
+                            floats(p[7], s->rows, 1, "row_weight"), ints(p[8], 1, 1, "row_count"));
 }
 
-// drows dcols damax hidden_cols gate_up8 dhidden dscale hidden_scale gate_up_scale
+// drows dcols damax hidden_cols drow_weight gate_up8 dhidden dscale hidden_scale gate_up_scale row_weight row_count
 void call_swiglu_fp8_backward(Ops *ops, void **p, const CallSizes *s) {
-    ops->swiglu_fp8_backward(ops, typed(p[0], DTYPE_E5M2, s->rows, 2 * s->dim, "drows"),
-                             typed(p[1], DTYPE_E5M2, 2 * s->dim, s->rows, "dcols"), floats(p[2], 1, 1, "damax"),
-                             typed(p[3], DTYPE_E4M3, s->dim, s->rows, "hidden_cols"),
-                             typed(p[4], DTYPE_E4M3, s->rows, 2 * s->dim, "gate_up8"),
-                             typed(p[5], DTYPE_BF16, s->rows, s->dim, "dhidden"), floats(p[6], 1, 1, "dscale"),
-                             floats(p[7], 1, 1, "hidden_scale"), floats(p[8], 1, 1, "gate_up_scale"));
+    ops->swiglu_fp8_backward(
+        ops, typed(p[0], DTYPE_E5M2, s->rows, 2 * s->dim, "drows"),
+        typed(p[1], DTYPE_E5M2, 2 * s->dim, s->rows, "dcols"), floats(p[2], 1, 1, "damax"),
+        typed(p[3], DTYPE_E4M3, s->dim, s->rows, "hidden_cols"), floats(p[4], s->rows, 1, "drow_weight"),
+        typed(p[5], DTYPE_E4M3, s->rows, 2 * s->dim, "gate_up8"), typed(p[6], DTYPE_BF16, s->rows, s->dim, "dhidden"),
+        floats(p[7], 1, 1, "dscale"), floats(p[8], 1, 1, "hidden_scale"), floats(p[9], 1, 1, "gate_up_scale"),
+        floats(p[10], s->rows, 1, "row_weight"), ints(p[11], 1, 1, "row_count"));
 }

@@ -26,6 +26,28 @@ static void sweep_turning_codes(Compare *run) {
     }
 }
 
+// A pile of matrices, as the experts' weights are.
+static void sweep_quantize_piles(Compare *run) {
+    EACH(codes, 0, 1) EACH(piles, 2, 5) EACH_SIZE(rows, 16, 80, 33) EACH_SIZE(dim, 16, 208, 41) {
+        if (codes && (rows % 16 || dim % 16)) continue;
+        int64_t count = (int64_t)piles * rows * dim;
+        Case c = {.sizes = {.dtype = DTYPE_E4M3, .rows = piles * rows, .dim = dim, .flag = codes}};
+        c.sizes.moe.experts = piles;
+        if (codes)
+            add_null(run, &c);
+        else
+            add_out(run, &c, DTYPE_U8, count, 0);
+        add_out(run, &c, DTYPE_U8, count, 0);
+        if (codes)
+            add_null(run, &c);
+        else
+            add_amax(run, &c);
+        add_in(run, &c, codes ? DTYPE_E4M3 : DTYPE_BF16, count);
+        add_scale(run, &c, 0x1p-7f);
+        check(run, &c, call_quantize, "codes %d piles %d rows %d dim %d", codes, piles, rows, dim);
+    }
+}
+
 void sweep_quantize(Compare *run) {
     EACH(type, 0, 1) EACH_SIZE(rows, 16, 400, 133) EACH_SIZE(dim, 8, 200, 41, 1024) EACH(ways, 0, 1, 2, 3) {
         DType dtype = type ? DTYPE_E5M2 : DTYPE_E4M3;
@@ -45,6 +67,7 @@ void sweep_quantize(Compare *run) {
         check(run, &c, call_quantize, "%s rows %d dim %d ways %d", dtype_name(dtype), rows, dim, ways);
     }
     sweep_turning_codes(run);
+    sweep_quantize_piles(run);
 }
 
 void sweep_quantize_scales(Compare *run) {
@@ -122,34 +145,55 @@ void sweep_rmsnorm_fp8_forward(Compare *run) {
     }
 }
 
+// Weights of expert rows, and how many rows there are: not the last ones, which hold anything.
+static void add_row_weights(Compare *run, Case *c, bool experts, int64_t rows) {
+    enum { TILE = OPS_CUDA_ROW_ALIGN };
+    if (!experts) {
+        add_null(run, c);
+        add_null(run, c);
+        return;
+    }
+    positive(add_in(run, c, DTYPE_F32, rows), rows);
+    *(int32_t *)add_in(run, c, DTYPE_I32, 1) = (int32_t)(rows > TILE ? rows - TILE : rows);
+}
+
 void sweep_swiglu_fp8_forward(Compare *run) {
-    EACH_SIZE(rows, 1, 37, 300) EACH_SIZE(dim, 16, 80, 2560) {
+    EACH(experts, 0, 1) EACH_SIZE(rows, 1, 37, 300, 512) EACH_SIZE(dim, 16, 80, 2560) {
         Case c = {.sizes = {.rows = rows, .dim = dim}};
         int64_t count = (int64_t)rows * dim;
         add_out(run, &c, DTYPE_E4M3, count, 0);
         add_amax(run, &c);
+        if (experts) c.buffers[1].inner = 0x1p-18; // with a weight the largest may be of any gate
         add_out(run, &c, DTYPE_U8, 2 * count, 0);
         add_amax(run, &c);
         add_in(run, &c, DTYPE_BF16, 2 * count);
         add_scale(run, &c, 0x1p-6f);
         add_scale(run, &c, 0x1p-5f);
-        check(run, &c, call_swiglu_fp8_forward, "rows %d dim %d", rows, dim);
+        add_row_weights(run, &c, experts, rows);
+        check(run, &c, call_swiglu_fp8_forward, "rows %d dim %d experts %d", rows, dim, experts);
     }
 }
 
 void sweep_swiglu_fp8_backward(Compare *run) {
-    EACH_SIZE(rows, 16, 48, 400) EACH_SIZE(dim, 16, 80, 2560) {
+    EACH(experts, 0, 1) EACH_SIZE(rows, 16, 48, 400, 512) EACH_SIZE(dim, 16, 80, 2560) {
+        if (experts) rows = OPS_CUDA_ROW_ALIGN * (2 + rows / 128); // whole tiles are in use, and one is not
         Case c = {.sizes = {.rows = rows, .dim = dim}};
         int64_t count = (int64_t)rows * dim;
         add_out(run, &c, DTYPE_E5M2, 2 * count, 0);
         add_out(run, &c, DTYPE_E5M2, 2 * count, 0);
         add_amax(run, &c);
+        if (experts) c.buffers[2].inner = 0x1p-18;
         add_out(run, &c, DTYPE_E4M3, count, 0);
+        if (experts)
+            add(run, &c, ROLE_OUT, DTYPE_F32, rows, dim, 0x1p-16); // for fast exponentials
+        else
+            add_null(run, &c);
         add_in(run, &c, DTYPE_E4M3, 2 * count);
         add_in(run, &c, DTYPE_BF16, count);
         add_scale(run, &c, 0x1p-12f);
         add_scale(run, &c, 0x1p-6f);
         add_scale(run, &c, 1.0f);
-        check(run, &c, call_swiglu_fp8_backward, "rows %d dim %d", rows, dim);
+        add_row_weights(run, &c, experts, rows);
+        check(run, &c, call_swiglu_fp8_backward, "rows %d dim %d experts %d", rows, dim, experts);
     }
 }

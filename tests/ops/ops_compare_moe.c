@@ -424,3 +424,85 @@ void sweep_grouped_swiglu_backward(Compare *run) {
         swiglu_backward_case(run, &sizes, tokens, (Scene)scene);
     }
 }
+
+// ---- FP8 -----------------------------------------------------------------------------------------------------------
+
+void sweep_moe_gather_fp8(Compare *run) {
+    EACH(type, 0, 1)
+    EACH(ways, 1, 2, 3) EACH(dim, 16, 41, 208) EACH(experts, 4, 16) EACH(top_k, 1, 4) EACH_SIZE(scene, 0, 1, 2) {
+        Case c = {.sizes = {.dtype = type ? DTYPE_E5M2 : DTYPE_E4M3, .dim = dim}};
+        c.sizes.moe = moe_sizes(run, 129, experts, top_k, true, MOE_NATURAL);
+        add_routing(run, &c, (Scene)scene, false, true);
+        for (int way = 0; way < 2; way++) {
+            if (ways & 1 << way)
+                add_out(run, &c, DTYPE_U8, c.sizes.moe.rows * dim, 0); // to the bit
+            else
+                add_null(run, &c);
+        }
+        add_in(run, &c, c.sizes.dtype, 129 * dim);
+        check(run, &c, call_moe_gather_fp8, "%s ways %d dim %d experts %d top %d %s", dtype_name(c.sizes.dtype), ways,
+              dim, experts, top_k, SCENE_NAMES[scene]);
+    }
+}
+
+// Codes of expert rows, [rows, width] or transposed. Padding is zero, and rows that are not in use are NaN.
+static void add_codes(Compare *run, Case *c, DType dtype, int64_t width, bool turned) {
+    enum { FP8_NAN = 0x7f };
+    const MoeSizes *m = &c->sizes.moe;
+    const int32_t *offsets = c->buffers[7].start, *token_of_row = c->buffers[9].start;
+    uint8_t *codes = add_in(run, c, dtype, m->rows * width);
+    for (int64_t row = 0; row < m->rows; row++)
+        for (int64_t i = 0; i < width && token_of_row[row] < 0; i++)
+            codes[turned ? i * m->rows + row : row * width + i] = row < offsets[m->experts] ? 0 : FP8_NAN;
+}
+
+// Sums as in sweep_linear_fp8, in units of the rms of the results that there are: of rows in use, or of experts.
+static void grouped_fp8_case(Compare *run, const CallSizes *sizes, Scene scene) {
+    Case c = {.sizes = *sizes};
+    const MoeSizes *m = &c.sizes.moe;
+    int in_dim = sizes->in_dim, out_dim = sizes->out_dim, busy = 0;
+    bool weight = sizes->first;
+    add_routing(run, &c, scene, false, true);
+    for (int e = 0; e < m->experts; e++)
+        busy += ((const int32_t *)c.buffers[6].start)[e] > 0;
+    double share = weight ? (double)busy / m->experts : (double)(m->tokens * m->top_k) / (double)m->rows;
+    double inner = ((weight ? 4 : in_dim / 32.0) + 6) * 0x1p-11 / sqrt(share);
+    int64_t weights = (int64_t)m->experts * in_dim * out_dim;
+    if (weight) {
+        add(run, &c, sizes->flag ? ROLE_INOUT : ROLE_OUT, DTYPE_F32, weights, (double)m->tokens, inner);
+        add_codes(run, &c, sizes->dtype, out_dim, true);
+        add_codes(run, &c, DTYPE_E4M3, in_dim, true);
+    } else {
+        add(run, &c, ROLE_OUT, DTYPE_BF16, m->rows * out_dim, in_dim, inner);
+        add_codes(run, &c, sizes->dtype, in_dim, false);
+        add_in(run, &c, DTYPE_E4M3, weights);
+    }
+    *(float *)add_in(run, &c, DTYPE_F32, 1) = 0x1p-3f;
+    *(float *)add_in(run, &c, DTYPE_F32, 1) = 0x1p-2f;
+    check(run, &c, call_grouped_linear_fp8, "%s weight %d in %d out %d experts %d %s tokens %d add %d",
+          dtype_name(sizes->dtype), weight, in_dim, out_dim, m->experts, SCENE_NAMES[scene], (int)m->tokens,
+          sizes->flag);
+}
+
+void sweep_grouped_linear_fp8(Compare *run) {
+    EACH(kind, 0, 1, 2, 3) // forward, input gradient, weight gradient, and one that is added to
+    EACH(in_dim, 16, 96, 208) EACH(out_dim, 64, 144) EACH(experts, 4, 16) EACH_SIZE(scene, 0, 1, 2) {
+        CallSizes sizes = {.dtype = kind ? DTYPE_E5M2 : DTYPE_E4M3,
+                           .in_dim = in_dim,
+                           .out_dim = out_dim,
+                           .first = kind >= 2,
+                           .flag = kind == 3};
+        sizes.moe = moe_sizes(run, 300, experts, 2, true, MOE_NATURAL);
+        grouped_fp8_case(run, &sizes, (Scene)scene);
+    }
+    // So many rows that a GPU races its kernels; the last slice of the reduction is not whole.
+    EACH(kind, 0, 1, 2, 3) EACH(in_dim, 144, 400) EACH(out_dim, 272, 480) EACH_SIZE(scene, 0, 1, 2) {
+        CallSizes sizes = {.dtype = kind ? DTYPE_E5M2 : DTYPE_E4M3,
+                           .in_dim = in_dim,
+                           .out_dim = out_dim,
+                           .first = kind >= 2,
+                           .flag = kind == 3};
+        sizes.moe = moe_sizes(run, 1500, 5, 2, true, MOE_NATURAL);
+        grouped_fp8_case(run, &sizes, (Scene)scene);
+    }
+}

@@ -1,32 +1,6 @@
 // FP8 by emulation against float64: what is rounded is rounded once, both ways round, and products of codes are exact
 // but for their float sums.
-#include "oracle.h"
-
-typedef struct Codes {
-    Tensor tensor;
-    uint8_t *data;
-    double *value; // what they stand for
-} Codes;
-
-static Codes codes_make(DType dtype, int64_t rows, int64_t cols) {
-    uint8_t *data = test_malloc((size_t)(rows * cols));
-    memset(data, 0x7f, (size_t)(rows * cols)); // NaN
-    return (Codes){tensor_make(data, dtype, rows, cols, "codes"), data, doubles(rows * cols)};
-}
-
-static void codes_read(Codes *codes, float scale) {
-    for (int64_t i = 0; i < tensor_count(codes->tensor); i++)
-        codes->value[i] = (double)fp8_to_f32(codes->data[i], codes->tensor.dtype) * (double)scale;
-}
-
-static void codes_free(Codes *codes) {
-    test_free(codes->data);
-    free(codes->value);
-}
-
-static Tensor number(float *value) {
-    return view_floats(value, 1, 1);
-}
+#include "fp8_codes.h"
 
 static void quantize_rounds_both_ways_and_notes_the_largest(void **state) {
     (void)state;
@@ -92,15 +66,6 @@ static void scales_are_the_finest_powers_of_two_without_overflow(void **state) {
     oracle_ops_free(ops);
 }
 
-static Codes random_codes(Ops *ops, DType dtype, int64_t rows, int64_t cols, float scale) {
-    Values in = values_normal(DTYPE_BF16, rows * cols, 1, 0);
-    Codes codes = codes_make(dtype, rows, cols);
-    ops->quantize(ops, codes.tensor, TENSOR_NONE, TENSOR_NONE, view(&in, rows, cols), number(&scale));
-    codes_read(&codes, scale);
-    values_free(&in);
-    return codes;
-}
-
 static void products_match_float64(void **state) {
     (void)state;
     static const int shapes[][3] = {{1, 1, 1}, {33, 17, 65}, {130, 56, 131}, {40, 300, 1030}}; // m, n, k
@@ -155,13 +120,6 @@ static void a_norm_rounds_what_it_stores(void **state) {
     oracle_ops_free(ops);
 }
 
-// Within half a step of the format (2^-4 of an e4m3 number, 2^-3 of an e5m2 one, or of its smallest step), and the
-// float arithmetic before it.
-static void check_rounded(double got, double want, DType dtype, double scale) {
-    double half = dtype == DTYPE_E4M3 ? 0x1p-4 : 0x1p-3, least = dtype == DTYPE_E4M3 ? 0x1p-10 : 0x1p-17;
-    assert_true(fabs(got - want) <= 1.0001 * fmax(half * fabs(want), least * scale) + 1e-6);
-}
-
 static void swiglu_matches_float64_both_ways(void **state) {
     (void)state;
     enum { ROWS = 48, DIM = 32 };
@@ -173,9 +131,11 @@ static void swiglu_matches_float64_both_ways(void **state) {
     Codes hidden_cols = codes_make(DTYPE_E4M3, DIM, ROWS);
     float hidden_scale = 0x1p-5f, kept_scale = 0x1p-4f, dscale = 0x1p-9f, amax[3] = {0}, want_amax[3] = {0};
     ops->swiglu_fp8_forward(ops, hidden.tensor, number(&amax[0]), kept.tensor, number(&amax[1]),
-                            view(&gate_up, ROWS, 2 * DIM), number(&hidden_scale), number(&kept_scale));
-    ops->swiglu_fp8_backward(ops, drows.tensor, dcols.tensor, number(&amax[2]), hidden_cols.tensor, kept.tensor,
-                             view(&dhidden, ROWS, DIM), number(&dscale), number(&hidden_scale), number(&kept_scale));
+                            view(&gate_up, ROWS, 2 * DIM), number(&hidden_scale), number(&kept_scale), TENSOR_NONE,
+                            TENSOR_NONE);
+    ops->swiglu_fp8_backward(ops, drows.tensor, dcols.tensor, number(&amax[2]), hidden_cols.tensor, TENSOR_NONE,
+                             kept.tensor, view(&dhidden, ROWS, DIM), number(&dscale), number(&hidden_scale),
+                             number(&kept_scale), TENSOR_NONE, TENSOR_NONE);
     codes_read(&hidden, hidden_scale);
     codes_read(&kept, kept_scale);
     codes_read(&drows, dscale);

@@ -142,6 +142,7 @@ static inline void *cpu_at_mut(void *data, int64_t index, DType dtype) {
     return (char *)data + index * cpu_width(dtype);
 }
 
+void cpu_fp8_table(float table[256], DType dtype, Tensor scale); // what codes stand for
 void cpu_fp8_to_floats(float *out, const uint8_t *in, const float table[256], int64_t count);
 
 // Rows [0, rows) of out from the tokens of in: [.., dim]; zeros where token_of_row is negative (moe.c).

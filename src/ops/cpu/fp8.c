@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-static void fp8_table(float table[256], DType dtype, Tensor scale) {
+void cpu_fp8_table(float table[256], DType dtype, Tensor scale) {
     for (int code = 0; code < 256; code++)
         table[code] = fp8_to_f32((uint8_t)code, dtype) * *(const float *)scale.data;
 }
@@ -39,6 +39,11 @@ typedef struct Round {
     float *most; // [CPU_PARTS]
 } Round;
 
+// The element of cols that is (row, col) of in. cols: one transpose, or a pile of them.
+static uint8_t *turned_at(const Round *r, int64_t row, int64_t col) {
+    return tensor_at(r->cols, row / r->cols.cols * r->in.cols + col, row % r->cols.cols);
+}
+
 static void round_task(void *context, int64_t begin, int64_t end, int worker) {
     (void)worker;
     const Round *r = context;
@@ -49,7 +54,7 @@ static void round_task(void *context, int64_t begin, int64_t end, int worker) {
             int64_t count = r->in.cols - at < ROUND_FLOATS ? r->in.cols - at : ROUND_FLOATS;
             cpu_to_floats(buffer, tensor_at(r->in, row, at), r->in.dtype, count);
             uint8_t *rows = tensor_present(r->rows) ? tensor_at(r->rows, row, at) : NULL;
-            uint8_t *cols = tensor_present(r->cols) ? tensor_at(r->cols, at, row) : NULL;
+            uint8_t *cols = tensor_present(r->cols) ? turned_at(r, row, at) : NULL;
             most = round_row(rows, cols, r->cols.stride, dtype, buffer, count, r->scale, most);
         }
     r->most[begin / cpu_part_rows(r->in.rows)] = most;
@@ -62,18 +67,18 @@ static void note_amax(Tensor amax, const float *most, int64_t parts) {
         if (most[i] > *value) *value = most[i];
 }
 
-static void turn_task(void *context, int64_t begin, int64_t end, int worker) { // rows of the result
+static void turn_task(void *context, int64_t begin, int64_t end, int worker) { // columns of what is turned
     (void)worker;
     const Round *r = context;
-    for (int64_t row = begin; row < end; row++)
-        for (int64_t col = 0; col < r->cols.cols; col++)
-            *(uint8_t *)tensor_at(r->cols, row, col) = *(const uint8_t *)tensor_at(r->in, col, row);
+    for (int64_t col = begin; col < end; col++)
+        for (int64_t row = 0; row < r->in.rows; row++)
+            *turned_at(r, row, col) = *(const uint8_t *)tensor_at(r->in, row, col);
 }
 
 static void cpu_quantize(Ops *ops, Tensor rows, Tensor cols, Tensor amax, Tensor in, Tensor scale) {
     CPU_TIMED(ops, OP_QUANTIZE);
     if (in.dtype != DTYPE_BF16) {
-        threads_for(cols.rows, cpu_part_rows(cols.rows), turn_task, &(Round){.cols = cols, .in = in});
+        threads_for(in.cols, cpu_part_rows(in.cols), turn_task, &(Round){.cols = cols, .in = in});
         return;
     }
     float most[CPU_PARTS] = {0};
@@ -95,8 +100,8 @@ static void cpu_linear_fp8(Ops *ops, Tensor out, Tensor a, Tensor b, Tensor a_sc
                            bool accumulate) {
     CPU_TIMED(ops, OP_LINEAR_FP8);
     float a_table[256], b_table[256];
-    fp8_table(a_table, a.dtype, a_scale);
-    fp8_table(b_table, b.dtype, b_scale);
+    cpu_fp8_table(a_table, a.dtype, a_scale);
+    cpu_fp8_table(b_table, b.dtype, b_scale);
     cpu_gemm(cpu_of(ops), &(Gemm){.m = out.rows,
                                   .n = out.cols,
                                   .k = a.cols,
@@ -124,7 +129,15 @@ typedef struct SwigluFp8 {
     float hidden_scale, gate_up_scale, dscale;
     const float *table;         // of gate_up8
     float *most, *gate_up_most; // [CPU_PARTS]
+    int64_t part;               // rows of each
+    const float *row_weight;    // of expert rows, else NULL
+    float *drow_weight;
 } SwigluFp8;
+
+static int64_t existing_rows(int64_t rows, Tensor row_count) {
+    const int32_t *count = row_count.data;
+    return count && *count < rows ? *count : rows;
+}
 
 static float sigmoid(float x) {
     return 1.0f / (1.0f + expf(-x));
@@ -136,35 +149,39 @@ static void swiglu_forward_task(void *context, int64_t begin, int64_t end, int w
     int64_t dim = s->hidden.cols;
     float most = 0, gate_up_most = 0, value[3];
     for (int64_t row = begin; row < end; row++) {
+        float weight = s->row_weight ? s->row_weight[row] : 1.0f;
         const bf16 *in = tensor_at(s->gate_up, row, 0);
         uint8_t *kept = tensor_at(s->gate_up8, row, 0), *hidden = tensor_at(s->hidden, row, 0);
         for (int64_t i = 0; i < dim; i++) {
             float gate = value[0] = bf16_to_f32(in[i]), up = value[1] = bf16_to_f32(in[dim + i]);
-            value[2] = gate * sigmoid(gate) * up;
+            value[2] = gate * sigmoid(gate) * up * weight;
             gate_up_most = round_row(kept + i, NULL, 0, DTYPE_E4M3, &value[0], 1, s->gate_up_scale, gate_up_most);
             gate_up_most = round_row(kept + dim + i, NULL, 0, DTYPE_E4M3, &value[1], 1, s->gate_up_scale, gate_up_most);
             most = round_row(hidden + i, NULL, 0, DTYPE_E4M3, &value[2], 1, s->hidden_scale, most);
         }
     }
-    int64_t part = begin / cpu_part_rows(s->hidden.rows);
-    s->most[part] = most;
-    s->gate_up_most[part] = gate_up_most;
+    s->most[begin / s->part] = most;
+    s->gate_up_most[begin / s->part] = gate_up_most;
 }
 
 static void cpu_swiglu_fp8_forward(Ops *ops, Tensor hidden, Tensor hidden_amax, Tensor gate_up8, Tensor gate_up_amax,
-                                   Tensor gate_up, Tensor hidden_scale, Tensor gate_up_scale) {
+                                   Tensor gate_up, Tensor hidden_scale, Tensor gate_up_scale, Tensor row_weight,
+                                   Tensor row_count) {
     CPU_TIMED(ops, OP_SWIGLU_FP8_FORWARD);
     float most[CPU_PARTS] = {0}, gate_up_most[CPU_PARTS] = {0};
-    threads_for(hidden.rows, cpu_part_rows(hidden.rows), swiglu_forward_task,
+    int64_t rows = existing_rows(hidden.rows, row_count);
+    threads_for(rows, cpu_part_rows(rows), swiglu_forward_task,
                 &(SwigluFp8){.hidden = hidden,
                              .gate_up8 = gate_up8,
                              .gate_up = gate_up,
                              .hidden_scale = *(const float *)hidden_scale.data,
                              .gate_up_scale = *(const float *)gate_up_scale.data,
                              .most = most,
-                             .gate_up_most = gate_up_most});
-    note_amax(hidden_amax, most, cpu_part_count(hidden.rows));
-    note_amax(gate_up_amax, gate_up_most, cpu_part_count(hidden.rows));
+                             .gate_up_most = gate_up_most,
+                             .part = cpu_part_rows(rows),
+                             .row_weight = row_weight.data});
+    note_amax(hidden_amax, most, cpu_part_count(rows));
+    note_amax(gate_up_amax, gate_up_most, cpu_part_count(rows));
 }
 
 // With s = sigmoid(g): dgate = d u (s + g s (1 - s)), dup = d g s.
@@ -178,25 +195,29 @@ static void swiglu_backward_task(void *context, int64_t begin, int64_t end, int 
         const bf16 *dhidden = tensor_at(s->dhidden, row, 0);
         uint8_t *drow = tensor_at(s->drows, row, 0), *dcol = tensor_at(s->dcols, 0, row);
         uint8_t *hidden = tensor_at(s->hidden_cols, 0, row);
+        float weight = s->row_weight ? s->row_weight[row] : 1.0f, dweight = 0;
         for (int64_t i = 0; i < dim; i++) {
-            float g = s->table[kept[i]], u = s->table[kept[dim + i]], d = bf16_to_f32(dhidden[i]);
-            float part = sigmoid(g), silu = g * part;
-            float dgate = d * u * (part + silu * (1.0f - part)), dup = d * silu, h = silu * u;
+            float g = s->table[kept[i]], u = s->table[kept[dim + i]], dout = bf16_to_f32(dhidden[i]);
+            float part = sigmoid(g), silu = g * part, d = dout * weight;
+            float dgate = d * u * (part + silu * (1.0f - part)), dup = d * silu, h = silu * u * weight;
+            dweight += dout * silu * u;
             most = round_row(drow + i, dcol + i * stride, 0, DTYPE_E5M2, &dgate, 1, s->dscale, most);
             most = round_row(drow + dim + i, dcol + (dim + i) * stride, 0, DTYPE_E5M2, &dup, 1, s->dscale, most);
             round_row(hidden + i * s->hidden_cols.stride, NULL, 0, DTYPE_E4M3, &h, 1, s->hidden_scale, 0);
         }
+        if (s->drow_weight) s->drow_weight[row] = dweight;
     }
-    s->most[begin / cpu_part_rows(s->dhidden.rows)] = most;
+    s->most[begin / s->part] = most;
 }
 
 static void cpu_swiglu_fp8_backward(Ops *ops, Tensor drows, Tensor dcols, Tensor damax, Tensor hidden_cols,
-                                    Tensor gate_up8, Tensor dhidden, Tensor dscale, Tensor hidden_scale,
-                                    Tensor gate_up_scale) {
+                                    Tensor drow_weight, Tensor gate_up8, Tensor dhidden, Tensor dscale,
+                                    Tensor hidden_scale, Tensor gate_up_scale, Tensor row_weight, Tensor row_count) {
     CPU_TIMED(ops, OP_SWIGLU_FP8_BACKWARD);
     float table[256], most[CPU_PARTS] = {0};
-    fp8_table(table, DTYPE_E4M3, gate_up_scale);
-    threads_for(dhidden.rows, cpu_part_rows(dhidden.rows), swiglu_backward_task,
+    cpu_fp8_table(table, DTYPE_E4M3, gate_up_scale);
+    int64_t rows = existing_rows(dhidden.rows, row_count);
+    threads_for(rows, cpu_part_rows(rows), swiglu_backward_task,
                 &(SwigluFp8){.gate_up8 = gate_up8,
                              .drows = drows,
                              .dcols = dcols,
@@ -205,8 +226,11 @@ static void cpu_swiglu_fp8_backward(Ops *ops, Tensor drows, Tensor dcols, Tensor
                              .dscale = *(const float *)dscale.data,
                              .hidden_scale = *(const float *)hidden_scale.data,
                              .table = table,
-                             .most = most});
-    note_amax(damax, most, cpu_part_count(dhidden.rows));
+                             .most = most,
+                             .part = cpu_part_rows(rows),
+                             .row_weight = row_weight.data,
+                             .drow_weight = drow_weight.data});
+    note_amax(damax, most, cpu_part_count(rows));
 }
 
 void cpu_install_fp8(Ops *ops) {

@@ -9,6 +9,7 @@ typedef struct Grouped {
     int64_t tile_rows, tiles_across, tile_columns, tiles_down; // tiles_down only without over_rows
     Gemm gemm;                                                 // of expert 0, m or k filled in per expert
     int64_t a_step, b_step, c_step; // elements from one expert to the next, 0: advances with the rows
+    bool turned;                    // rows of the experts are columns of a and b
     CpuScratch scratch;
 } Grouped;
 
@@ -29,10 +30,9 @@ static void grouped_task(void *context, int64_t begin, int64_t end, int worker) 
         int64_t first = grouped->offsets[expert], rows = grouped->offsets[expert + 1] - first;
         Gemm gemm = grouped->gemm;
         *(grouped->over_rows ? &gemm.m : &gemm.k) = rows;
-        gemm.a.data =
-            cpu_at(gemm.a.data, grouped->a_step ? expert * grouped->a_step : first * gemm.a.stride, gemm.a.dtype);
-        gemm.b.data =
-            cpu_at(gemm.b.data, grouped->b_step ? expert * grouped->b_step : first * gemm.b.stride, gemm.b.dtype);
+        int64_t a_row = grouped->turned ? 1 : gemm.a.stride, b_row = grouped->turned ? 1 : gemm.b.stride;
+        gemm.a.data = cpu_at(gemm.a.data, grouped->a_step ? expert * grouped->a_step : first * a_row, gemm.a.dtype);
+        gemm.b.data = cpu_at(gemm.b.data, grouped->b_step ? expert * grouped->b_step : first * b_row, gemm.b.dtype);
         gemm.c = cpu_at_mut(gemm.c, grouped->c_step ? expert * grouped->c_step : first * gemm.c_stride, gemm.c_dtype);
         int64_t row = tile / grouped->tiles_across * grouped->tile_rows;
         int64_t column = tile % grouped->tiles_across * grouped->tile_columns;
@@ -118,7 +118,32 @@ static void cpu_grouped_linear_backward_weight(Ops *ops, Tensor dweight, Tensor 
                                 .c_step = in.cols * dout.cols});
 }
 
+static void cpu_grouped_linear_fp8(Ops *ops, Tensor out, Tensor a, Tensor b, Tensor a_scale, Tensor b_scale,
+                                   Tensor offsets, bool accumulate) {
+    CPU_TIMED(ops, OP_GROUPED_LINEAR_FP8);
+    float a_table[256], b_table[256];
+    bool weight = out.dtype == DTYPE_F32;
+    cpu_fp8_table(a_table, a.dtype, a_scale);
+    cpu_fp8_table(b_table, b.dtype, b_scale);
+    grouped_run(ops, &(Grouped){.offsets = offsets.data,
+                                .experts = (int)offsets.cols - 1,
+                                .over_rows = !weight,
+                                .gemm = {.m = weight ? a.rows : 0,
+                                         .n = out.cols,
+                                         .k = weight ? 0 : a.cols,
+                                         .a = {a.data, a.stride, false, a.dtype, a_table},
+                                         .b = {b.data, b.stride, true, b.dtype, b_table},
+                                         .c = out.data,
+                                         .c_stride = out.stride,
+                                         .c_dtype = out.dtype,
+                                         .accumulate = accumulate},
+                                .b_step = weight ? 0 : out.cols * a.cols,
+                                .c_step = weight ? a.rows * out.cols : 0,
+                                .turned = weight});
+}
+
 void cpu_install_grouped(Ops *ops) {
+    ops->grouped_linear_fp8 = cpu_grouped_linear_fp8;
     ops->grouped_linear_forward = cpu_grouped_linear_forward;
     ops->grouped_linear_backward_input = cpu_grouped_linear_backward_input;
     ops->grouped_linear_backward_weight = cpu_grouped_linear_backward_weight;

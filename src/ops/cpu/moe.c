@@ -346,6 +346,32 @@ static void cpu_moe_gather(Ops *ops, Tensor out, Tensor in, const MoeRouting *ro
     cpu_gather_rows(out.data, in.data, p.token_of_row, p.offsets[p.experts], (int)in.cols, in.dtype);
 }
 
+typedef struct GatherCols {
+    Tensor cols, in;
+    const int32_t *token_of_row;
+    int64_t rows;
+} GatherCols;
+
+static void gather_cols_task(void *context, int64_t begin, int64_t end, int worker) { // rows of the transpose
+    (void)worker;
+    const GatherCols *g = context;
+    for (int64_t i = begin; i < end; i++)
+        for (int64_t row = 0; row < g->rows; row++) {
+            int32_t token = g->token_of_row[row];
+            *(uint8_t *)tensor_at(g->cols, i, row) = token < 0 ? 0 : *(const uint8_t *)tensor_at(g->in, token, i);
+        }
+}
+
+static void cpu_moe_gather_fp8(Ops *ops, Tensor rows, Tensor cols, Tensor in, const MoeRouting *routing) {
+    CPU_TIMED(ops, OP_MOE_GATHER_FP8);
+    MoePointers p = moe_pointers(routing);
+    assert(counts_match_rows(&p));
+    int64_t used = p.offsets[p.experts];
+    if (tensor_present(rows)) cpu_gather_rows(rows.data, in.data, p.token_of_row, used, (int)in.cols, in.dtype);
+    if (tensor_present(cols))
+        threads_for(cols.rows, cpu_row_chunk(used), gather_cols_task, &(GatherCols){cols, in, p.token_of_row, used});
+}
+
 VEC_INLINE void sum_tokens(const Rows *rows, int64_t begin, int64_t end, DType dtype) {
     int dim = rows->dim, top_k = rows->top_k;
     for (int64_t t = begin; t < end; t++) {
@@ -383,5 +409,6 @@ void cpu_install_moe(Ops *ops) {
     ops->moe_load_stats = cpu_moe_load_stats;
     ops->moe_bias_update = cpu_moe_bias_update;
     ops->moe_gather = cpu_moe_gather;
+    ops->moe_gather_fp8 = cpu_moe_gather_fp8;
     ops->moe_sum = cpu_moe_sum;
 }

@@ -160,9 +160,11 @@ void cuda_quantize_scales(Ops *ops, Tensor scale, Tensor amax, float most);
 void cuda_rmsnorm_fp8_forward(Ops *ops, Tensor out, Tensor rows, Tensor amax, Tensor rstd, Tensor residual,
                               Tensor weight, Tensor scale, float eps);
 void cuda_swiglu_fp8_forward(Ops *ops, Tensor hidden, Tensor hidden_amax, Tensor gate_up8, Tensor gate_up_amax,
-                             Tensor gate_up, Tensor hidden_scale, Tensor gate_up_scale);
-void cuda_swiglu_fp8_backward(Ops *ops, Tensor drows, Tensor dcols, Tensor damax, Tensor hidden_cols, Tensor gate_up8,
-                              Tensor dhidden, Tensor dscale, Tensor hidden_scale, Tensor gate_up_scale);
+                             Tensor gate_up, Tensor hidden_scale, Tensor gate_up_scale, Tensor row_weight,
+                             Tensor row_count);
+void cuda_swiglu_fp8_backward(Ops *ops, Tensor drows, Tensor dcols, Tensor damax, Tensor hidden_cols,
+                              Tensor drow_weight, Tensor gate_up8, Tensor dhidden, Tensor dscale, Tensor hidden_scale,
+                              Tensor gate_up_scale, Tensor row_weight, Tensor row_count);
 void cuda_cross_entropy(Ops *ops, Tensor losses, Tensor logits, Tensor targets, Tensor scale);
 void cuda_cross_entropy_fp8(Ops *ops, Tensor losses, Tensor codes, Tensor logits, Tensor targets, Tensor scale,
                             Tensor codes_scale);
@@ -186,6 +188,7 @@ void cuda_moe_add_counts(Ops *ops, Tensor total, Tensor counts, bool accumulate)
 void cuda_moe_load_stats(Ops *ops, Tensor stats, Tensor counts);
 void cuda_moe_bias_update(Ops *ops, Tensor bias, Tensor counts, Tensor skip, float rate);
 void cuda_moe_gather(Ops *ops, Tensor out, Tensor in, const MoeRouting *routing);
+void cuda_moe_gather_fp8(Ops *ops, Tensor rows, Tensor cols, Tensor in, const MoeRouting *routing);
 void cuda_moe_sum(Ops *ops, Tensor out, Tensor in, Tensor add, const MoeRouting *routing);
 void cuda_norm_f32(Ops *ops, Tensor out, Tensor in);
 void cuda_guard(Ops *ops, Tensor skip, Tensor loss, Tensor norm, Tensor refuse, float loss_limit, float norm_limit);
@@ -205,6 +208,10 @@ void cuda_grouped_swiglu_forward(Ops *ops, Tensor hidden, Tensor gate_up, Tensor
 void cuda_grouped_swiglu_backward(Ops *ops, Tensor dgate_up, Tensor hidden, Tensor drow_weight, Tensor gate_up,
                                   Tensor dnext, Tensor weight, Tensor offsets, Tensor row_weight, Tensor token_of_row,
                                   Tensor scratch);
+
+// grouped_fp8.c: chooses its kernel by time
+void cuda_grouped_linear_fp8(Ops *ops, Tensor out, Tensor a, Tensor b, Tensor a_scale, Tensor b_scale, Tensor offsets,
+                             bool accumulate);
 
 // gemm.c: cuBLASLt
 void gemm_linear_forward(Ops *ops, Tensor out, Tensor in, Tensor weight, Tensor add);

@@ -1,47 +1,7 @@
 // Rounding to FP8, both ways round: rows as they stand, and the transpose, which products with the tokens (or outputs)
-// as their reduction read. A block takes a tile of TILE_ROWS x TILE_COLS; a thread holds 4 rows by 8 columns of it,
-// turns squares of 4 x 4 bytes in registers, and the transposed tile leaves through shared memory in whole lines.
+// as their reduction read, and SwiGLU between products in FP8.
 #include "ops/cuda/cuda.h"
 #include "ops/cuda/fp8.cuh"
-
-enum { TILE_ROWS = 128, TILE_COLS = 64, TILE_THREADS = 256, TILE_WORDS = TILE_COLS * TILE_ROWS / 4 };
-
-// ---- transposing a tile ---------------------------------------------------------------------------------------------
-
-// Word w (4 rows) of a column; the exchange spreads a warp's words over all banks and keeps 16-byte pieces whole.
-__device__ __forceinline__ int tile_word(int column, int w) {
-    return column * (TILE_ROWS / 4) + (w ^ (column >> 3 & 7) << 2);
-}
-
-// A thread's 4 rows by 8 columns of codes into the tile.
-__device__ __forceinline__ void tile_put(uint32_t *tile, const uint2 (&codes)[4]) {
-    const int column = threadIdx.x % 8 * 8, w = threadIdx.x / 8;
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        uint32_t r[4];
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            r[i] = half ? codes[i].y : codes[i].x;
-        const uint32_t a = __byte_perm(r[0], r[1], 0x5140), b = __byte_perm(r[2], r[3], 0x5140); // columns 0 and 1
-        const uint32_t c = __byte_perm(r[0], r[1], 0x7362), d = __byte_perm(r[2], r[3], 0x7362); // 2 and 3
-        uint32_t *to = tile + tile_word(column + 4 * half, w);
-        to[0] = __byte_perm(a, b, 0x5410);
-        to[TILE_ROWS / 4] = __byte_perm(a, b, 0x7632);
-        to[2 * (TILE_ROWS / 4)] = __byte_perm(c, d, 0x5410);
-        to[3 * (TILE_ROWS / 4)] = __byte_perm(c, d, 0x7632);
-    }
-}
-
-// The tile, by all threads, to rows [column, column + TILE_COLS) of out: [columns, rows]. Rows are multiples of 16.
-__device__ __forceinline__ void tile_store(uint8_t *out, const uint32_t *tile, int64_t column, int64_t columns,
-                                           int64_t row, int64_t rows) {
-#pragma unroll
-    for (int i = threadIdx.x; i < TILE_WORDS / 4; i += TILE_THREADS) {
-        const int c = i / (TILE_ROWS / 16), piece = i % (TILE_ROWS / 16);
-        if (column + c < columns && row + piece * 16 < rows)
-            store16(out + (column + c) * rows + row + piece * 16, load16(tile + tile_word(c, piece * 4)));
-    }
-}
 
 // ---- any bf16 tensor ------------------------------------------------------------------------------------------------
 
@@ -51,6 +11,10 @@ static __global__ __launch_bounds__(TILE_THREADS) void quantize_kernel(uint8_t *
                                                                        int64_t rows, int64_t cols, const float *scale) {
     __shared__ __align__(16) uint32_t tile[COLS ? TILE_WORDS : 1];
     const int64_t column = blockIdx.x * (int64_t)TILE_COLS, row = blockIdx.y * (int64_t)TILE_ROWS;
+    if (COLS) { // one of a pile of matrices
+        in += blockIdx.z * rows * stride, cols_out += blockIdx.z * rows * cols;
+        if (ROWS) rows_out += blockIdx.z * rows * cols;
+    }
     const int64_t x = column + threadIdx.x % 8 * 8, y = row + threadIdx.x / 8 * 4;
     const float inverse = 1.0f / *scale;
     uint4 raw[4];
@@ -81,6 +45,7 @@ static __global__ __launch_bounds__(TILE_THREADS) void turn_kernel(uint8_t *out,
     __shared__ __align__(16) uint32_t tile[TILE_WORDS];
     const int64_t column = blockIdx.x * (int64_t)TILE_COLS, row = blockIdx.y * (int64_t)TILE_ROWS;
     const int64_t x = column + threadIdx.x % 8 * 8, y = row + threadIdx.x / 8 * 4;
+    in += blockIdx.z * rows * cols, out += blockIdx.z * rows * cols; // one of a pile
     uint2 codes[4];
 #pragma unroll
     for (int i = 0; i < 4; i++)
@@ -91,12 +56,14 @@ static __global__ __launch_bounds__(TILE_THREADS) void turn_kernel(uint8_t *out,
 }
 
 static void turn_launch(CudaState *state, Tensor cols, Tensor in) {
-    dim3 grid((unsigned)ceil_div64(in.cols, TILE_COLS), (unsigned)ceil_div64(in.rows, TILE_ROWS));
-    if (in.rows % 16 || in.cols % 16 || !all_aligned(16, in.data, cols.data))
+    const int64_t rows = cols.cols;
+    dim3 grid((unsigned)ceil_div64(in.cols, TILE_COLS), (unsigned)ceil_div64(rows, TILE_ROWS),
+              (unsigned)(in.rows / rows));
+    if (rows % 16 || in.cols % 16 || !all_aligned(16, in.data, cols.data))
         cuda_fail(state, __FILE__, __LINE__, "codes are turned in sizes that are multiples of 16, not %lld x %lld",
-                  (long long)in.rows, (long long)in.cols);
+                  (long long)rows, (long long)in.cols);
     else
-        turn_kernel<<<grid, TILE_THREADS, 0, state->stream>>>((uint8_t *)cols.data, (const uint8_t *)in.data, in.rows,
+        turn_kernel<<<grid, TILE_THREADS, 0, state->stream>>>((uint8_t *)cols.data, (const uint8_t *)in.data, rows,
                                                               in.cols);
 }
 
@@ -104,14 +71,14 @@ static void turn_launch(CudaState *state, Tensor cols, Tensor in) {
 template <bool E5M2>
 static __global__ __launch_bounds__(256) void quantize_scalar_kernel(uint8_t *rows_out, uint8_t *cols_out, float *amax,
                                                                      const Bf16 *in, int64_t stride, int64_t rows,
-                                                                     int64_t cols, const float *scale) {
+                                                                     int64_t cols, int64_t pile, const float *scale) {
     const int64_t i = (int64_t)blockIdx.x * 256 + threadIdx.x, row = i / cols, col = i - row * cols;
     const float value = row < rows ? to_float(in[row * stride + col]) : 0.0f;
     amax_note(amax, fabsf(value));
     if (row >= rows) return;
     const uint8_t code = (uint8_t)fp8_pair<E5M2>(value / *scale, 0);
     if (rows_out) rows_out[i] = code;
-    if (cols_out) cols_out[col * rows + row] = code;
+    if (cols_out) cols_out[(row / pile * cols + col) * pile + row % pile] = code; // pile: rows of one matrix
 }
 
 template <bool E5M2>
@@ -120,19 +87,21 @@ static void quantize_launch(CudaState *state, Tensor rows, Tensor cols, Tensor a
     float *most = (float *)amax.data;
     const float *step = (const float *)scale.data;
     const Bf16 *from = (const Bf16 *)in.data;
+    const int64_t pile = cols_out ? cols.cols : in.rows; // rows of one of the matrices
     bool tiles = in.cols % 8 == 0 && in.stride % 8 == 0 && all_aligned(16, in.data, cols_out) &&
-                 all_aligned(8, rows_out) && (!cols_out || in.rows % 16 == 0);
+                 all_aligned(8, rows_out) && (!cols_out || pile % 16 == 0);
     if (!tiles) {
         quantize_scalar_kernel<E5M2><<<(unsigned)ceil_div64(tensor_count(in), 256), 256, 0, state->stream>>>(
-            rows_out, cols_out, most, from, in.stride, in.rows, in.cols, step);
+            rows_out, cols_out, most, from, in.stride, in.rows, in.cols, pile, step);
         return;
     }
-    dim3 grid((unsigned)ceil_div64(in.cols, TILE_COLS), (unsigned)ceil_div64(in.rows, TILE_ROWS));
+    dim3 grid((unsigned)ceil_div64(in.cols, TILE_COLS), (unsigned)ceil_div64(pile, TILE_ROWS),
+              (unsigned)(in.rows / pile));
     auto kernel = rows_out && cols_out ? quantize_kernel<E5M2, true, true>
                   : rows_out           ? quantize_kernel<E5M2, true, false>
                   : cols_out           ? quantize_kernel<E5M2, false, true>
                                        : quantize_kernel<E5M2, false, false>;
-    kernel<<<grid, TILE_THREADS, 0, state->stream>>>(rows_out, cols_out, most, from, in.stride, in.rows, in.cols, step);
+    kernel<<<grid, TILE_THREADS, 0, state->stream>>>(rows_out, cols_out, most, from, in.stride, pile, in.cols, step);
 }
 
 extern "C" void cuda_quantize(Ops *ops, Tensor rows, Tensor cols, Tensor amax, Tensor in, Tensor scale) {
@@ -165,10 +134,6 @@ extern "C" void cuda_quantize_scales(Ops *ops, Tensor scale, Tensor amax, float 
 
 // ---- SwiGLU ---------------------------------------------------------------------------------------------------------
 
-static __device__ __forceinline__ float sigmoid(float x) {
-    return __fdividef(1.0f, 1.0f + __expf(-x));
-}
-
 typedef struct SwigluForward {
     uint8_t *hidden, *gate_up8;
     float *hidden_amax, *gate_up_amax;
@@ -176,12 +141,16 @@ typedef struct SwigluForward {
     const float *hidden_scale, *gate_up_scale;
     int64_t rows;
     int dim;
+    const float *row_weight; // of expert rows
+    const int32_t *row_count;
 } SwigluForward;
 
-// A thread has 8 columns at a time, PIECES of them 256 pieces apart.
-template <int PIECES> static __global__ __launch_bounds__(256) void swiglu_forward_kernel(SwigluForward s) {
+// A thread has 8 columns at a time, PIECES of them 256 pieces apart. EXPERTS: of expert rows, with their weights.
+template <int PIECES, bool EXPERTS>
+static __global__ __launch_bounds__(256) void swiglu_forward_kernel(SwigluForward s) {
     const unsigned pieces = (unsigned)(s.dim / 8);
-    const int64_t total = s.rows * pieces, first = (int64_t)blockIdx.x * (256 * PIECES) + threadIdx.x;
+    const int64_t rows = EXPERTS ? min(s.rows, (int64_t)*s.row_count) : s.rows;
+    const int64_t total = rows * pieces, first = (int64_t)blockIdx.x * (256 * PIECES) + threadIdx.x;
     const float hidden_inverse = 1.0f / *s.hidden_scale, gate_up_inverse = 1.0f / *s.gate_up_scale;
     uint4 gates[PIECES], ups[PIECES];
     int64_t at[PIECES], to[PIECES];
@@ -204,9 +173,10 @@ template <int PIECES> static __global__ __launch_bounds__(256) void swiglu_forwa
         gate_up_most = magnitude(up, magnitude(gate, gate_up_most));
         *(uint2 *)(s.gate_up8 + at[p]) = fp8_pack<false>(gate, gate_up_inverse);
         *(uint2 *)(s.gate_up8 + at[p] + s.dim) = fp8_pack<false>(up, gate_up_inverse);
+        const float weight = EXPERTS ? s.row_weight[to[p] / s.dim] : 1.0f;
 #pragma unroll
         for (int j = 0; j < 8; j++)
-            gate[j] = gate[j] * sigmoid(gate[j]) * up[j];
+            gate[j] = gate[j] * fp8_sigmoid(gate[j]) * up[j] * weight;
         most = magnitude(gate, most);
         *(uint2 *)(s.hidden + to[p]) = fp8_pack<false>(gate, hidden_inverse);
     }
@@ -215,8 +185,8 @@ template <int PIECES> static __global__ __launch_bounds__(256) void swiglu_forwa
 }
 
 extern "C" void cuda_swiglu_fp8_forward(Ops *ops, Tensor hidden, Tensor hidden_amax, Tensor gate_up8,
-                                        Tensor gate_up_amax, Tensor gate_up, Tensor hidden_scale,
-                                        Tensor gate_up_scale) {
+                                        Tensor gate_up_amax, Tensor gate_up, Tensor hidden_scale, Tensor gate_up_scale,
+                                        Tensor row_weight, Tensor row_count) {
     enum { PIECES = 4 };
     CudaState *state = cuda_scope_begin(ops, OP_SWIGLU_FP8_FORWARD);
     SwigluForward s = {.hidden = (uint8_t *)hidden.data,
@@ -227,25 +197,17 @@ extern "C" void cuda_swiglu_fp8_forward(Ops *ops, Tensor hidden, Tensor hidden_a
                        .hidden_scale = (const float *)hidden_scale.data,
                        .gate_up_scale = (const float *)gate_up_scale.data,
                        .rows = hidden.rows,
-                       .dim = (int)hidden.cols};
+                       .dim = (int)hidden.cols,
+                       .row_weight = (const float *)row_weight.data,
+                       .row_count = (const int32_t *)row_count.data};
+    auto kernel = s.row_count ? swiglu_forward_kernel<PIECES, true> : swiglu_forward_kernel<PIECES, false>;
     if (hidden.cols % 16 || !all_aligned(16, hidden.data, gate_up8.data, gate_up.data))
         cuda_fail(state, __FILE__, __LINE__, "SwiGLU in FP8 needs a width that is a multiple of 16, not %d", s.dim);
     else if (hidden.rows)
-        swiglu_forward_kernel<PIECES>
-            <<<(unsigned)ceil_div64(hidden.rows * (s.dim / 8), 256 * PIECES), 256, 0, state->stream>>>(s);
+        kernel<<<(unsigned)ceil_div64(hidden.rows * (s.dim / 8), 256 * PIECES), 256, 0, state->stream>>>(s);
     LAUNCH_CHECK(state);
     cuda_scope_end(state);
 }
-
-typedef struct SwigluBackward {
-    uint8_t *drows, *dcols, *hidden_cols;
-    float *damax;
-    const uint8_t *gate_up8;
-    const Bf16 *dhidden;
-    const float *dscale, *hidden_scale, *gate_up_scale;
-    int64_t rows;
-    int dim;
-} SwigluBackward;
 
 // With s the sigmoid of g: dgate = d u (s + g s (1 - s)), dup = d g s, hidden = g s u.
 static __global__ __launch_bounds__(TILE_THREADS) void swiglu_backward_kernel(SwigluBackward s) {
@@ -272,7 +234,7 @@ static __global__ __launch_bounds__(TILE_THREADS) void swiglu_backward_kernel(Sw
         vec_unpack<Bf16>(d, grads[i]);
 #pragma unroll
         for (int j = 0; j < 8; j++) {
-            const float part = sigmoid(g[j]), silu = g[j] * part, grad = d[j], up = u[j];
+            const float part = fp8_sigmoid(g[j]), silu = g[j] * part, grad = d[j], up = u[j];
             d[j] = silu * up;
             g[j] = grad * up * (part + silu * (1.0f - part));
             u[j] = grad * silu;
@@ -298,8 +260,9 @@ static __global__ __launch_bounds__(TILE_THREADS) void swiglu_backward_kernel(Sw
 }
 
 extern "C" void cuda_swiglu_fp8_backward(Ops *ops, Tensor drows, Tensor dcols, Tensor damax, Tensor hidden_cols,
-                                         Tensor gate_up8, Tensor dhidden, Tensor dscale, Tensor hidden_scale,
-                                         Tensor gate_up_scale) {
+                                         Tensor drow_weight, Tensor gate_up8, Tensor dhidden, Tensor dscale,
+                                         Tensor hidden_scale, Tensor gate_up_scale, Tensor row_weight,
+                                         Tensor row_count) {
     CudaState *state = cuda_scope_begin(ops, OP_SWIGLU_FP8_BACKWARD);
     SwigluBackward s = {.drows = (uint8_t *)drows.data,
                         .dcols = (uint8_t *)dcols.data,
@@ -311,12 +274,17 @@ extern "C" void cuda_swiglu_fp8_backward(Ops *ops, Tensor drows, Tensor dcols, T
                         .hidden_scale = (const float *)hidden_scale.data,
                         .gate_up_scale = (const float *)gate_up_scale.data,
                         .rows = dhidden.rows,
-                        .dim = (int)dhidden.cols};
+                        .dim = (int)dhidden.cols,
+                        .row_weight = (const float *)row_weight.data,
+                        .drow_weight = (float *)drow_weight.data,
+                        .row_count = (const int32_t *)row_count.data};
     dim3 grid((unsigned)ceil_div64(s.dim, TILE_COLS), (unsigned)ceil_div64(s.rows, TILE_ROWS));
     if (s.dim % 16 || s.rows % 16 ||
         !all_aligned(16, drows.data, dcols.data, hidden_cols.data, gate_up8.data, dhidden.data))
         cuda_fail(state, __FILE__, __LINE__, "SwiGLU in FP8 needs sizes that are multiples of 16, not %lld x %d",
                   (long long)s.rows, s.dim);
+    else if (s.rows && s.row_count)
+        swiglu_experts_backward(state, &s);
     else if (s.rows)
         swiglu_backward_kernel<<<grid, TILE_THREADS, 0, state->stream>>>(s);
     LAUNCH_CHECK(state);

@@ -45,3 +45,65 @@ __device__ __forceinline__ void amax_note(float *amax, float most) {
     most = warp_max(most);
     if (threadIdx.x % 32 == 0 && most > *amax) atomicMax((int *)amax, __float_as_int(most));
 }
+
+// ---- SwiGLU ---------------------------------------------------------------------------------------------------------
+
+__device__ __forceinline__ float fp8_sigmoid(float x) {
+    return __fdividef(1.0f, 1.0f + __expf(-x));
+}
+
+typedef struct SwigluBackward {
+    uint8_t *drows, *dcols, *hidden_cols;
+    float *damax;
+    const uint8_t *gate_up8;
+    const Bf16 *dhidden;
+    const float *dscale, *hidden_scale, *gate_up_scale;
+    int64_t rows;
+    int dim;
+    const float *row_weight; // of expert rows
+    float *drow_weight;
+    const int32_t *row_count;
+} SwigluBackward;
+
+void swiglu_experts_backward(CudaState *state, const SwigluBackward *s); // fp8_experts.cu
+
+// ---- transposing a tile ---------------------------------------------------------------------------------------------
+
+// A block takes a tile of TILE_ROWS x TILE_COLS; a thread holds 4 rows by 8 columns of it, turns squares of 4 x 4 bytes
+// in registers, and the transposed tile leaves through shared memory in whole lines.
+enum { TILE_ROWS = 128, TILE_COLS = 64, TILE_THREADS = 256, TILE_WORDS = TILE_COLS * TILE_ROWS / 4 };
+
+// Word w (4 rows) of a column; the exchange spreads a warp's words over all banks and keeps 16-byte pieces whole.
+__device__ __forceinline__ int tile_word(int column, int w) {
+    return column * (TILE_ROWS / 4) + (w ^ (column >> 3 & 7) << 2);
+}
+
+// A thread's 4 rows by 8 columns of codes into the tile.
+__device__ __forceinline__ void tile_put(uint32_t *tile, const uint2 (&codes)[4]) {
+    const int column = threadIdx.x % 8 * 8, w = threadIdx.x / 8;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        uint32_t r[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            r[i] = half ? codes[i].y : codes[i].x;
+        const uint32_t a = __byte_perm(r[0], r[1], 0x5140), b = __byte_perm(r[2], r[3], 0x5140); // columns 0 and 1
+        const uint32_t c = __byte_perm(r[0], r[1], 0x7362), d = __byte_perm(r[2], r[3], 0x7362); // 2 and 3
+        uint32_t *to = tile + tile_word(column + 4 * half, w);
+        to[0] = __byte_perm(a, b, 0x5410);
+        to[TILE_ROWS / 4] = __byte_perm(a, b, 0x7632);
+        to[2 * (TILE_ROWS / 4)] = __byte_perm(c, d, 0x5410);
+        to[3 * (TILE_ROWS / 4)] = __byte_perm(c, d, 0x7632);
+    }
+}
+
+// The tile, by all threads, to rows [column, column + TILE_COLS) of out: [columns, rows]. Rows are multiples of 16.
+__device__ __forceinline__ void tile_store(uint8_t *out, const uint32_t *tile, int64_t column, int64_t columns,
+                                           int64_t row, int64_t rows) {
+#pragma unroll
+    for (int i = threadIdx.x; i < TILE_WORDS / 4; i += TILE_THREADS) {
+        const int c = i / (TILE_ROWS / 16), piece = i % (TILE_ROWS / 16);
+        if (column + c < columns && row + piece * 16 < rows)
+            store16(out + (column + c) * rows + row + piece * 16, load16(tile + tile_word(c, piece * 4)));
+    }
+}

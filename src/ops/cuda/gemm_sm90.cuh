@@ -70,6 +70,12 @@ struct Config {
     static_assert(B_BYTES % 1024 == 0 && B_BOX % 8 == 0, "tile width");
     static_assert(BLOCKS <= 2, "loads and releases are for two blocks");
     static_assert(!PAIRED || (!TRANSPOSE_B && CLUSTER_N == 1 && B_BOX % 32 == 0), "whole blocks of a weave");
+
+    // What one instruction multiplies: 32 bytes of the reduction.
+    template <int COUNT>
+    static __device__ __forceinline__ void multiply(float (&d)[COUNT], uint64_t a, uint64_t b, int keep) {
+        wgmma<TRANSPOSE_A, TRANSPOSE_B>(d, a, b, keep);
+    }
 };
 
 // ---- the ring of stages -------------------------------------------------------------------------------------------
@@ -317,8 +323,7 @@ DEVICE_CODE void consume(const Ring<C> &ring, const Experts &experts, const Grou
                 for (int l = 0; l < TILE_K / 16; l++)
 #pragma unroll
                     for (int part = 0; part < C::M_PARTS; part++)
-                        wgmma<C::TRANSPOSE_A, C::TRANSPOSE_B>(d[part], a0 + offset + l * A_STEP + part * A_PART,
-                                                              b0 + offset + l * B_STEP, k | l);
+                        C::multiply(d[part], a0 + offset + l * A_STEP + part * A_PART, b0 + offset + l * B_STEP, k | l);
                 wgmma_commit();
                 wgmma_wait<1>();
             }
@@ -343,7 +348,7 @@ DEVICE_CODE void consume(const Ring<C> &ring, const Experts &experts, const Grou
 // A tensor [d2, d1, d0] that is read or written in boxes of [1, box1, box0].
 static CUtensorMap map_make(CudaState *state, const void *memory, DType dtype, int64_t d2, int64_t d1, int64_t d0,
                             int box1, int box0) {
-    const cuuint64_t size = dtype == DTYPE_BF16 ? 2 : 4;
+    const cuuint64_t size = dtype_size(dtype);
     return map_encode<3>(state, memory, dtype, {(cuuint64_t)d0, (cuuint64_t)d1, (cuuint64_t)d2},
                          {d0 * size, d0 * d1 * size}, {(cuuint32_t)box0, (cuuint32_t)box1, 1});
 }

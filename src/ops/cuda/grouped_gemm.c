@@ -1,7 +1,6 @@
 // Grouped linear layers of MoE: the choice of the engine, and of tokens whether the loads find their rows or these are
 // gathered first.
-#include "ops/cuda/grouped_gemm.h"
-#include "ops/cuda/race.h"
+#include "ops/cuda/grouped_race.h"
 
 // The fastest engine, or of tokens that of the portable ones which can do it.
 static void engine_run(CudaState *state, const GroupedCall *call, DType dtype) {
@@ -50,7 +49,6 @@ static bool tokens_run(Ops *ops, const void *context, int choice) {
 }
 
 static Race tokens_race(const TokensCall *t) {
-    enum { SPREAD = 1 << 16 };
     static const char *const names[] = {"grouped tokens 1 forward", "grouped tokens 1 input",
                                         "grouped tokens 1 weight"};
     const GroupedCall *call = &t->call;
@@ -60,34 +58,19 @@ static Race tokens_race(const TokensCall *t) {
                  .variants = TOKENS_SM90 + GROUPED_TOKENS_VARIANTS,
                  .run = tokens_run,
                  .call = t};
-    if (weight) { // of some of the floats the upper halves, which are bf16
-        int64_t count = (int64_t)call->experts * call->m * call->n, apart = (count + SPREAD - 1) / SPREAD;
-        race.results[0].memory = (bf16 *)call->out + 1;
-        race.results[0].stride = 2 * apart, race.results[0].columns = 1;
-        race.rows = count / apart;
-    } else {
-        race.results[0].memory = call->out;
-        race.results[0].stride = race.results[0].columns = call->n;
-        race.rows = grouped_rows_in_use(call->rows, call->experts);
-    }
+    grouped_race_results(&race, call);
     return race;
 }
 
 // Gathering first wins where a product has many columns of results to spread the cost over; reading tokens in the loads
 // saves writing and reading the rows. Only bf16 is raced, since a race compares results in it; the other types read
-// tokens. A gradient that is added to is not raced either, as that would add many times: it takes what was found for
-// the first micro-batch of a step.
+// tokens.
 static void tokens_perform(Ops *ops, const TokensCall *t) {
-    enum { RACE_ROWS = 1024 }; // fewer are not worth a race; as in race.c, which counts results
     Race race = tokens_race(t);
-    int choice = RACE_PLAIN;
-    bool few = grouped_rows_in_use(t->call.rows, t->call.experts) < RACE_ROWS;
     if (t->dtype != DTYPE_BF16)
         tokens_run(ops, t, TOKENS_PORTABLE);
-    else if (!few && !t->call.accumulate)
-        race_perform(ops, &race);
-    else if (few || !race_known(cuda_state(ops), &race, &choice) || !tokens_run(ops, t, choice))
-        tokens_run(ops, t, RACE_PLAIN);
+    else
+        grouped_race_perform(ops, &race, &t->call);
 }
 
 // ---- the ops --------------------------------------------------------------------------------------------------------

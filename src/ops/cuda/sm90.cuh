@@ -292,23 +292,25 @@ static inline MapEncode map_encode_find(void) {
     return found;
 }
 
-// bf16 or float; dimensions from the innermost on, strides in bytes from the second on. Rows of up to 128 bytes of a
-// box are swizzled, longer ones not.
+// bf16, float or FP8; dimensions from the innermost on, strides in bytes from the second on. Rows of up to 128 bytes of
+// a box are swizzled, longer ones not.
 template <int RANK>
 static CUtensorMap map_encode(CudaState *state, const void *memory, DType dtype, const cuuint64_t (&dims)[RANK],
                               const cuuint64_t (&strides)[RANK - 1], const cuuint32_t (&box)[RANK]) {
     CUtensorMap map;
     const cuuint32_t steps[5] = {1, 1, 1, 1, 1};
-    const cuuint32_t width = box[0] * (dtype == DTYPE_BF16 ? 2 : 4);
+    const cuuint32_t width = box[0] * (cuuint32_t)dtype_size(dtype);
+    const CUtensorMapDataType type = dtype == DTYPE_BF16  ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                                     : dtype == DTYPE_F32 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
+                                                          : CU_TENSOR_MAP_DATA_TYPE_UINT8;
     const CUtensorMapSwizzle swizzle = width > 128   ? CU_TENSOR_MAP_SWIZZLE_NONE
                                        : width < 128 ? CU_TENSOR_MAP_SWIZZLE_64B
                                                      : CU_TENSOR_MAP_SWIZZLE_128B;
     MapEncode encode = map_encode_find();
     CUresult result =
         !encode ? CUDA_ERROR_NOT_FOUND
-                : encode(&map, dtype == DTYPE_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
-                         RANK, (void *)memory, dims, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
-                         CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+                : encode(&map, type, RANK, (void *)memory, dims, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                         swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (result != CUDA_SUCCESS)
         cuda_fail(state, __FILE__, __LINE__, "the driver refused a tensor map (error %d)", (int)result);
     return map;

@@ -1,0 +1,318 @@
+// Grouped linear layers of MoE in FP8 on Hopper, on the pipeline of gemm_sm90.cuh. A stage has 128 FP8 numbers of the
+// reduction in the bytes of 64 bf16 ones; the layouts in shared memory are those of the bf16 forward product.
+//
+// Tensor cores add FP8 products with fewer bits than a float has. Results in bf16 take these sums as they are; a weight
+// gradient adds what each stage gives to sums in float, which takes as many registers again: the two warpgroups then
+// share a tile, one adding while the other multiplies, and a whole tile of results has room in shared memory, so that
+// they leave while the next tile is computed.
+#include "ops/cuda/gemm_sm90.cuh"
+#include "ops/cuda/grouped_fp8.h"
+
+enum { FP8_TILE_K = 2 * TILE_K, STAGING_BYTES = 64 * 128 }; // 64 rows of 128 bytes of results
+
+template <bool WEIGHT_, bool E5M2_, int TILE_N_, int STAGES_, bool PINGPONG_, int CLUSTER_M_, int CLUSTER_N_>
+struct Fp8Config : Config<GROUPED_FORWARD, TILE_N_, STAGES_, PINGPONG_, CLUSTER_M_, CLUSTER_N_> {
+    using Base = Config<GROUPED_FORWARD, TILE_N_, STAGES_, PINGPONG_, CLUSTER_M_, CLUSTER_N_>;
+    static constexpr bool WEIGHT = WEIGHT_, E5M2 = E5M2_; // E5M2: of a, else e4m3
+    static constexpr GroupedProduct PRODUCT = WEIGHT ? GROUPED_WEIGHT : GROUPED_FORWARD;
+    static constexpr int OUT_COLUMNS = WEIGHT ? 32 : 64; // of one piece of results, 128 bytes wide
+    static constexpr int PIECES = Base::M_PARTS * (TILE_N_ / OUT_COLUMNS);
+    static constexpr int BUFFERS = WEIGHT ? PIECES : 2; // for pieces of a warpgroup
+    static constexpr int SHARED = STAGES_ * Base::STAGE_BYTES + 2 * BUFFERS * STAGING_BYTES + 1024; // to align by hand
+    static_assert(PIECES % BUFFERS == 0, "every tile begins with the first buffer");
+    static_assert(!WEIGHT || !PINGPONG_, "sums in float need the registers of half a tile");
+
+    template <int COUNT>
+    static __device__ __forceinline__ void multiply(float (&d)[COUNT], uint64_t a, uint64_t b, int keep);
+};
+
+// ---- products -----------------------------------------------------------------------------------------------------
+
+// clang-format off
+#define WGMMA_FP8(shape, type, registers, a, b, keep)                                                             \
+    "{\n"                                                                                                         \
+    ".reg .pred p;\n"                                                                                             \
+    "setp.ne.b32 p, " keep ", 0;\n"                                                                               \
+    "wgmma.mma_async.sync.aligned." shape ".f32." type ".e4m3 {" registers "}, " a ", " b ", p, 1, 1;\n"          \
+    "}\n"
+#define WGMMA_FP8_IN "l"(a), "l"(b), "r"(keep)
+#define WGMMA_FP8_N128(type) \
+    asm volatile(WGMMA_FP8("m64n128k32", type, WGMMA_D128, "%64", "%65", "%66") : WGMMA_F64 : WGMMA_FP8_IN)
+#define WGMMA_FP8_N192(type) \
+    asm volatile(WGMMA_FP8("m64n192k32", type, WGMMA_D192, "%96", "%97", "%98") \
+                 : WGMMA_F64, WGMMA_F16(64), WGMMA_F16(80) : WGMMA_FP8_IN)
+#define WGMMA_FP8_N256(type) \
+    asm volatile(WGMMA_FP8("m64n256k32", type, WGMMA_D256, "%128", "%129", "%130") \
+                 : WGMMA_F64, WGMMA_F16(64), WGMMA_F16(80), WGMMA_F16(96), WGMMA_F16(112) : WGMMA_FP8_IN)
+// clang-format on
+
+// As wgmma, with A [64, 32] and B [32, N].
+template <bool E5M2, int COUNT> DEVICE_CODE void wgmma_fp8(float (&d)[COUNT], uint64_t a, uint64_t b, int keep) {
+    static_assert(COUNT == 64 || COUNT == 96 || COUNT == 128, "widths with an instruction below");
+    if constexpr (COUNT == 64) {
+        if constexpr (E5M2)
+            WGMMA_FP8_N128("e5m2");
+        else
+            WGMMA_FP8_N128("e4m3");
+    } else if constexpr (COUNT == 96) {
+        if constexpr (E5M2)
+            WGMMA_FP8_N192("e5m2");
+        else
+            WGMMA_FP8_N192("e4m3");
+    } else {
+        if constexpr (E5M2)
+            WGMMA_FP8_N256("e5m2");
+        else
+            WGMMA_FP8_N256("e4m3");
+    }
+}
+
+template <bool WEIGHT, bool E5M2, int TILE_N, int STAGES, bool PINGPONG, int CLUSTER_M, int CLUSTER_N>
+template <int COUNT>
+__device__ __forceinline__ void
+Fp8Config<WEIGHT, E5M2, TILE_N, STAGES, PINGPONG, CLUSTER_M, CLUSTER_N>::multiply(float (&d)[COUNT], uint64_t a,
+                                                                                  uint64_t b, int keep) {
+    wgmma_fp8<E5M2>(d, a, b, keep);
+}
+
+// Stages of a tile. The walk counts those of a weight gradient in bf16.
+template <typename C> DEVICE_CODE int stages_of(const Tile &tile) {
+    return C::WEIGHT ? tile.k_blocks / 2 : tile.k_blocks;
+}
+
+template <typename C>
+DEVICE_CODE void produce_fp8(const Ring<C> &ring, const CUtensorMap *a, const CUtensorMap *b, const Experts &experts,
+                             const GroupedArgs &args, int rank) {
+    int stage = 0;
+    uint32_t parity = 1; // the ring starts empty
+    Tile tile = {};
+    for (int wave = 0; tile_find<C>(tile, wave, experts, args, rank); wave++) {
+        const int m = tile.m * TILE_M + (C::WEIGHT ? 0 : tile.row), n = tile.n * C::TILE_N;
+        for (int k = 0; k < stages_of<C>(tile); k++) {
+            const uint32_t to = ring.stages + stage * C::STAGE_BYTES, barrier = ring.full + stage * 8;
+            const int x = k * FP8_TILE_K + (C::WEIGHT ? tile.row : 0);
+            mbarrier_wait(ring.empty + stage * 8, parity);
+            mbarrier_expect(barrier, C::STAGE_BYTES);
+            operand_load<false, (C::CLUSTER_N > 1), C::A_BOX, 1>(to, a, barrier, x, m, 0, rank);
+            operand_load<false, (C::CLUSTER_M > 1), C::B_BOX, 1>(to + C::A_BYTES, b, barrier, x, n,
+                                                                 C::WEIGHT ? 0 : tile.expert, rank);
+            if (++stage == C::STAGES) stage = 0, parity ^= 1;
+        }
+    }
+}
+
+// As consume, for warpgroups that share their tiles, with sums in float beside those of a stage.
+template <typename C, typename Finish>
+DEVICE_CODE void consume_exact(const Ring<C> &ring, const Experts &experts, const GroupedArgs &args, int rank,
+                               int warpgroup, Finish finish) {
+    constexpr int STEP = 32 / 16; // of descriptors, per 32 bytes of the reduction
+    float d[C::TILE_N / 2], sum[1][C::TILE_N / 2];
+    const uint64_t a0 = wgmma_operand(ring.stages + warpgroup * CHUNK_BYTES, CHUNK_BYTES);
+    const uint64_t b0 = wgmma_operand(ring.stages + C::A_BYTES, CHUNK_BYTES);
+    int stage = 0;
+    uint32_t parity = 0;
+    Tile tile = {};
+    for (int wave = 0; tile_find<C>(tile, wave, experts, args, rank); wave++) {
+#pragma unroll
+        for (int i = 0; i < C::TILE_N / 2; i++)
+            sum[0][i] = 0;
+        for (int k = 0; k < stages_of<C>(tile); k++) {
+            mbarrier_wait(ring.full + stage * 8, parity);
+            if (tile.real) {
+                const uint64_t offset = (uint64_t)(stage * (C::STAGE_BYTES / 16));
+                wgmma_fence();
+#pragma unroll
+                for (int l = 0; l < 4; l++)
+                    C::multiply(d, a0 + offset + l * STEP, b0 + offset + l * STEP, l);
+                wgmma_commit();
+                wgmma_wait<0>();
+                wgmma_hold(d);
+            }
+            stage_release<C>(ring.empty + stage * 8);
+            if (++stage == C::STAGES) stage = 0, parity ^= 1;
+            if (!tile.real) continue;
+#pragma unroll
+            for (int i = 0; i < C::TILE_N / 2; i++)
+                sum[0][i] += d[i];
+        }
+        if (tile.real) finish(tile, 0, sum);
+    }
+}
+
+// ---- results ------------------------------------------------------------------------------------------------------
+
+// 64 rows by 32 columns of the accumulators, as the tensor map's swizzle wants them.
+template <int COUNT> DEVICE_CODE void stage_float(uint32_t to, const float (&d)[COUNT], int first) {
+    const int lane = threadIdx.x % 32, row = threadIdx.x % 128 / 32 * 16 + lane / 4;
+    const bool odd = row & 1; // odd rows store in another order: rows 0 to 3 then fall into different banks
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        const int j = i % 4, h = i / 4;
+        const int r = (first / 8 + j) * 4 + h * 2, s = (first / 8 + (j ^ 2)) * 4 + h * 2;
+        const int column = odd ? j ^ 2 : j;
+        const float low = odd ? d[s] : d[r], high = odd ? d[s + 1] : d[r + 1];
+        const int at = row + 8 * h;
+        const uint32_t place = to + at * 128 + (((column * 2 + lane % 4 / 2) ^ (at & 7)) * 16) + lane % 2 * 8;
+        asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(place), "f"(low), "f"(high) : "memory");
+    }
+}
+
+// One warpgroup's results of a tile to memory, piece after piece through its staging buffers.
+template <typename C>
+DEVICE_CODE void results_store_fp8(uint32_t staging, float (&d)[C::M_PARTS][C::TILE_N / 2], const CUtensorMap *out,
+                                   const Tile &tile, float scale, bool accumulate, int warpgroup) {
+    constexpr int ACROSS = C::TILE_N / C::OUT_COLUMNS;
+    const bool leader = threadIdx.x % 128 == 0;
+    const int y = tile.m * TILE_M + (C::PINGPONG ? 0 : warpgroup * 64) + (C::WEIGHT ? 0 : tile.row);
+#pragma unroll
+    for (int part = 0; part < C::M_PARTS; part++)
+#pragma unroll
+        for (int i = 0; i < C::TILE_N / 2; i++)
+            d[part][i] *= scale;
+#pragma unroll
+    for (int piece = 0; piece < C::PIECES; piece++) {
+        const int part = piece / ACROSS, first = piece % ACROSS * C::OUT_COLUMNS;
+        const uint32_t buffer = staging + piece % C::BUFFERS * STAGING_BYTES;
+        if (leader) tensor_store_wait_read<C::BUFFERS - 1>(); // the store that had this buffer last has read it
+        named_barrier(1 + warpgroup, 128);
+        if constexpr (C::WEIGHT)
+            stage_float(buffer, d[part], first);
+        else
+            stage_bf16<C::OUT_COLUMNS>(buffer, d[part], first);
+        shared_fence_async();
+        named_barrier(1 + warpgroup, 128);
+        if (leader) {
+            const int x = tile.n * C::TILE_N + first, z = C::WEIGHT ? tile.expert : 0;
+            if (C::WEIGHT && accumulate)
+                tensor_add(out, buffer, x, y + part * 64, z);
+            else
+                tensor_store(out, buffer, x, y + part * 64, z);
+            tensor_store_commit();
+        }
+    }
+}
+
+// Experts without rows have no tiles: their gradients are overwritten with zeros by warps that have nothing else to do.
+DEVICE_CODE void empty_experts_zero(const Experts &experts, const GroupedArgs &args, int thread, int threads) {
+    for (int e = 0; e < args.experts; e++) {
+        if (experts.offsets[e + 1] != experts.offsets[e]) continue;
+        float4 *out = (float4 *)(args.out + e * args.count);
+        for (int64_t i = (int64_t)blockIdx.x * threads + thread; i < args.count / 4; i += (int64_t)gridDim.x * threads)
+            out[i] = make_float4(0, 0, 0, 0);
+    }
+}
+
+// ---- the kernel ---------------------------------------------------------------------------------------------------
+
+typedef struct Scales {
+    const float *a, *b;
+} Scales;
+
+template <typename C>
+static __global__ void __launch_bounds__(BLOCK_THREADS, 1)
+    grouped_fp8_kernel(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b,
+                       const __grid_constant__ CUtensorMap out, const __grid_constant__ GroupedArgs args,
+                       const __grid_constant__ Scales scales) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    extern __shared__ uint8_t dynamic[];
+    __shared__ uint64_t barriers[2 * C::STAGES + 4];
+    __shared__ Experts experts;
+    const int rank = C::BLOCKS == 1 ? 0 : (int)cluster_rank(), warpgroup = threadIdx.x / 128;
+    const Ring<C> ring = ring_make<C>((shared_address(dynamic) + 1023) & ~1023u, barriers);
+    experts_load<C::PRODUCT>(experts, args);
+    __syncthreads();
+    if (C::BLOCKS > 1) cluster_sync();
+
+    if (warpgroup == 2) {
+        registers_shrink<C::PRODUCER_REGISTERS>();
+        if (threadIdx.x == 256) {
+            tensor_prefetch(&a);
+            tensor_prefetch(&b);
+            tensor_prefetch(&out);
+            produce_fp8<C>(ring, &a, &b, experts, args, rank);
+        } else if (C::WEIGHT && !args.accumulate && threadIdx.x >= 288) {
+            empty_experts_zero(experts, args, threadIdx.x - 288, BLOCK_THREADS - 288);
+        }
+    } else {
+        registers_grow<C::CONSUMER_REGISTERS>();
+        const uint32_t staging =
+            ring.stages + C::STAGES * C::STAGE_BYTES + warpgroup * C::BUFFERS * (uint32_t)STAGING_BYTES;
+        const float scale = *scales.a * *scales.b;
+        const auto finish = [&](const Tile &tile, uint32_t, auto &d) {
+            results_store_fp8<C>(staging, d, &out, tile, scale, args.accumulate, warpgroup);
+        };
+        if constexpr (C::WEIGHT)
+            consume_exact<C>(ring, experts, args, rank, warpgroup, finish);
+        else
+            consume<C>(ring, experts, args, rank, warpgroup, finish);
+        if (threadIdx.x % 128 == 0) tensor_store_wait_read<0>();
+    }
+    // The other block may still write here, or signal.
+    if (C::BLOCKS > 1) {
+        __syncwarp();
+        cluster_sync();
+    }
+#endif
+}
+
+// ---- launch -------------------------------------------------------------------------------------------------------
+
+template <typename C> static void fp8_launch(CudaState *state, const GroupedFp8Call *fp8) {
+    const GroupedCall *call = &fp8->call;
+    const int experts = call->experts, m = call->m, n = call->n, k = call->k;
+    CUtensorMap map_a, map_b, map_out;
+    if (C::WEIGHT) {
+        map_a = map_make(state, call->a, fp8->a_dtype, 1, m, call->rows, C::A_BOX, FP8_TILE_K);
+        map_b = map_make(state, call->b, DTYPE_E4M3, 1, n, call->rows, C::B_BOX, FP8_TILE_K);
+        map_out = map_make(state, call->out, DTYPE_F32, experts, m, n, 64, C::OUT_COLUMNS);
+    } else {
+        map_a = map_make(state, call->a, fp8->a_dtype, 1, call->rows, k, C::A_BOX, FP8_TILE_K);
+        map_b = map_make(state, call->b, DTYPE_E4M3, experts, n, k, C::B_BOX, FP8_TILE_K);
+        map_out = map_make(state, call->out, DTYPE_BF16, 1, call->rows, n, 64, C::OUT_COLUMNS);
+    }
+    if (state->failure) return;
+    GroupedArgs args = {call->offsets,
+                        experts,
+                        (int)ceil_div64(m, TILE_M),
+                        (int)ceil_div64(n, C::TILE_N),
+                        (int)ceil_div64(k, FP8_TILE_K),
+                        call->accumulate,
+                        (float *)call->out,
+                        (int64_t)m * n};
+    persistent_launch<C>(state, grouped_fp8_kernel<C>, C::SHARED, map_a, map_b, map_out, args,
+                         Scales{fp8->a_scale, fp8->b_scale});
+}
+
+// Which is fastest depends on how tiles fill the width, and on how many rows an expert has: raced.
+template <bool E5M2> static bool fp8_rows(CudaState *state, const GroupedFp8Call *call, int variant) {
+    switch (variant) {
+    case 0: fp8_launch<Fp8Config<false, E5M2, 192, 4, true, 1, 1>>(state, call); return true;
+    case 1: fp8_launch<Fp8Config<false, E5M2, 192, 4, true, 2, 1>>(state, call); return true;
+    case 2: fp8_launch<Fp8Config<false, E5M2, 128, 6, true, 1, 1>>(state, call); return true;
+    case 3: fp8_launch<Fp8Config<false, E5M2, 128, 6, true, 1, 2>>(state, call); return true;
+    case 4: fp8_launch<Fp8Config<false, E5M2, 256, 4, false, 2, 1>>(state, call); return true;
+    default: return false;
+    }
+}
+
+static bool fp8_weight(CudaState *state, const GroupedFp8Call *call, int variant) {
+    switch (variant) {
+    case 0: fp8_launch<Fp8Config<true, true, 192, 3, false, 1, 1>>(state, call); return true;
+    case 1: fp8_launch<Fp8Config<true, true, 192, 3, false, 2, 1>>(state, call); return true;
+    case 2: fp8_launch<Fp8Config<true, true, 128, 5, false, 1, 1>>(state, call); return true;
+    case 3: fp8_launch<Fp8Config<true, true, 128, 5, false, 1, 2>>(state, call); return true;
+    default: return false;
+    }
+}
+
+bool grouped_fp8_sm90(CudaState *state, const GroupedFp8Call *fp8, int variant) {
+    const GroupedCall *call = &fp8->call;
+    const bool weight = call->product == GROUPED_WEIGHT;
+    const int sizes = weight ? call->m | call->n : call->n | call->k;
+    const bool aligned = (((uintptr_t)call->out | (uintptr_t)call->a | (uintptr_t)call->b) & 15) == 0;
+    static int there = -1; // asking costs some microseconds
+    if (there < 0) there = kernel_is_there(state->arch, grouped_fp8_kernel<Fp8Config<false, true, 192, 4, true, 1, 1>>);
+    if (!there || call->experts > EXPERTS_MAX || sizes % 16 || call->rows % 16 || !aligned) return false;
+    if (weight) return fp8->a_dtype == DTYPE_E5M2 && fp8_weight(state, fp8, variant);
+    return fp8->a_dtype == DTYPE_E5M2 ? fp8_rows<true>(state, fp8, variant) : fp8_rows<false>(state, fp8, variant);
+}

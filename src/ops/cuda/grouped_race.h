@@ -1,0 +1,10 @@
+// What races of grouped products share: which of their results are looked at, and when there is a race at all.
+#pragma once
+
+#include "ops/cuda/grouped_gemm.h"
+#include "ops/cuda/race.h"
+
+void grouped_race_results(Race *race, const GroupedCall *call); // sets race->results and race->rows
+// Runs the fastest choice. A gradient that is added to is not raced, as that would add many times: it takes what was
+// found for the first micro-batch of a step.
+void grouped_race_perform(Ops *ops, const Race *race, const GroupedCall *call);
