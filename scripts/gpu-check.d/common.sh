@@ -165,6 +165,10 @@ bounded() { # SECONDS COMMAND...: 124 when it was ended
     return "$code"
 }
 
+reason_of() { # LOG: its last line that tells of an error, or its last one
+    { grep -E 'error:|MISS|FAILED|further apart' "$1" || tail -n 1 "$1"; } | tail -n 1 | cut -c 1-200
+}
+
 # The last line that the command prints is the row's detail; it returns 77, or says SKIPPED, where something that it needs is
 # missing. What takes four times as long as it should has stopped, unless `patience` gives it more seconds.
 check() { # NAME SECONDS COMMAND...: a case that takes so long on an H200
@@ -182,7 +186,7 @@ check() { # NAME SECONDS COMMAND...: a case that takes so long on an H200
     0) note "$name" ok "$(tail -n 1 "$work/$log") [$((SECONDS - begin)) s]" ;;
     77) note "$name" SKIPPED "$(tail -n 1 "$work/$log")" ;;
     124) note "$name" FAILED "cut off after $most s, see ${out:-$work}/$log" ;;
-    *) note "$name" FAILED "exit code $code, see ${out:-$work}/$log" ;;
+    *) note "$name" FAILED "exit code $code: $(reason_of "$work/$log"), see ${out:-$work}/$log" ;;
     esac
     if ((code != 0 && code != 77)); then tail -n 15 "$work/$log" | sed 's/^/    /'; fi
 }

@@ -369,8 +369,8 @@ static void zero_3_has_room_for_one_copy_and_its_pieces(void **state) {
     }
 }
 
-// Copies in FP8 share their place with what attention is lent while it runs backward: it has as much as in bf16, and
-// the memory is less in all.
+// Copies in FP8 share their place with what attention is lent while it runs backward. It has three quarters of what it
+// has in bf16, as the head's chunks do (3 bytes a logit of half as many), and the memory is less in all.
 static void attention_keeps_its_scratch_and_memory_is_saved(void **state) {
     (void)state;
     int64_t scratch[2], total[2];
@@ -387,7 +387,7 @@ static void attention_keeps_its_scratch_and_memory_is_saved(void **state) {
         total[i] = layout.total_bytes;
         layout_free(&layout);
     }
-    assert_true(scratch[1] >= scratch[0]);
+    assert_true(4 * scratch[1] >= 3 * scratch[0]);
     assert_true((double)total[1] < 0.9 * (double)total[0]);
 }
 
