@@ -37,4 +37,5 @@ part_ops() {
     variants attention "attention"
     variants grouped "grouped products"
     variants grouped_swiglu "SwiGLU products of experts"
+    variants grouped_fp8 "grouped products in FP8"
 }

@@ -146,7 +146,7 @@ def quality(folder, steps):
             continue
         gaps = [100 * (losses[precision, seed] / losses["bf16", seed] - 1) for seed in both]
         spread = f" +- {statistics.stdev(gaps):.3f}" if len(gaps) > 1 else ""
-        found.append(f"{precision} {statistics.mean(gaps):+.3f}{spread} % of bf16's loss over {len(gaps)} orders{sooner(curves, precision, both)}")
+        found.append(f"{precision} {statistics.mean(gaps):+.3f}{spread} % of bf16's loss over {len(gaps)} order{'s' * (len(gaps) > 1)}{sooner(curves, precision, both)}")
     print("; ".join(found) or "bf16 alone has ended")
 
 

@@ -19,7 +19,7 @@ sanitize() { # TOOL COMMAND...: hearth's own kernels under compute-sanitizer
 # that is cuBLAS's alone, whose kernels fail under racecheck of CUDA 13.0. The tool works on the CPU for the most part,
 # so several run at once.
 race_ops() {
-    local op keys choice last count=0 running=0 missed=0
+    local op keys choice first last count=0 running=0 missed=0
     race() { # LOG COMMAND...: in the background, when there is room
         local log=$1
         if ((running == race_jobs)); then
@@ -30,14 +30,17 @@ race_ops() {
         count=$((count + 1)) running=$((running + 1))
     }
     while read -r op; do
-        keys=none last=0
+        keys=none first=0 last=0
         case $op in
         linear_backward_weight) continue ;;
         linear_swiglu_*) keys=swiglu last=2 ;;
         grouped_swiglu_*) keys='grouped swiglu' last=7 ;;
+        grouped_linear_fp8) keys='grouped fp8' first=-1 last=3 ;;
+        grouped_linear_*) keys='grouped tokens' last=4 ;;
         linear_*) keys=linear last=1 ;;
         esac
-        for ((choice = 0; choice <= last; choice++)); do
+        if ! grep -q "$(printf '\t')$keys " "$work/sanitizer/tune.txt"; then last=$first; fi # these shapes have no choice
+        for ((choice = first; choice <= last; choice++)); do
             export HEARTH_TUNE_CACHE=$work/sanitizer/race-$op-$choice.tune
             sed -E "s/\t($keys [^\t]*)\t.*/\t\1\t$choice/" "$work/sanitizer/tune.txt" >"$HEARTH_TUNE_CACHE"
             race "$work/sanitizer/race-$op-$choice.log" "$ops_compare" --small "$op"
@@ -66,7 +69,7 @@ part_sanitizer() {
     fi
     if ! fits "memcheck, racecheck" 120; then return; fi
     own_kernels
-    for kind in linear swiglu attention grouped grouped_swiglu; do
+    for kind in linear swiglu attention grouped grouped_swiglu grouped_fp8; do
         bench=$(program "${kind}_bench")
         if [[ -n $bench ]]; then benches+=("$bench"); fi
     done
@@ -80,8 +83,10 @@ part_sanitizer() {
     done
     check "memcheck, kernels of other GPUs" 60 sanitize memcheck "$ops_compare" --small --portable &
     wait
-    bench=$(program attention_bench)
-    if [[ -n $bench ]]; then check "racecheck, attention_bench" 60 sanitize racecheck "$bench" --small & fi
+    for kind in attention grouped_swiglu grouped_fp8; do # of kernels that ops may choose, all
+        bench=$(program "${kind}_bench")
+        if [[ -n $bench ]]; then check "racecheck, ${kind}_bench" 120 sanitize racecheck "$bench" --small & fi
+    done
     check "racecheck, every op" 120 race_ops &
     wait
 }

@@ -81,15 +81,21 @@ class Rehearsal(Checks):
         given = {"HEARTH_DATA": str(self.folder / "data"), "HEARTH_WORK": str(self.folder / "work")}
         brief = self.stand_in('[ "$1" = train ] && set -- "$@" --set train.steps=5\nexec $hearth "$@"')
         rows = self.check("quality", bin_dir=brief, **given)
-        self.assertRegex(rows["quality, fp8, order 2"][1], r"^\(time\) stopped at step 5 of 12")
-        self.assertEqual(rows["quality"], ("SKIPPED", "no run has ended yet"))
-        whole = self.stand_in('[ "$1" = train ] && set -- "$@" --set train.steps=12\nexec $hearth "$@"')
+        self.assertRegex(rows["quality, dense, fp8, order 2"][1], r"^\(time\) stopped at step 5 of 12")
+        self.assertRegex(rows["quality, experts, fp8, order 1"][1], r"^\(time\) stopped at step 5 of 8")
+        self.assertEqual(rows["quality, dense"], ("SKIPPED", "no run has ended yet"))
+        whole = self.stand_in('if [ "$1" = train ]; then case "$*" in *experts*) set -- "$@" --set train.steps=8 ;; *) '
+                              'set -- "$@" --set train.steps=12 ;; esac; fi\nexec $hearth "$@"')
         rows = self.check("quality", bin_dir=whole, **given)
-        self.assertIn("was 5", (self.folder / "work/quality--bf16--order-1.log").read_text())
-        self.expect_ok(rows, *(f"quality, {precision}, order {seed}" for precision in ("bf16", "fp8", "fp16") for seed in (1, 2, 3)))
-        self.assertRegex(rows["quality"][1], "fp16 .* % of bf16's loss over 3 orders.*fp8 .* over 3 orders")
+        self.assertIn("was 5", (self.folder / "work/quality--dense--bf16--order-1.log").read_text())
+        wanted = {*(f"dense, {precision}, order {seed}" for precision in ("bf16", "fp8") for seed in (1, 2, 3)), "dense, fp16, order 1",
+                  "experts, bf16, order 1", "experts, fp8, order 1", "dense", "experts"}
+        self.assertEqual(set(rows), {f"quality, {name}" for name in wanted})
+        self.expect_ok(rows, *rows)
+        self.assertRegex(rows["quality, dense"][1], "fp16 .* % of bf16's loss over 1 order,.*fp8 .* over 3 orders")
+        self.assertRegex(rows["quality, experts"][1], "fp8 .* % of bf16's loss over 1 order,")
         again = self.check("quality", **given)
-        self.assertIn("in an earlier call", again["quality, fp8, order 3"][1])
+        self.assertIn("in an earlier call", again["quality, dense, fp8, order 3"][1])
 
 
 class Ranks(Checks):
