@@ -152,7 +152,7 @@ model_keys() { # REFERENCE
     dense) echo "${dense[@]}" train.precision=fp32 ;;
     dense-fp16) echo "${dense[@]}" train.precision=fp16 ;;
     experts) echo "${experts[@]}" train.precision=fp32 ;;
-    long) echo "${long[@]}" train.precision=fp32 model.layers=$(pick 8 2) ;;
+    long) echo "${long[@]}" train.precision=fp32 model.layers="$(pick 8 2)" ;;
     long-bf16) echo "${long[@]}" train.precision=bf16 ;;
     esac
 }

@@ -114,7 +114,7 @@ bool layout_rows_bounded(const LayoutRequest *request) {
 }
 
 int64_t layout_logits_rows(const LayoutRequest *request) {
-    bool fp8 = request->precision == PRECISION_FP8 && !(request->fp8_off & FP8_HEAD_GRADIENTS);
+    bool fp8 = layout_fp8(request) & FP8_HEAD_GRADIENTS;
     int64_t rows = request->logits_rows > 0 ? request->logits_rows : fp8 ? LOGITS_ROWS_FP8 : LOGITS_ROWS_DEFAULT;
     int64_t tokens = (int64_t)request->micro_batch * request->seq / request->mesh.cp;
     return rows < tokens ? rows : tokens;

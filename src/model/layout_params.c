@@ -250,7 +250,9 @@ unsigned layout_fp8(const LayoutRequest *request) {
     if (layout_qkv_dim(request) % PIECE) on &= ~(unsigned)(FP8_QKV_FORWARD | FP8_QKV_INPUT | FP8_QKV_WEIGHT);
     if (attention % PIECE) on &= ~(unsigned)(FP8_O_FORWARD | FP8_O_INPUT | FP8_O_WEIGHT);
     if (ffn % PIECE || model_sparse_layers(c) == c->layers) on &= ~(unsigned)FP8_MLP;
-    if (layout_vocab_rows(request) % PIECE || layout_logits_rows(request) % PIECE) on &= ~(unsigned)FP8_HEAD;
+    // A chunk of the head is all tokens, what was asked for, or the default, which is whole pieces and depends on this.
+    bool odd_chunks = request->logits_rows < tokens && request->logits_rows % PIECE;
+    if (layout_vocab_rows(request) % PIECE || odd_chunks) on &= ~(unsigned)FP8_HEAD;
     if (c->moe_ffn / request->mesh.etp % PIECE || !model_sparse_layers(c)) on &= ~(unsigned)FP8_EXPERTS;
     return on;
 }

@@ -391,6 +391,36 @@ static void attention_keeps_its_scratch_and_memory_is_saved(void **state) {
     assert_true((double)total[1] < 0.9 * (double)total[0]);
 }
 
+// Where the head's gradients are in FP8 there are half as many logits at a time, and there alone: not where it was left
+// out, or where a size does not fit.
+static void fewer_logits_at_a_time_where_the_head_is_in_fp8(void **state) {
+    (void)state;
+    LayoutRequest request = {
+        .mesh = MESH_SINGLE, .micro_batch = 4, .seq = 4096, .device = DEVICE_CUDA, .precision = PRECISION_FP8};
+    assert_ok(model_preset(&request.config, "llama-3.2-1b"));
+    assert_int_equal(layout_logits_rows(&request), 4096);
+    LayoutRequest other = request;
+    other.fp8_off = FP8_HEAD_FORWARD;
+    assert_int_equal(layout_logits_rows(&other), 4096);
+    other.fp8_off = FP8_HEAD_GRADIENTS;
+    assert_int_equal(layout_logits_rows(&other), 8192);
+    other = request;
+    other.precision = PRECISION_BF16;
+    assert_int_equal(layout_logits_rows(&other), 8192);
+    other = request;
+    other.config.vocab += 8;
+    assert_int_equal(layout_logits_rows(&other), 8192);
+    other = request;
+    other.inference = true;
+    assert_int_equal(layout_logits_rows(&other), 8192);
+    other = request;
+    other.seq = 4097; // no product is in FP8
+    assert_int_equal(layout_logits_rows(&other), 8192);
+    other = request;
+    other.logits_rows = 1000;
+    assert_int_equal(layout_logits_rows(&other), 1000);
+}
+
 // Experts with many rows keep copies of their weights, those with few make one at a time: either way FP8 takes no more
 // memory than bf16.
 static void experts_take_no_more_memory_than_in_bf16(void **state) {
@@ -436,6 +466,7 @@ int main(void) {
         cmocka_unit_test(any_choice_of_products_trains),
         cmocka_unit_test(zero_3_has_room_for_one_copy_and_its_pieces),
         cmocka_unit_test(attention_keeps_its_scratch_and_memory_is_saved),
+        cmocka_unit_test(fewer_logits_at_a_time_where_the_head_is_in_fp8),
         cmocka_unit_test(experts_take_no_more_memory_than_in_bf16),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
