@@ -213,7 +213,7 @@ static Status plan_search(const PlanSetup *setup, const PlanArgs *args) {
     double limit = args->request.memory_limit;
     PlanReport report = {.machine = *machine, .run = setup->run};
     SearchSpace space = {.batch_tokens = (double)setup->config.train.batch_tokens,
-                         .memory_limit = limit > 0 ? limit : 0.85};
+                         .memory_limit = limit > 0 ? limit : PLAN_MEMORY_LIMIT};
     SearchResult result;
     snprintf(report.name, sizeof report.name, "%s", args->request.name);
     TRY(parse_seqs(&space, &setup->run, args->seqs));

@@ -65,8 +65,7 @@ Tensor fp8_weight(Model *model, ParamId id, int layer, bool cols);
 Tensor fp8_scale(const Model *model, Fp8Slot slot, int layer);
 Tensor fp8_amax(const Model *model, Fp8Slot slot, int layer);
 
-// ---- before there is a model
-// ------------------------------------------------------------------------------------------
+// ---- before there is a model ----------------------------------------------------------------------------------------
 
 // Sets request->fp8_off so that the products run in FP8 which are faster so on this device, and says which. Races at
 // the first use of a shape. all: every rank (they take the first one's choice), or NULL.

@@ -20,14 +20,17 @@ static bool all_sparse(const LayoutRequest *request) {
     return model_sparse_layers(&request->config) == request->config.layers;
 }
 
-// One layer of the model as this rank has it, with experts or without, and so many words at most.
+// One layer of the model as this rank has it, with experts or without, and so many words at most. Of experts those that
+// are here, or as many as a token visits: then there are as many rows as here.
 static LayoutRequest one_layer(const LayoutRequest *request, int words, unsigned off, bool sparse) {
     LayoutRequest one = *request;
     ModelConfig *c = &one.config;
-    int tp = request->mesh.tp;
+    int tp = request->mesh.tp, held = c->experts / request->mesh.ep;
     c->heads /= tp;
     c->kv_heads = mesh_kv_heads(&request->mesh, c->kv_heads);
     c->ffn /= tp;
+    c->experts = held > c->top_k ? held : c->top_k;
+    c->moe_ffn /= request->mesh.etp;
     c->sparse[0] = sparse;
     c->layers = 1;
     c->vocab = c->vocab < words ? c->vocab : words;
@@ -160,12 +163,12 @@ static Status race_head(Ops *ops, const LayoutRequest *request, unsigned *on, do
 }
 
 static char *layer_key(const LayoutRequest *request) {
-    const ModelConfig *c = &request->config;
-    int sparse = model_sparse_layers(c);
-    return text_format("fp8 2 %d %d %d %d %d experts %d: %d of %d %d tokens %d x %d tp %d recompute %d off %u",
-                       c->hidden, c->heads, c->kv_heads, c->head_dim, c->ffn, sparse ? 1 + (sparse == c->layers) : 0,
-                       c->top_k, c->experts, c->moe_ffn, request->micro_batch, request->seq / request->mesh.cp,
-                       request->mesh.tp, (int)request->recompute, request->fp8_off & ~(unsigned)FP8_HEAD);
+    int sparse = model_sparse_layers(&request->config), kinds = sparse ? 1 + all_sparse(request) : 0;
+    LayoutRequest one = one_layer(request, FEW_WORDS, request->fp8_off & ~(unsigned)FP8_HEAD, sparse > 0);
+    const ModelConfig *c = &one.config;
+    return text_format("fp8 3 %d %d %d %d %d experts %d: %d of %d %d tokens %d x %d recompute %d off %u", c->hidden,
+                       c->heads, c->kv_heads, c->head_dim, c->ffn, kinds, c->top_k, c->experts, c->moe_ffn,
+                       one.micro_batch, one.seq, (int)one.recompute, one.fp8_off);
 }
 
 static char *head_key(const LayoutRequest *request) {
@@ -239,7 +242,15 @@ void fp8_describe(unsigned fp8, char text[FP8_TEXT]) {
 Status fp8_choose(Ops *ops, LayoutRequest *request, Comm *all) {
     unsigned on = layout_fp8(request);
     char text[FP8_TEXT];
-    if (!on) return NULL;
+    if (request->precision != PRECISION_FP8) return NULL;
+    if (!on) {
+        if (request->rank == 0)
+            log_warn(
+                "every product stays in bf16: FP8 takes sizes that are multiples of 16 (the width of the model %d, the "
+                "tokens of a rank's micro-batch %lld)",
+                request->config.hidden, (long long)request->micro_batch * request->seq / request->mesh.cp);
+        return NULL;
+    }
     if (ops->kind == DEVICE_CUDA) { // the CPU emulates all of them
         static const Race races[] = {
             {FP8_ALL & ~FP8_HEAD, race_layer, layer_key, "a layer's micro-step"},

@@ -344,13 +344,9 @@ void transformer_layer_cached(Model *model, int layer, Tensor keys, Tensor value
 
 // ---- head -----------------------------------------------------------------------------------------------------------
 
-static ParamId head_param(const Model *model) {
-    return layout_head(&model->layout);
-}
-
 // The embedding is tied to a head that is here: both add to one gradient.
 static bool shares_embedding(const Model *model) {
-    return head_param(model) == PARAM_EMBEDDING && model->layout.request.mesh.pp == 1;
+    return layout_head(&model->layout) == PARAM_EMBEDDING && model->layout.request.mesh.pp == 1;
 }
 
 static void final_norm(Model *model) {
@@ -365,7 +361,7 @@ void transformer_zero_added_gradients(Model *model) {
     model->pass = STEP_ONCE;
     ops->zero(ops, model_unit(model, LAYOUT_GRADIENTS, &layout->units[layout->unit_count - 1])); // the vectors
     Tensor embedding = model_grad(model, PARAM_EMBEDDING, -1);
-    bool head = head_param(model) == PARAM_EMBEDDING && layout->chunks[layout->chunk_count - 1].predicts;
+    bool head = layout_head(&model->layout) == PARAM_EMBEDDING && layout->chunks[layout->chunk_count - 1].predicts;
     bool overwritten = head || layout->zero >= 2; // by the head, or cleared at its seam
     if (tensor_present(embedding) && !overwritten) ops->zero(ops, embedding);
 }
@@ -379,12 +375,12 @@ void transformer_head(Model *model, bool backward) {
     Ops *ops = model->ops;
     model->pass = STEP_FORWARD;
     final_norm(model);
-    seam_edge_weights(model, head_param(model));
-    if (backward) seam_edge_gradients(model, head_param(model));
+    seam_edge_weights(model, layout_head(&model->layout));
+    if (backward) seam_edge_gradients(model, layout_head(&model->layout));
     Tensor normed = seam_all_tokens(model, model_act(model, ACT_FINAL_NORMED, -1));
     Tensor dnormed = seam_gradient_of_all_tokens(model, model_act(model, ACT_DNORMED, -1));
     Tensor logits = model_act(model, ACT_LOGITS, -1), losses = model_act(model, ACT_LOSSES, -1);
-    Tensor dhead = model_grad(model, head_param(model), -1), targets = model_const(model, CONST_TARGETS);
+    Tensor dhead = model_grad(model, layout_head(&model->layout), -1), targets = model_const(model, CONST_TARGETS);
     Tensor scale = backward ? model_scalar(model, SCALAR_CE_SCALE) : TENSOR_NONE;
     // The full logits never exist: a chunk's loss and gradient are taken while it is there.
     for (int64_t first = 0, rows; first < normed.rows; first += rows) {
@@ -399,7 +395,7 @@ void transformer_head(Model *model, bool backward) {
         fp8_head_backward(model, &chunk, tensor_rows(dnormed, first, rows), dhead, adds(model) || first > 0);
         model->pass = STEP_FORWARD;
     }
-    if (backward && !shares_embedding(model)) seam_edge_done(model, head_param(model));
+    if (backward && !shares_embedding(model)) seam_edge_done(model, layout_head(&model->layout));
     if (backward) seam_sum_tokens(model, model_act(model, ACT_DNORMED, -1), dnormed);
     ops->sum_f32(ops, model_scalar(model, SCALAR_LOSS_SUM), losses, true);
 }
@@ -429,8 +425,9 @@ void transformer_balance(Model *model) {
 }
 
 static void head_logits(Model *model, Tensor logits, Tensor normed) {
-    seam_edge_weights(model, head_param(model));
-    model->ops->linear_forward(model->ops, logits, normed, model_weight(model, head_param(model), -1), TENSOR_NONE);
+    seam_edge_weights(model, layout_head(&model->layout));
+    model->ops->linear_forward(model->ops, logits, normed, model_weight(model, layout_head(&model->layout), -1),
+                               TENSOR_NONE);
 }
 
 Tensor transformer_last_logits(Model *model) {

@@ -206,7 +206,7 @@ Status plan_report(PlanReport *report, const char *name, const PlanMachine *mach
     *report = (PlanReport){
         .machine = *machine, .run = *run, .questions = *questions, .parameters = model_parameters(&run->layout.config)};
     snprintf(report->name, sizeof report->name, "%s", name);
-    if (report->questions.memory_limit <= 0) report->questions.memory_limit = 0.85;
+    if (report->questions.memory_limit <= 0) report->questions.memory_limit = PLAN_MEMORY_LIMIT;
     TRY(check_plan(machine, run, questions));
     TRY(plan_predict(&report->prediction, machine, run));
     set_rate(report);

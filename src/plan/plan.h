@@ -51,6 +51,8 @@ PlanMachine plan_machine(const Hardware *hardware, const HardwareGpu *gpu, const
 
 // ---- the report -----------------------------------------------------------------------------------------------------
 
+#define PLAN_MEMORY_LIMIT 0.85
+
 typedef struct PlanQuestions {
     double tokens;       // to train on; 0: 20 per parameter
     double steps;        // that these take; 0: whole batches, all of one size
@@ -62,7 +64,7 @@ typedef struct PlanQuestions {
     double rate;         // > 0: measured tokens/s of all GPUs instead of the modelled step
     double mtbf_hours;   // > 0: of the whole job
     double checkpoints;  // > 0: kept on storage
-    double memory_limit; // share of memory that counts as comfortable, 0: 0.85
+    double memory_limit; // share of memory that counts as comfortable, 0: PLAN_MEMORY_LIMIT
 } PlanQuestions;
 
 typedef enum PlanRateSource { PLAN_RATE_MODEL, PLAN_RATE_MFU, PLAN_RATE_MEASURED } PlanRateSource;

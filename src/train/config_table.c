@@ -236,7 +236,7 @@ const ConfigKey config_keys[] = {
     {"recompute", "mode", "", CONFIG_CHOICE, AT(recompute.mode), "none", 0, 0, "", "none|selective|full",
      "selective keeps a layer's large products, full keeps only its input"},
     {"recompute", "logits_rows", "", CONFIG_INT, AT(recompute.logits_rows), "0", 0, 1 << 22, "rows", NULL,
-     "tokens whose logits exist at one time (0: chosen from the vocabulary)"},
+     "tokens whose logits exist at one time (0: 8192, or 4096 where the LM head's gradients are in FP8)"},
 
     {"checkpoint", "every", "interval", CONFIG_INT, AT(checkpoint.every), "1000", 0, 1e12, "steps", NULL,
      "steps between checkpoints (0: by time, at the end and on a signal only)"},

@@ -4,14 +4,12 @@
 
 #include <stdlib.h>
 
-#define MEMORY_LIMIT 0.85 // share of the device that a run may take, as the planner's
-
 static bool twice_the_batch_fits(const Prediction *prediction) {
     PlanPrediction plan;
     PlanRun run = prediction->run;
     run.layout.micro_batch *= 2;
     Status status = plan_predict(&plan, &prediction->machine, &run);
-    bool fits = !status && plan.memory.fraction <= MEMORY_LIMIT;
+    bool fits = !status && plan.memory.fraction <= PLAN_MEMORY_LIMIT;
     status_free(status);
     return fits;
 }
@@ -29,7 +27,7 @@ LossFacts loss_facts(const Prediction *prediction) {
     if (facts.gpu && step->peak > 0)
         facts.products_peak = step->tokens * step->flops_per_token_causal / (step->peak * machine->gpus);
     PlanReport *report = xmalloc(sizeof *report);
-    PlanQuestions questions = {.memory_limit = MEMORY_LIMIT};
+    PlanQuestions questions = {0};
     Status status = plan_report(report, "", machine, &prediction->run, &questions);
     facts.known = !status;
     if (!status && report->change_count) facts.change = report->changes[0];

@@ -2,7 +2,10 @@
 // that follow the step before.
 #include "small_models.h"
 
+#include "base/text.h"
 #include "model/fp8.h"
+
+#include <unistd.h>
 
 enum { TOKENS = 32, TOKENS_MOST = 64 };
 
@@ -451,6 +454,82 @@ static void experts_take_no_more_memory_than_in_bf16(void **state) {
     }
 }
 
+// Which race is asked for: nobody has to run it.
+static char *race_asked_for;
+
+static bool recall_all(Ops *ops, const char *key, int *value) {
+    (void)ops;
+    free(race_asked_for);
+    race_asked_for = text_copy(key);
+    *value = FP8_ALL;
+    return true;
+}
+
+static char *layer_race(LayoutRequest request) {
+    Ops *ops;
+    assert_ok(ops_create(&ops, "cpu"));
+    DeviceKind kind = ops->kind;
+    ops->kind = DEVICE_CUDA;
+    ops->choice_recall = recall_all;
+    request.fp8_off = FP8_HEAD; // its race is another
+    assert_ok(fp8_choose(ops, &request, NULL));
+    assert_int_equal(request.fp8_off, FP8_HEAD);
+    ops->kind = kind;
+    ops_destroy(ops);
+    char *key = race_asked_for;
+    race_asked_for = NULL;
+    return key;
+}
+
+// A layer is raced with the experts that a rank has, which may be all that its memory has room for.
+static void a_race_is_of_the_experts_of_a_rank(void **state) {
+    (void)state;
+    LayoutRequest whole = fp8_request(SMALL_MOE, PRECISION_FP8), shared = whole, few = whole;
+    shared.config.experts = 8;
+    shared.mesh.ep = 2;
+    whole.config.experts = 4;
+    few.config.experts = few.config.top_k;
+    char *of_whole = layer_race(whole), *of_shared = layer_race(shared), *of_few = layer_race(few);
+    assert_string_equal(of_whole, of_shared);
+    shared.mesh.ep = shared.config.experts; // one each: fewer than a token visits
+    char *of_one = layer_race(shared);
+    assert_string_equal(of_one, of_few);
+    free(of_whole), free(of_shared), free(of_few), free(of_one);
+}
+
+static char *said_by_choosing(LayoutRequest request) {
+    Ops *ops;
+    assert_ok(ops_create(&ops, "cpu"));
+    FILE *file = tmpfile();
+    int before = dup(STDERR_FILENO);
+    fflush(stderr);
+    dup2(fileno(file), STDERR_FILENO);
+    Status status = fp8_choose(ops, &request, NULL);
+    dup2(before, STDERR_FILENO);
+    close(before);
+    assert_ok(status);
+    ops_destroy(ops);
+    char *said = xcalloc(4096, 1);
+    rewind(file);
+    assert_true(fread(said, 1, 4095, file) < 4095);
+    fclose(file);
+    return said;
+}
+
+static void a_model_without_sizes_for_fp8_is_told_of(void **state) {
+    (void)state;
+    LayoutRequest request = fp8_request(SMALL_LLAMA, PRECISION_FP8);
+    request.seq = 21;
+    char *said = said_by_choosing(request);
+    assert_non_null(strstr(said, "every product stays in bf16"));
+    assert_non_null(strstr(said, "micro-batch 42)"));
+    free(said);
+    request.precision = PRECISION_BF16;
+    said = said_by_choosing(request);
+    assert_string_equal(said, "");
+    free(said);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gradients_are_near_those_of_bf16),
@@ -463,6 +542,8 @@ int main(void) {
         cmocka_unit_test(evaluation_is_that_of_bf16),
         cmocka_unit_test(scales_follow_the_step_before),
         cmocka_unit_test(sizes_that_tensor_cores_cannot_take_stay_in_bf16),
+        cmocka_unit_test(a_race_is_of_the_experts_of_a_rank),
+        cmocka_unit_test(a_model_without_sizes_for_fp8_is_told_of),
         cmocka_unit_test(any_choice_of_products_trains),
         cmocka_unit_test(zero_3_has_room_for_one_copy_and_its_pieces),
         cmocka_unit_test(attention_keeps_its_scratch_and_memory_is_saved),

@@ -86,8 +86,7 @@ static void cpu_cross_entropy(Ops *ops, Tensor losses, Tensor logits, Tensor tar
     threads_for(logits.rows, cpu_row_chunk(ce.vocab), cross_entropy_task, &ce);
 }
 
-// ---- the gradient in FP8
-// ---------------------------------------------------------------------------------------------
+// ---- the gradient in FP8 --------------------------------------------------------------------------------------------
 
 typedef struct EntropyFp8 {
     float *losses;
