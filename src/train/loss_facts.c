@@ -4,10 +4,11 @@
 
 #include <stdlib.h>
 
-static bool twice_the_batch_fits(const Prediction *prediction) {
+static bool run_fits(const Prediction *prediction, int batches, Recompute recompute) {
     PlanPrediction plan;
     PlanRun run = prediction->run;
-    run.layout.micro_batch *= 2;
+    run.layout.micro_batch *= batches;
+    run.layout.recompute = recompute;
     Status status = plan_predict(&plan, &prediction->machine, &run);
     bool fits = !status && plan.memory.fraction <= PLAN_MEMORY_LIMIT;
     status_free(status);
@@ -22,7 +23,9 @@ LossFacts loss_facts(const Prediction *prediction) {
     LossFacts facts = {.gpu = !machine->gpu.cpu,
                        .precision = layout->precision,
                        .recompute = layout->recompute,
-                       .batch_fits = twice_the_batch_fits(prediction),
+                       .batch_fits = run_fits(prediction, 2, layout->recompute),
+                       .recompute_fits =
+                           layout->recompute && run_fits(prediction, 1, (Recompute)(layout->recompute - 1)),
                        .shards_optimizer = layout->mesh.zero > 0 || mesh_data_ranks(&layout->mesh) == 1};
     if (facts.gpu && step->peak > 0)
         facts.products_peak = step->tokens * step->flops_per_token_causal / (step->peak * machine->gpus);

@@ -61,6 +61,7 @@ static void advise_gaps(const LossTable *table, const LossFacts *facts, TextBuff
 static void advise_elementwise(const LossFacts *facts, TextBuffer *out, int *count) {
     if (!facts->known) return;
     if (facts->gpu && facts->precision == PRECISION_FP32) try_add(out, count, "train.precision = \"bf16\"");
+    if (!facts->recompute_fits) return;
     if (facts->recompute == RECOMPUTE_FULL)
         try_add(out, count, "recompute.mode = \"selective\"");
     else if (facts->recompute == RECOMPUTE_SELECTIVE)

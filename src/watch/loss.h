@@ -29,6 +29,7 @@ typedef struct LossFacts {
     Precision precision;
     Recompute recompute;
     bool batch_fits;        // the device's memory takes twice the micro-batch
+    bool recompute_fits;    // or the next lesser mode of recomputation
     bool shards_optimizer;  // ZeRO, or there is nobody to share with
     double products_peak;   // seconds of a step's products and attention at the peak of the device
     PlanChange change, fp8; // the planner's best change, and what FP8 would bring; what is "" where there is none

@@ -40,6 +40,17 @@ static void a_micro_batch_that_fills_the_memory_is_not_doubled(void **state) {
     assert_true(facts_of("h200-sxm", &run).batch_fits);
 }
 
+static void less_is_recomputed_only_where_memory_has_room(void **state) {
+    (void)state;
+    PlanRun run = preset_run("smollm-360m", 256, 2048, 1); // 301 GiB of activations, were they kept
+    run.layout.recompute = RECOMPUTE_FULL;
+    assert_false(facts_of("h200-sxm", &run).recompute_fits);
+    run.layout.micro_batch = 32;
+    assert_true(facts_of("h200-sxm", &run).recompute_fits);
+    run.layout.recompute = RECOMPUTE_NONE;
+    assert_false(facts_of("h200-sxm", &run).recompute_fits); // there is nothing less
+}
+
 static void ranks_that_share_no_state_yet_could(void **state) {
     (void)state;
     PlanRun run = preset_run("smollm-360m", 16, 2048, 4);
@@ -68,6 +79,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_gpu_run_knows_what_fp8_would_bring_and_its_peak),
         cmocka_unit_test(a_micro_batch_that_fills_the_memory_is_not_doubled),
+        cmocka_unit_test(less_is_recomputed_only_where_memory_has_room),
         cmocka_unit_test(ranks_that_share_no_state_yet_could),
         cmocka_unit_test(a_cpu_run_hears_of_no_fp8_and_no_peak),
         cmocka_unit_test(without_a_prediction_nothing_is_known),

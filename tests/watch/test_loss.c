@@ -108,11 +108,14 @@ static void memory_bound_ops_are_advised_what_the_run_does_not_do_yet(void **sta
         Precision precision;
         Recompute recompute;
         const char *bf16, *selective, *none; // said, or NULL
+        bool full;                           // the memory, so that nothing more can be kept
     } cases[] = {
         {true, PRECISION_FP32, RECOMPUTE_NONE, "Try train.precision = \"bf16\".", NULL, NULL},
         {true, PRECISION_FP32, RECOMPUTE_FULL, "\"bf16\", or recompute.mode", "recompute.mode = \"selective\".", NULL},
         {true, PRECISION_BF16, RECOMPUTE_SELECTIVE, NULL, NULL, "Try recompute.mode = \"none\"."},
         {true, PRECISION_BF16, RECOMPUTE_FULL, NULL, "Try recompute.mode = \"selective\".", NULL},
+        {true, PRECISION_BF16, RECOMPUTE_FULL, NULL, NULL, NULL, true},
+        {true, PRECISION_BF16, RECOMPUTE_SELECTIVE, NULL, NULL, NULL, true},
         {true, PRECISION_FP8, RECOMPUTE_NONE, NULL, NULL, NULL},
         {true, PRECISION_FP16, RECOMPUTE_NONE, NULL, NULL, NULL},
         {true, PRECISION_BF16_PURE, RECOMPUTE_NONE, NULL, NULL, NULL},
@@ -122,8 +125,11 @@ static void memory_bound_ops_are_advised_what_the_run_does_not_do_yet(void **sta
     ProfileSummary s = mostly(CATEGORY_ELEMENTWISE, 1);
     s.part[PROFILE_GAPS] = 0.01; // spoken of where nothing can be done against the other
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        LossFacts facts = {
-            .known = true, .gpu = cases[i].gpu, .precision = cases[i].precision, .recompute = cases[i].recompute};
+        LossFacts facts = {.known = true,
+                           .gpu = cases[i].gpu,
+                           .precision = cases[i].precision,
+                           .recompute = cases[i].recompute,
+                           .recompute_fits = !cases[i].full};
         bool any = cases[i].bf16 || cases[i].selective || cases[i].none;
         expect(&s, &facts, LIST(any ? "Try" : "Nothing is to be had there. What could be had back is mostly in gaps"),
                LIST(any ? "Nothing" : "Try", any ? "What could" : "Try", "fp8"));
