@@ -209,7 +209,6 @@ extern "C" void cuda_swiglu_fp8_forward(Ops *ops, Tensor hidden, Tensor hidden_a
     cuda_scope_end(state);
 }
 
-// With s the sigmoid of g: dgate = d u (s + g s (1 - s)), dup = d g s, hidden = g s u.
 static __global__ __launch_bounds__(TILE_THREADS) void swiglu_backward_kernel(SwigluBackward s) {
     __shared__ __align__(16) uint32_t tiles[3][TILE_WORDS]; // dgate, dup, hidden
     const int64_t column = blockIdx.x * (int64_t)TILE_COLS, row = blockIdx.y * (int64_t)TILE_ROWS;
@@ -217,7 +216,7 @@ static __global__ __launch_bounds__(TILE_THREADS) void swiglu_backward_kernel(Sw
     const float dinverse = 1.0f / *s.dscale, hidden_inverse = 1.0f / *s.hidden_scale, step = *s.gate_up_scale;
     uint2 gates[4], ups[4], hidden[4];
     uint4 grads[4];
-    float most = 0;
+    float most = 0, unweighted = 0;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         const bool there = x < s.dim && y + i < s.rows;
@@ -232,13 +231,7 @@ static __global__ __launch_bounds__(TILE_THREADS) void swiglu_backward_kernel(Sw
         e4m3_unpack(g, gates[i], step);
         e4m3_unpack(u, ups[i], step);
         vec_unpack<Bf16>(d, grads[i]);
-#pragma unroll
-        for (int j = 0; j < 8; j++) {
-            const float part = fp8_sigmoid(g[j]), silu = g[j] * part, grad = d[j], up = u[j];
-            d[j] = silu * up;
-            g[j] = grad * up * (part + silu * (1.0f - part));
-            u[j] = grad * silu;
-        }
+        swiglu_back(g, u, d, 1, unweighted);
         most = magnitude(u, magnitude(g, most));
         gates[i] = fp8_pack<true>(g, dinverse);
         ups[i] = fp8_pack<true>(u, dinverse);
@@ -250,13 +243,7 @@ static __global__ __launch_bounds__(TILE_THREADS) void swiglu_backward_kernel(Sw
         }
     }
     amax_note(s.damax, most);
-    tile_put(tiles[0], gates);
-    tile_put(tiles[1], ups);
-    tile_put(tiles[2], hidden);
-    __syncthreads();
-    tile_store(s.dcols, tiles[0], column, s.dim, row, s.rows);
-    tile_store(s.dcols + (int64_t)s.dim * s.rows, tiles[1], column, s.dim, row, s.rows);
-    tile_store(s.hidden_cols, tiles[2], column, s.dim, row, s.rows);
+    swiglu_tiles_store(s, tiles, gates, ups, hidden, column, row);
 }
 
 extern "C" void cuda_swiglu_fp8_backward(Ops *ops, Tensor drows, Tensor dcols, Tensor damax, Tensor hidden_cols,

@@ -46,27 +46,6 @@ __device__ __forceinline__ void amax_note(float *amax, float most) {
     if (threadIdx.x % 32 == 0 && most > *amax) atomicMax((int *)amax, __float_as_int(most));
 }
 
-// ---- SwiGLU ---------------------------------------------------------------------------------------------------------
-
-__device__ __forceinline__ float fp8_sigmoid(float x) {
-    return __fdividef(1.0f, 1.0f + __expf(-x));
-}
-
-typedef struct SwigluBackward {
-    uint8_t *drows, *dcols, *hidden_cols;
-    float *damax;
-    const uint8_t *gate_up8;
-    const Bf16 *dhidden;
-    const float *dscale, *hidden_scale, *gate_up_scale;
-    int64_t rows;
-    int dim;
-    const float *row_weight; // of expert rows
-    float *drow_weight;
-    const int32_t *row_count;
-} SwigluBackward;
-
-void swiglu_experts_backward(CudaState *state, const SwigluBackward *s); // fp8_experts.cu
-
 // ---- transposing a tile ---------------------------------------------------------------------------------------------
 
 // A block takes a tile of TILE_ROWS x TILE_COLS; a thread holds 4 rows by 8 columns of it, turns squares of 4 x 4 bytes
@@ -106,4 +85,53 @@ __device__ __forceinline__ void tile_store(uint8_t *out, const uint32_t *tile, i
         if (column + c < columns && row + piece * 16 < rows)
             store16(out + (column + c) * rows + row + piece * 16, load16(tile + tile_word(c, piece * 4)));
     }
+}
+
+// ---- SwiGLU ---------------------------------------------------------------------------------------------------------
+
+__device__ __forceinline__ float fp8_sigmoid(float x) {
+    return __fdividef(1.0f, 1.0f + __expf(-x));
+}
+
+typedef struct SwigluBackward {
+    uint8_t *drows, *dcols, *hidden_cols;
+    float *damax;
+    const uint8_t *gate_up8;
+    const Bf16 *dhidden;
+    const float *dscale, *hidden_scale, *gate_up_scale;
+    int64_t rows;
+    int dim;
+    const float *row_weight; // of expert rows
+    float *drow_weight;
+    const int32_t *row_count;
+} SwigluBackward;
+
+void swiglu_experts_backward(CudaState *state, const SwigluBackward *s); // fp8_experts.cu
+
+// Backward, a thread's 8 columns of a row: gate, up and the gradient of hidden become dgate, dup and hidden. With s the
+// sigmoid of g, w the row's weight: dgate = w d u (s + g s (1 - s)), dup = w d g s, hidden = w g s u; dweight += d g s
+// u.
+__device__ __forceinline__ void swiglu_back(float (&g)[8], float (&u)[8], float (&d)[8], float weight, float &dweight) {
+#pragma unroll
+    for (int j = 0; j < 8; j++) {
+        const float part = fp8_sigmoid(g[j]), silu = g[j] * part, product = silu * u[j];
+        const float grad = d[j] * weight, up = u[j];
+        dweight += d[j] * product;
+        d[j] = product * weight;
+        g[j] = grad * up * (part + silu * (1.0f - part));
+        u[j] = grad * silu;
+    }
+}
+
+// The codes of a tile leave as its transposes, by all threads.
+__device__ __forceinline__ void swiglu_tiles_store(const SwigluBackward &s, uint32_t (&tiles)[3][TILE_WORDS],
+                                                   const uint2 (&dgate)[4], const uint2 (&dup)[4],
+                                                   const uint2 (&hidden)[4], int64_t column, int64_t row) {
+    tile_put(tiles[0], dgate);
+    tile_put(tiles[1], dup);
+    tile_put(tiles[2], hidden);
+    __syncthreads();
+    tile_store(s.dcols, tiles[0], column, s.dim, row, s.rows);
+    tile_store(s.dcols + (int64_t)s.dim * s.rows, tiles[1], column, s.dim, row, s.rows);
+    tile_store(s.hidden_cols, tiles[2], column, s.dim, row, s.rows);
 }

@@ -83,8 +83,7 @@ extern "C" void cuda_moe_gather_fp8(Ops *ops, Tensor rows, Tensor cols, Tensor i
 // ---- SwiGLU ---------------------------------------------------------------------------------------------------------
 
 // A block takes TILE_ROWS rows and walks their columns, so that it has the gradients of the rows' weights in the end:
-// sums over a row in a fixed order. With s the sigmoid of g, w the weight: dgate = w d u (s + g s (1 - s)), dup = w d g
-// s, hidden = w g s u.
+// sums over a row in a fixed order.
 static __global__ __launch_bounds__(TILE_THREADS) void swiglu_experts_backward_kernel(SwigluBackward s) {
     __shared__ __align__(16) uint32_t tiles[3][TILE_WORDS]; // dgate, dup, hidden
     const int64_t row = blockIdx.x * (int64_t)TILE_ROWS, y = row + threadIdx.x / 8 * 4;
@@ -113,15 +112,7 @@ static __global__ __launch_bounds__(TILE_THREADS) void swiglu_experts_backward_k
             e4m3_unpack(g, gates[i], step);
             e4m3_unpack(u, ups[i], step);
             vec_unpack<Bf16>(d, grads[i]);
-#pragma unroll
-            for (int j = 0; j < 8; j++) {
-                const float part = fp8_sigmoid(g[j]), silu = g[j] * part, product = silu * u[j];
-                const float grad = d[j] * weight[i], up = u[j];
-                dweight[i] += d[j] * product;
-                d[j] = product * weight[i];
-                g[j] = grad * up * (part + silu * (1.0f - part));
-                u[j] = grad * silu;
-            }
+            swiglu_back(g, u, d, weight[i], dweight[i]);
             most = magnitude(u, magnitude(g, most));
             gates[i] = fp8_pack<true>(g, dinverse);
             ups[i] = fp8_pack<true>(u, dinverse);
@@ -133,13 +124,7 @@ static __global__ __launch_bounds__(TILE_THREADS) void swiglu_experts_backward_k
             }
         }
         if (column) __syncthreads(); // the tiles before have left
-        tile_put(tiles[0], gates);
-        tile_put(tiles[1], ups);
-        tile_put(tiles[2], hidden);
-        __syncthreads();
-        tile_store(s.dcols, tiles[0], column, s.dim, row, s.rows);
-        tile_store(s.dcols + (int64_t)s.dim * s.rows, tiles[1], column, s.dim, row, s.rows);
-        tile_store(s.hidden_cols, tiles[2], column, s.dim, row, s.rows);
+        swiglu_tiles_store(s, tiles, gates, ups, hidden, column, row);
     }
     amax_note(s.damax, most);
 #pragma unroll

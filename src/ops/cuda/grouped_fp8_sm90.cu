@@ -5,10 +5,10 @@
 // gradient adds what each stage gives to sums in float, which takes as many registers again: the two warpgroups then
 // share a tile, one adding while the other multiplies, and a whole tile of results has room in shared memory, so that
 // they leave while the next tile is computed.
-#include "ops/cuda/gemm_sm90.cuh"
 #include "ops/cuda/grouped_fp8.h"
+#include "ops/cuda/grouped_sm90.cuh"
 
-enum { FP8_TILE_K = 2 * TILE_K, STAGING_BYTES = 64 * 128 }; // 64 rows of 128 bytes of results
+enum { FP8_TILE_K = 2 * TILE_K };
 
 template <bool WEIGHT_, bool E5M2_, int TILE_N_, int STAGES_, bool PINGPONG_, int CLUSTER_M_, int CLUSTER_N_>
 struct Fp8Config : Config<GROUPED_FORWARD, TILE_N_, STAGES_, PINGPONG_, CLUSTER_M_, CLUSTER_N_> {
@@ -141,26 +141,10 @@ DEVICE_CODE void consume_exact(const Ring<C> &ring, const Experts &experts, cons
 
 // ---- results ------------------------------------------------------------------------------------------------------
 
-// 64 rows by 32 columns of the accumulators, as the tensor map's swizzle wants them.
-template <int COUNT> DEVICE_CODE void stage_float(uint32_t to, const float (&d)[COUNT], int first) {
-    const int lane = threadIdx.x % 32, row = threadIdx.x % 128 / 32 * 16 + lane / 4;
-    const bool odd = row & 1; // odd rows store in another order: rows 0 to 3 then fall into different banks
-#pragma unroll
-    for (int i = 0; i < 8; i++) {
-        const int j = i % 4, h = i / 4;
-        const int r = (first / 8 + j) * 4 + h * 2, s = (first / 8 + (j ^ 2)) * 4 + h * 2;
-        const int column = odd ? j ^ 2 : j;
-        const float low = odd ? d[s] : d[r], high = odd ? d[s + 1] : d[r + 1];
-        const int at = row + 8 * h;
-        const uint32_t place = to + at * 128 + (((column * 2 + lane % 4 / 2) ^ (at & 7)) * 16) + lane % 2 * 8;
-        asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(place), "f"(low), "f"(high) : "memory");
-    }
-}
-
 // One warpgroup's results of a tile to memory, piece after piece through its staging buffers.
 template <typename C>
-DEVICE_CODE void results_store_fp8(uint32_t staging, float (&d)[C::M_PARTS][C::TILE_N / 2], const CUtensorMap *out,
-                                   const Tile &tile, float scale, bool accumulate, int warpgroup) {
+DEVICE_CODE void results_store(uint32_t staging, float (&d)[C::M_PARTS][C::TILE_N / 2], const CUtensorMap *out,
+                               const Tile &tile, float scale, bool accumulate, int warpgroup) {
     constexpr int ACROSS = C::TILE_N / C::OUT_COLUMNS;
     const bool leader = threadIdx.x % 128 == 0;
     const int y = tile.m * TILE_M + (C::PINGPONG ? 0 : warpgroup * 64) + (C::WEIGHT ? 0 : tile.row);
@@ -173,32 +157,10 @@ DEVICE_CODE void results_store_fp8(uint32_t staging, float (&d)[C::M_PARTS][C::T
     for (int piece = 0; piece < C::PIECES; piece++) {
         const int part = piece / ACROSS, first = piece % ACROSS * C::OUT_COLUMNS;
         const uint32_t buffer = staging + piece % C::BUFFERS * STAGING_BYTES;
-        if (leader) tensor_store_wait_read<C::BUFFERS - 1>(); // the store that had this buffer last has read it
-        named_barrier(1 + warpgroup, 128);
-        if constexpr (C::WEIGHT)
-            stage_float(buffer, d[part], first);
-        else
-            stage_bf16<C::OUT_COLUMNS>(buffer, d[part], first);
-        shared_fence_async();
-        named_barrier(1 + warpgroup, 128);
-        if (leader) {
-            const int x = tile.n * C::TILE_N + first, z = C::WEIGHT ? tile.expert : 0;
-            if (C::WEIGHT && accumulate)
-                tensor_add(out, buffer, x, y + part * 64, z);
-            else
-                tensor_store(out, buffer, x, y + part * 64, z);
-            tensor_store_commit();
-        }
-    }
-}
-
-// Experts without rows have no tiles: their gradients are overwritten with zeros by warps that have nothing else to do.
-DEVICE_CODE void empty_experts_zero(const Experts &experts, const GroupedArgs &args, int thread, int threads) {
-    for (int e = 0; e < args.experts; e++) {
-        if (experts.offsets[e + 1] != experts.offsets[e]) continue;
-        float4 *out = (float4 *)(args.out + e * args.count);
-        for (int64_t i = (int64_t)blockIdx.x * threads + thread; i < args.count / 4; i += (int64_t)gridDim.x * threads)
-            out[i] = make_float4(0, 0, 0, 0);
+        piece_stage<C::PRODUCT, C::OUT_COLUMNS, C::BUFFERS>(buffer, d[part], first, warpgroup, leader);
+        if (leader)
+            piece_store<C::PRODUCT>(out, buffer, tile.n * C::TILE_N + first, y + part * 64, C::WEIGHT ? tile.expert : 0,
+                                    accumulate);
     }
 }
 
@@ -239,7 +201,7 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, 1)
             ring.stages + C::STAGES * C::STAGE_BYTES + warpgroup * C::BUFFERS * (uint32_t)STAGING_BYTES;
         const float scale = *scales.a * *scales.b;
         const auto finish = [&](const Tile &tile, uint32_t, auto &d) {
-            results_store_fp8<C>(staging, d, &out, tile, scale, args.accumulate, warpgroup);
+            results_store<C>(staging, d, &out, tile, scale, args.accumulate, warpgroup);
         };
         if constexpr (C::WEIGHT)
             consume_exact<C>(ring, experts, args, rank, warpgroup, finish);
@@ -309,7 +271,7 @@ bool grouped_fp8_sm90(CudaState *state, const GroupedFp8Call *fp8, int variant) 
     const GroupedCall *call = &fp8->call;
     const bool weight = call->product == GROUPED_WEIGHT;
     const int sizes = weight ? call->m | call->n : call->n | call->k;
-    const bool aligned = (((uintptr_t)call->out | (uintptr_t)call->a | (uintptr_t)call->b) & 15) == 0;
+    const bool aligned = all_aligned(16, call->out, call->a, call->b);
     static int there = -1; // asking costs some microseconds
     if (there < 0) there = kernel_is_there(state->arch, grouped_fp8_kernel<Fp8Config<false, true, 192, 4, true, 1, 1>>);
     if (!there || call->experts > EXPERTS_MAX || sizes % 16 || call->rows % 16 || !aligned) return false;

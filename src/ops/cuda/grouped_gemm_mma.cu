@@ -173,7 +173,7 @@ template <typename T> static void mma_launch(CudaState *state, const GroupedCall
 
 bool grouped_mma(CudaState *state, const GroupedCall *call, DType dtype) {
     const int contiguous = call->product == GROUPED_WEIGHT ? call->m | call->n : call->n | call->k;
-    const bool aligned = (((uintptr_t)call->out | (uintptr_t)call->a | (uintptr_t)call->b) & 15) == 0;
+    const bool aligned = all_aligned(16, call->out, call->a, call->b);
     if (state->arch < 80 || contiguous % 8 || !aligned) return false;
     if (dtype == DTYPE_F16)
         mma_launch<Fp16>(state, call);

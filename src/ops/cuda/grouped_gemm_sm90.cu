@@ -1,9 +1,7 @@
-// Grouped linear layers of MoE on Hopper: the three products on the pipeline of gemm_sm90.cuh. Results leave through
-// shared memory and the copy engine, which also adds them to a weight gradient that accumulates. An operand may be
-// tokens (grouped_tokens_sm90.cuh).
+// Grouped linear layers of MoE on Hopper: the three products on the pipeline of gemm_sm90.cuh. An operand may be tokens
+// (grouped_tokens_sm90.cuh).
+#include "ops/cuda/grouped_sm90.cuh"
 #include "ops/cuda/grouped_tokens_sm90.cuh"
-
-enum { STAGING_BYTES = 64 * 128 }; // 64 rows of 128 bytes of results
 
 // Results leave in pieces of 64 rows by this many columns, 128 or 64 bytes wide.
 template <typename C> static constexpr int OUT_COLUMNS = C::PRODUCT == GROUPED_WEIGHT || C::TILE_N % 64 ? 32 : 64;
@@ -11,21 +9,6 @@ template <typename C>
 static constexpr int SHARED = C::STAGES *C::STAGE_BYTES + 4 * STAGING_BYTES + 1024; // 1024: to align by hand
 
 // ---- results ------------------------------------------------------------------------------------------------------
-
-template <int COUNT> DEVICE_CODE void stage_float(uint32_t to, const float (&d)[COUNT], int first) {
-    const int lane = threadIdx.x % 32, row = threadIdx.x % 128 / 32 * 16 + lane / 4;
-    const bool odd = row & 1; // odd rows store in another order: rows 0 to 3 then fall into different banks
-#pragma unroll
-    for (int i = 0; i < 8; i++) {
-        const int j = i % 4, h = i / 4;
-        const int r = (first / 8 + j) * 4 + h * 2, s = (first / 8 + (j ^ 2)) * 4 + h * 2;
-        const int column = odd ? j ^ 2 : j;
-        const float low = odd ? d[s] : d[r], high = odd ? d[s + 1] : d[r + 1];
-        const int at = row + 8 * h;
-        const uint32_t place = to + at * 128 + (((column * 2 + lane % 4 / 2) ^ (at & 7)) * 16) + lane % 2 * 8;
-        asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(place), "f"(low), "f"(high) : "memory");
-    }
-}
 
 // One warpgroup's accumulators to memory through its two staging buffers; 64 rows from row y on.
 template <typename C, int COUNT>
@@ -35,34 +18,11 @@ DEVICE_CODE void results_store(uint32_t staging, const float (&d)[COUNT], const 
 #pragma unroll
     for (int first = 0; first < C::TILE_N; first += OUT_COLUMNS<C>) {
         const uint32_t buffer = staging + first / OUT_COLUMNS<C> % 2 * STAGING_BYTES;
-        if (leader) tensor_store_wait_read<1>(); // the store before the last has read this buffer
-        named_barrier(1 + warpgroup, 128);
-        if constexpr (C::PRODUCT == GROUPED_WEIGHT)
-            stage_float(buffer, d, first);
-        else
-            stage_bf16<OUT_COLUMNS<C>>(buffer, d, first);
-        shared_fence_async();
-        named_barrier(1 + warpgroup, 128);
-        if (leader) {
-            if (C::PRODUCT == GROUPED_WEIGHT && accumulate)
-                tensor_add(out, buffer, x + first, y, z);
-            else
-                tensor_store(out, buffer, x + first, y, z);
-            tensor_store_commit();
-        }
+        piece_stage<C::PRODUCT, OUT_COLUMNS<C>, 2>(buffer, d, first, warpgroup, leader);
+        if (leader) piece_store<C::PRODUCT>(out, buffer, x + first, y, z, accumulate);
     }
     // An odd number of pieces: the next call starts with the first buffer again, which the last store may still read.
     if (C::TILE_N / OUT_COLUMNS<C> % 2 && leader) tensor_store_wait_read<0>();
-}
-
-// Experts without rows have no tiles: their gradients are overwritten with zeros by warps that have nothing else to do.
-DEVICE_CODE void empty_experts_zero(const Experts &experts, const GroupedArgs &args, int thread, int threads) {
-    for (int e = 0; e < args.experts; e++) {
-        if (experts.offsets[e + 1] != experts.offsets[e]) continue;
-        float4 *out = (float4 *)(args.out + e * args.count);
-        for (int64_t i = (int64_t)blockIdx.x * threads + thread; i < args.count / 4; i += (int64_t)gridDim.x * threads)
-            out[i] = make_float4(0, 0, 0, 0);
-    }
 }
 
 // ---- the kernel ---------------------------------------------------------------------------------------------------
@@ -214,7 +174,7 @@ template <bool OF_B> static void tokens_weight(CudaState *state, const GroupedCa
 
 static bool call_fits(CudaState *state, const GroupedCall *call) {
     const int contiguous = call->product == GROUPED_WEIGHT ? call->m | call->n : call->n | call->k;
-    const bool aligned = (((uintptr_t)call->out | (uintptr_t)call->a | (uintptr_t)call->b) & 15) == 0;
+    const bool aligned = all_aligned(16, call->out, call->a, call->b);
     static int there = -1; // asking costs some microseconds
     if (there < 0) there = kernel_is_there(state->arch, grouped_kernel<Config<GROUPED_FORWARD, 192, 4, true, 1, 1>>);
     return there && call->experts <= EXPERTS_MAX && contiguous % 8 == 0 && aligned;

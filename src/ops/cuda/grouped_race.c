@@ -14,12 +14,21 @@ void grouped_race_results(Race *race, const GroupedCall *call) {
     }
 }
 
-void grouped_race_perform(Ops *ops, const Race *race, const GroupedCall *call) {
-    enum { RACE_ROWS = 1024 }; // fewer are not worth a race; as in race.c, which counts results
+int64_t grouped_race_rows(Ops *ops, const Race *race, const int32_t *row_count) {
+    int32_t used = 0;
+    ops->download(ops, &used, row_count, sizeof used);
+    if (used >= RACE_ROWS) return used;
+    race_give_up(cuda_state(ops), race);
+    return 0;
+}
+
+void grouped_race_perform(Ops *ops, Race *race, const GroupedCall *call) {
     int choice = RACE_PLAIN;
-    bool few = grouped_rows_in_use(call->rows, call->experts) < RACE_ROWS;
-    if (!few && !call->accumulate)
-        race_perform(ops, race);
-    else if (few || !race_known(cuda_state(ops), race, &choice) || !race->run(ops, race->call, choice))
-        race->run(ops, race->call, RACE_PLAIN);
+    bool few = grouped_rows_in_use(call->rows, call->experts) < RACE_ROWS; // a gradient's race counts its results
+    if (!few && !race_known(cuda_state(ops), race, &choice) && !call->accumulate) {
+        int64_t used = grouped_race_rows(ops, race, call->offsets + call->experts);
+        if (call->product != GROUPED_WEIGHT) race->rows = used;
+        if (used) choice = race_run(ops, race);
+    }
+    if (!race->run(ops, race->call, choice)) race->run(ops, race->call, RACE_PLAIN);
 }

@@ -1,10 +1,13 @@
 // SwiGLU of experts' rows and the grouped product beside it: one kernel (grouped_swiglu_sm90.cu), of rows or of tokens,
 // or two, whichever is faster for the shape; see race.h.
 #include "ops/cuda/grouped_swiglu.h"
-#include "ops/cuda/grouped_gemm.h"
-#include "ops/cuda/race.h"
+#include "ops/cuda/grouped_race.h"
 
 enum { GATHER_FIRST = GROUPED_SWIGLU_VARIANTS, CHOICES = 2 * GROUPED_SWIGLU_VARIANTS }; // variants, and behind a gather
+
+static const int32_t *row_count(const GroupedSwigluCall *call) {
+    return (const int32_t *)call->offsets.data + call->offsets.cols - 1;
+}
 
 static bool one_kernel_run(Ops *ops, const GroupedSwigluCall *c, int choice) {
     bool tokens = tensor_present(c->token_of_row), gather = choice >= GATHER_FIRST;
@@ -12,9 +15,8 @@ static bool one_kernel_run(Ops *ops, const GroupedSwigluCall *c, int choice) {
     GroupedSwigluCall call = *c;
     CudaState *state = cuda_scope_begin(ops, c->backward ? OP_GROUPED_SWIGLU_BACKWARD : OP_GROUPED_SWIGLU_FORWARD);
     if (gather) {
-        const int32_t *row_count = (const int32_t *)c->offsets.data + c->offsets.cols - 1;
-        rows_gather(state, c->scratch.data, c->in.data, c->token_of_row.data, row_count, c->out.rows, (int)c->in.cols,
-                    c->in.dtype);
+        rows_gather(state, c->scratch.data, c->in.data, c->token_of_row.data, row_count(c), c->out.rows,
+                    (int)c->in.cols, c->in.dtype);
         call.in = c->scratch;
         call.token_of_row = TENSOR_NONE;
     }
@@ -50,40 +52,25 @@ static Race race_of(const GroupedSwigluCall *call) {
 }
 
 // Backward in place: what is read must survive the race, so it writes elsewhere.
-static int race_elsewhere(Ops *ops, const GroupedSwigluCall *call, int64_t rows) {
+static int race_elsewhere(Ops *ops, const GroupedSwigluCall *call, const Race *here) {
     CudaState *state = cuda_state(ops);
     GroupedSwigluCall other = *call;
-    size_t bytes = (size_t)tensor_count(call->out) * sizeof(bf16);
-    if (cudaMalloc(&other.out.data, bytes) != cudaSuccess) {
-        cudaGetLastError();
-        log_warn("no memory to race kernels of the experts' SwiGLU (%zu bytes): two separate ones are used", bytes);
-        Race race = race_of(call);
-        race_give_up(state, &race);
-        return RACE_PLAIN;
-    }
+    other.out.data = race_borrow(state, here, (size_t)tensor_count(call->out) * sizeof(bf16));
+    if (!other.out.data) return RACE_PLAIN;
     Race race = race_of(&other);
-    race.rows = rows;
+    race.rows = here->rows;
     int choice = race_run(ops, &race);
     CUDA_CHECK(state, cudaFree(other.out.data));
     return choice;
 }
 
-// How many rows there are decides what can be compared: where experts are spread over ranks, most of the capacity may
-// be unused.
 static int choice_find(Ops *ops, const GroupedSwigluCall *call) {
-    enum { RACE_ROWS = 1024 }; // as in race.c
     Race race = race_of(call);
     int choice;
-    int32_t used = 0;
     if (race_known(cuda_state(ops), &race, &choice)) return choice;
-    ops->download(ops, &used, (const int32_t *)call->offsets.data + call->offsets.cols - 1, sizeof used);
-    if (used < RACE_ROWS) {
-        race_give_up(cuda_state(ops), &race);
-        return RACE_PLAIN;
-    }
-    if (call->before.data == call->out.data) return race_elsewhere(ops, call, used);
-    race.rows = used;
-    return race_run(ops, &race);
+    race.rows = grouped_race_rows(ops, &race, row_count(call));
+    if (race.rows == 0) return RACE_PLAIN;
+    return call->before.data == call->out.data ? race_elsewhere(ops, call, &race) : race_run(ops, &race);
 }
 
 static void grouped_swiglu(Ops *ops, const GroupedSwigluCall *call) {

@@ -256,9 +256,8 @@ static bool call_fits(CudaState *state, const GroupedSwigluCall *call) {
     static int there = -1; // asking costs some microseconds
     if (there < 0)
         there = kernel_is_there(state->arch, grouped_swiglu_kernel<GroupedSwigluConfig<false, 192, 1, false>>);
-    const bool aligned = (((uintptr_t)call->before.data | (uintptr_t)call->out.data | (uintptr_t)call->in.data |
-                           (uintptr_t)call->weight.data | (uintptr_t)call->hidden.data) &
-                          15) == 0;
+    const bool aligned =
+        all_aligned(16, call->before.data, call->out.data, call->in.data, call->weight.data, call->hidden.data);
     const int64_t rows = call->out.rows, dim = call->hidden.cols;
     const size_t parts = call->backward ? (size_t)(tiles_across((int)dim, 128) * rows) * sizeof(float) : 0;
     return there && aligned && rows > 0 && dim % (call->backward ? 8 : 32) == 0 && call->in.cols % 8 == 0 &&

@@ -217,9 +217,7 @@ static bool call_fits(CudaState *state, const LinearCall *call) {
     static int there = -1; // asking costs some microseconds
     if (there < 0)
         there = kernel_is_there(state->arch, linear_kernel<LinearConfig<GROUPED_FORWARD, ENDING_PLAIN, 192, 4>>);
-    const bool aligned = (((uintptr_t)call->out.data | (uintptr_t)call->add.data | (uintptr_t)call->in.data |
-                           (uintptr_t)call->weight.data) &
-                          15) == 0;
+    const bool aligned = all_aligned(16, call->out.data, call->add.data, call->in.data, call->weight.data);
     return there && aligned && call->out.cols % 8 == 0 && call->in.cols % 8 == 0 && call->in.stride % 8 == 0 &&
            call->out.rows > 0;
 }

@@ -44,7 +44,6 @@ static void case_add(CudaState *state, const Race *race, int choice) {
 }
 
 bool race_known(CudaState *state, const Race *race, int *choice) {
-    enum { RACE_ROWS = 1024 }; // fewer are a prompt's, of any length: not worth a race each
     for (int i = 0; i < state->races->count; i++) {
         const RaceCase *item = &state->races->items[i];
         if (item->what != race->what || memcmp(item->sizes, race->sizes, sizeof item->sizes) != 0) continue;
@@ -65,6 +64,15 @@ bool race_known(CudaState *state, const Race *race, int *choice) {
 
 void race_give_up(CudaState *state, const Race *race) {
     case_add(state, race, RACE_PLAIN);
+}
+
+void *race_borrow(CudaState *state, const Race *race, size_t bytes) {
+    void *memory = NULL;
+    if (cudaMalloc(&memory, bytes) == cudaSuccess) return memory;
+    cudaGetLastError();
+    log_warn("no memory to race kernels of %s (%zu bytes): the plain way is used", race->what, bytes);
+    race_give_up(state, race);
+    return NULL;
 }
 
 // Milliseconds of one run after the clock has settled under load; negative when this choice is not for the shape.

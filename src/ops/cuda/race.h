@@ -5,7 +5,11 @@
 
 #include "ops/cuda/sample.h"
 
-enum { RACE_PLAIN = -1, RACE_SIZES = 5 };
+enum {
+    RACE_PLAIN = -1,
+    RACE_SIZES = 5,
+    RACE_ROWS = 1024, // fewer are a prompt's, of any length: not worth a race each
+};
 
 typedef struct Race {
     const char *what; // a constant text; with the sizes it tells a case from others, also in the tuning cache
@@ -29,5 +33,8 @@ bool race_known(CudaState *state, const Race *race, int *choice);
 int race_run(Ops *ops, const Race *race);
 // Notes the plain way for a case that could not be raced.
 void race_give_up(CudaState *state, const Race *race);
+// Memory for results of a call that writes to what it reads, which must survive the race; to be freed with cudaFree.
+// NULL where there is none: that is said, and the race given up.
+void *race_borrow(CudaState *state, const Race *race, size_t bytes);
 // Runs the call by the fastest choice, which is found out first where it is not known.
 void race_perform(Ops *ops, const Race *race);

@@ -34,19 +34,12 @@ static Race race_of(const SwigluCall *call) {
 static void race_elsewhere(Ops *ops, const SwigluCall *call) {
     CudaState *state = cuda_state(ops);
     SwigluCall other = *call;
-    size_t bytes = (size_t)tensor_count(call->out) * sizeof(bf16);
-    void *borrowed = NULL;
-    bool there = cudaMalloc(&borrowed, bytes) == cudaSuccess;
-    if (there) other.out.data = borrowed;
-    Race race = race_of(&other);
-    if (there) {
-        race_run(ops, &race);
-        CUDA_CHECK(state, cudaFree(borrowed));
-    } else {
-        cudaGetLastError();
-        log_warn("no memory to race kernels of SwiGLU (%zu bytes): two separate ones are used", bytes);
-        race_give_up(state, &race);
-    }
+    Race race = race_of(call);
+    other.out.data = race_borrow(state, &race, (size_t)tensor_count(call->out) * sizeof(bf16));
+    if (!other.out.data) return;
+    race = race_of(&other);
+    race_run(ops, &race);
+    CUDA_CHECK(state, cudaFree(other.out.data));
 }
 
 static void linear_swiglu(Ops *ops, const SwigluCall *call) {

@@ -217,9 +217,7 @@ template <bool BACKWARD, int TILE_N, bool ONCE> static bool swiglu_launch(CudaSt
 static bool call_fits(CudaState *state, const SwigluCall *call) {
     static int there = -1; // asking costs some microseconds
     if (there < 0) there = kernel_is_there(state->arch, swiglu_kernel<SwigluConfig<false, 192, false>>);
-    const bool aligned = (((uintptr_t)call->before.data | (uintptr_t)call->out.data | (uintptr_t)call->in.data |
-                           (uintptr_t)call->weight.data) &
-                          15) == 0;
+    const bool aligned = all_aligned(16, call->before.data, call->out.data, call->in.data, call->weight.data);
     return there && aligned && call->out.cols / 2 % (call->backward ? 8 : 32) == 0 && call->in.cols % 8 == 0 &&
            call->out.rows > 0;
 }
