@@ -26,7 +26,8 @@ static const double LATER_BOUND = 1e-5;
 // In fp8 the numbers above hold for the first step of meshes whose ranks multiply what one rank does. Later a weight of
 // bf16 may have fallen to its other neighbour, and its code in e4m3, 2^-4 of it, with it: of the thousands that a sum
 // has. Where ranks have parts of products, or of the sum over a pipeline's layers that the balancing loss is, a result
-// may differ by as much as FP8 itself is off: of gradients (tests/model/test_fp8.c) 0.13 sqrt(layers) in all.
+// may differ by as much as FP8 itself is off: of gradients 0.13 sqrt(layers) of a run that rounds the blocks
+// (tests/model/test_fp8.c), and both runs are off.
 static const double FP8_LATER_BOUND = 1e-2;
 static const double FP8_LOSS_BOUND = 1e-2;
 static const double FP8_GRADIENT_BOUND = 0.13;
@@ -73,7 +74,7 @@ static Verdict compare_parts_in_fp8(const MeshCase *c, const MeshTrained *mine, 
         judge(&verdict, "a loss", relative(mine->loss[step], one->loss[step]), FP8_LOSS_BOUND);
     judge(&verdict, "the gradient",
           length_of(mine->gradients, one->gradients, count) / length_of(one->gradients, NULL, count),
-          FP8_GRADIENT_BOUND * sqrt(c->request.config.layers));
+          FP8_GRADIENT_BOUND * sqrt(2.0 * c->request.config.layers));
     mesh_tensors_free(&tensors);
     return verdict;
 }
