@@ -157,11 +157,10 @@ static void run_linear(Bench *b) {
         grouped ? ops->grouped_linear_forward(ops, out, in, weight, offsets, TENSOR_NONE, TENSOR_NONE)
                 : ops->linear_forward(ops, out, in, weight, TENSOR_NONE);
     if (b->direction == 1)
-        grouped ? ops->grouped_linear_backward_input(ops, din, grad, weight, offsets, TENSOR_NONE, TENSOR_NONE)
+        grouped ? ops->grouped_linear_backward_input(ops, din, grad, weight, offsets)
                 : ops->linear_backward_input(ops, din, grad, weight);
     if (b->direction == 2)
-        grouped ? ops->grouped_linear_backward_weight(ops, dweight, grad, in, offsets, TENSOR_NONE, TENSOR_NONE,
-                                                      TENSOR_NONE, true)
+        grouped ? ops->grouped_linear_backward_weight(ops, dweight, grad, in, offsets, TENSOR_NONE, TENSOR_NONE, true)
                 : ops->linear_backward_weight(ops, dweight, grad, in, true);
 }
 

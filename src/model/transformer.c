@@ -519,11 +519,11 @@ static void moe_backward(Model *model, const Layer *l) {
     if (again) tokens = seam_dispatch_start(model, l->mlp_normed);
     Tensor dgate_up = l->gate_up, hidden = l->dhidden; // after SwiGLU
     ops->grouped_swiglu_backward(ops, dgate_up, hidden, l->drow_weight, l->gate_up, l->drows, l->w.expert_down, offsets,
-                                 l->rows.row_weight, TENSOR_NONE, TENSOR_NONE);
+                                 l->rows.row_weight);
     SlotGradient dweight = seam_slot_gradient_start(model, l->drow_weight, &l->rows);
     ops->grouped_linear_backward_weight(ops, l->dw.expert_down, l->drows, hidden, offsets, TENSOR_NONE, TENSOR_NONE,
-                                        TENSOR_NONE, adds(model));
-    ops->grouped_linear_backward_input(ops, l->drows, dgate_up, l->w.expert_gate_up, offsets, TENSOR_NONE, TENSOR_NONE);
+                                        adds(model));
+    ops->grouped_linear_backward_input(ops, l->drows, dgate_up, l->w.expert_gate_up, offsets);
     if (again) {
         model->pass = STEP_RECOMPUTE;
         ops->moe_gather(ops, l->gathered, seam_dispatched(model, l->mlp_normed, tokens), &l->rows);
@@ -531,8 +531,8 @@ static void moe_backward(Model *model, const Layer *l) {
     }
     CommTicket sums = seam_combine_start(model, l->dnormed, l->drows, &l->rows);
     RowSource in = copied ? (RowSource){l->gathered, TENSOR_NONE} : (RowSource){l->mlp_normed, l->rows.token_of_row};
-    ops->grouped_linear_backward_weight(ops, l->dw.expert_gate_up, dgate_up, in.from, offsets, TENSOR_NONE,
-                                        in.token_of_row, l->drows, adds(model)); // drows has been summed
+    ops->grouped_linear_backward_weight(ops, l->dw.expert_gate_up, dgate_up, in.from, offsets, in.token_of_row,
+                                        l->drows, adds(model)); // drows has been summed
     router_backward(model, l, dweight, sums);
 }
 

@@ -92,17 +92,15 @@ static const char *check_grouped_forward(const Tensor *t) {
 static const char *check_grouped_backward_input(const Tensor *t) {
     Tensor din = t[0], dout = t[1], weight = t[2];
     NEED(is_storage(dout.dtype));
-    NEED(packed(din, dout.dtype, din.rows, din.cols) && !check_row_source(dout, din.rows, t[4], t[5]));
+    NEED(packed(din, dout.dtype, dout.rows, din.cols) && packed(dout, din.dtype, din.rows, dout.cols));
     NEED(packed(weight, dout.dtype, weight.rows, din.cols));
     return check_grouped(t, din.cols, dout.cols, weight.rows, weight.cols);
 }
 
 static const char *check_grouped_backward_weight(const Tensor *t) {
     Tensor dweight = t[0], dout = t[1], in = t[2];
-    int64_t rows = tensor_present(t[4]) ? in.rows : dout.rows;
-    NEED(is_storage(in.dtype) && dout.dtype == in.dtype);
-    NEED(!(tensor_present(t[4]) && tensor_present(t[5])));
-    NEED(!check_row_source(dout, rows, t[4], t[6]) && !check_row_source(in, rows, t[5], t[6]));
+    NEED(is_storage(in.dtype));
+    NEED(packed(dout, in.dtype, dout.rows, dout.cols) && !check_row_source(in, dout.rows, t[4], t[5]));
     NEED(packed(dweight, DTYPE_F32, dweight.rows, in.cols));
     return check_grouped(t, in.cols, dout.cols, dweight.rows, dweight.cols);
 }
@@ -292,7 +290,7 @@ static const char *check_grouped_swiglu_forward(const Tensor *t) {
 
 static const char *check_grouped_swiglu_backward(const Tensor *t) {
     Tensor dgate_up = t[0], hidden = t[1], drow_weight = t[2], gate_up = t[3], dnext = t[4], weight = t[5];
-    NEED(!check_grouped_backward_input((Tensor[]){hidden, dnext, weight, t[6], t[8], t[9]}));
+    NEED(!check_grouped_backward_input((Tensor[]){hidden, dnext, weight, t[6]}));
     return check_swiglu_backward((Tensor[]){dgate_up, hidden, drow_weight, gate_up, hidden, t[7], TENSOR_NONE});
 }
 

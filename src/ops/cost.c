@@ -46,11 +46,11 @@ static double tokens_saving(Tensor source, Tensor token_of_row, double rows) {
 static OpCost grouped_cost(const OpRecord *r, double used, double added) {
     const Tensor *t = r->tensor;
     bool weight = r->op == OP_GROUPED_LINEAR_BACKWARD_WEIGHT;
-    if (used < 0) used = weight ? (double)(tensor_present(t[4]) ? t[2] : t[1]).rows : (double)t[0].rows;
+    if (used < 0) used = (double)t[weight ? 1 : 0].rows;
     OpCost cost = weight
                       ? weight_gradient_cost(r, used, added)
                       : product_cost(used, (double)t[1].cols, (double)t[0].cols, (double)t[3].cols - 1, size_of(t[0]));
-    cost.bytes -= tokens_saving(t[1], t[4], used) + (weight ? tokens_saving(t[2], t[5], used) : 0);
+    cost.bytes -= tokens_saving(t[weight ? 2 : 1], t[4], used);
     return cost;
 }
 
@@ -63,7 +63,7 @@ static OpCost grouped_swiglu_cost(const OpRecord *r, double used) {
     double dim = (double)hidden.cols, width = size_of(hidden);
     if (used < 0) used = (double)hidden.rows;
     OpCost cost = product_cost(used, (double)in.cols, backward ? dim : 2 * dim, (double)offsets.cols - 1, width);
-    cost.bytes += (backward ? 4 : 1) * used * dim * width - tokens_saving(in, t[backward ? 8 : 6], used);
+    cost.bytes += (backward ? 4 : 1) * used * dim * width - (backward ? 0 : tokens_saving(in, t[6], used));
     return cost;
 }
 

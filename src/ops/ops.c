@@ -139,8 +139,7 @@ void ops_grouped_then_swiglu_forward(Ops *ops, Tensor hidden, Tensor gate_up, Te
 }
 
 void ops_grouped_then_swiglu_backward(Ops *ops, Tensor dgate_up, Tensor hidden, Tensor drow_weight, Tensor gate_up,
-                                      Tensor dnext, Tensor weight, Tensor offsets, Tensor row_weight,
-                                      Tensor token_of_row, Tensor scratch) {
-    ops->grouped_linear_backward_input(ops, hidden, dnext, weight, offsets, token_of_row, scratch);
+                                      Tensor dnext, Tensor weight, Tensor offsets, Tensor row_weight) {
+    ops->grouped_linear_backward_input(ops, hidden, dnext, weight, offsets);
     ops->swiglu_backward(ops, dgate_up, hidden, drow_weight, gate_up, hidden, row_weight, rows_in_use(offsets));
 }

@@ -455,24 +455,21 @@ struct Ops {
     // MoeRouting (on the device: nothing here waits for the host). Rows from the last offset on are left alone. A
     // weight gradient that is not accumulated becomes zero for an expert without rows.
     // Tokens may take the place of rows that moe_gather would make of them: with token_of_row (as in MoeRouting; may be
-    // absent) row r of in or dout is row token_of_row[r] of it, and zeros where that is negative. Of a weight gradient
-    // one of the two may be tokens: in_tokens and dout_tokens, each absent or token_of_row. scratch: [rows, columns of
-    // the tokens], for implementations that need a place for the rows, with token_of_row only; its content is lost.
+    // absent) row r of in is row token_of_row[r] of it, and zeros where that is negative. scratch: [rows, columns of
+    // in], for implementations that need a place for the rows, with token_of_row only; its content is lost.
     void (*grouped_linear_forward)(Ops *ops, Tensor out, Tensor in, Tensor weight, Tensor offsets, Tensor token_of_row,
                                    Tensor scratch);
-    void (*grouped_linear_backward_input)(Ops *ops, Tensor din, Tensor dout, Tensor weight, Tensor offsets,
-                                          Tensor token_of_row, Tensor scratch);
+    void (*grouped_linear_backward_input)(Ops *ops, Tensor din, Tensor dout, Tensor weight, Tensor offsets);
     void (*grouped_linear_backward_weight)(Ops *ops, Tensor dweight, Tensor dout, Tensor in, Tensor offsets,
-                                           Tensor dout_tokens, Tensor in_tokens, Tensor scratch, bool accumulate);
+                                           Tensor token_of_row, Tensor scratch, bool accumulate);
     // SwiGLU of expert rows with the grouped product beside it. Forward: gate_up = in . weight^T, with weight [experts
     // * 2 * dim, in]; hidden: what swiglu_forward makes of it. Backward: the gradient of hidden is dnext . weight, with
     // weight [experts * next, dim] of the layer that reads it; dgate_up (may be gate_up), hidden and drow_weight: what
-    // swiglu_backward makes of it. row_weight is present. in and dnext may be tokens, as above.
+    // swiglu_backward makes of it. row_weight is present. in may be tokens, as above.
     void (*grouped_swiglu_forward)(Ops *ops, Tensor hidden, Tensor gate_up, Tensor in, Tensor weight, Tensor offsets,
                                    Tensor row_weight, Tensor token_of_row, Tensor scratch);
     void (*grouped_swiglu_backward)(Ops *ops, Tensor dgate_up, Tensor hidden, Tensor drow_weight, Tensor gate_up,
-                                    Tensor dnext, Tensor weight, Tensor offsets, Tensor row_weight, Tensor token_of_row,
-                                    Tensor scratch);
+                                    Tensor dnext, Tensor weight, Tensor offsets, Tensor row_weight);
     // In FP8, both operands with the reduction along their rows, scales and sums as in linear_fp8. bf16 out [rows, n]:
     // rows of a [rows, k] (e4m3 or e5m2) meet b [experts * n, k] (e4m3). Float out [experts * m, n]: a [m, rows] (e5m2)
     // and b [n, rows] (e4m3) over the rows of each expert, (+)=.
@@ -515,8 +512,7 @@ void ops_linear_then_swiglu_backward(Ops *ops, Tensor dgate_up, Tensor scratch, 
 void ops_grouped_then_swiglu_forward(Ops *ops, Tensor hidden, Tensor gate_up, Tensor in, Tensor weight, Tensor offsets,
                                      Tensor row_weight, Tensor token_of_row, Tensor scratch);
 void ops_grouped_then_swiglu_backward(Ops *ops, Tensor dgate_up, Tensor hidden, Tensor drow_weight, Tensor gate_up,
-                                      Tensor dnext, Tensor weight, Tensor offsets, Tensor row_weight,
-                                      Tensor token_of_row, Tensor scratch);
+                                      Tensor dnext, Tensor weight, Tensor offsets, Tensor row_weight);
 
 Status ops_cpu_create(Ops **ops);
 void ops_cpu_destroy(Ops *ops);

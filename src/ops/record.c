@@ -246,16 +246,13 @@ static void record_grouped_linear_forward(Ops *ops, Tensor out, Tensor in, Tenso
     TELL(ops, OP_GROUPED_LINEAR_FORWARD, {out, in, weight, offsets, token_of_row, scratch});
 }
 
-static void record_grouped_linear_backward_input(Ops *ops, Tensor din, Tensor dout, Tensor weight, Tensor offsets,
-                                                 Tensor token_of_row, Tensor scratch) {
-    TELL(ops, OP_GROUPED_LINEAR_BACKWARD_INPUT, {din, dout, weight, offsets, token_of_row, scratch});
+static void record_grouped_linear_backward_input(Ops *ops, Tensor din, Tensor dout, Tensor weight, Tensor offsets) {
+    TELL(ops, OP_GROUPED_LINEAR_BACKWARD_INPUT, {din, dout, weight, offsets});
 }
 
 static void record_grouped_linear_backward_weight(Ops *ops, Tensor dweight, Tensor dout, Tensor in, Tensor offsets,
-                                                  Tensor dout_tokens, Tensor in_tokens, Tensor scratch,
-                                                  bool accumulate) {
-    TELL(ops, OP_GROUPED_LINEAR_BACKWARD_WEIGHT, {dweight, dout, in, offsets, dout_tokens, in_tokens, scratch},
-         accumulate);
+                                                  Tensor token_of_row, Tensor scratch, bool accumulate) {
+    TELL(ops, OP_GROUPED_LINEAR_BACKWARD_WEIGHT, {dweight, dout, in, offsets, token_of_row, scratch}, accumulate);
 }
 
 static void record_grouped_swiglu_forward(Ops *ops, Tensor hidden, Tensor gate_up, Tensor in, Tensor weight,
@@ -264,10 +261,8 @@ static void record_grouped_swiglu_forward(Ops *ops, Tensor hidden, Tensor gate_u
 }
 
 static void record_grouped_swiglu_backward(Ops *ops, Tensor dgate_up, Tensor hidden, Tensor drow_weight, Tensor gate_up,
-                                           Tensor dnext, Tensor weight, Tensor offsets, Tensor row_weight,
-                                           Tensor token_of_row, Tensor scratch) {
-    TELL(ops, OP_GROUPED_SWIGLU_BACKWARD,
-         {dgate_up, hidden, drow_weight, gate_up, dnext, weight, offsets, row_weight, token_of_row, scratch});
+                                           Tensor dnext, Tensor weight, Tensor offsets, Tensor row_weight) {
+    TELL(ops, OP_GROUPED_SWIGLU_BACKWARD, {dgate_up, hidden, drow_weight, gate_up, dnext, weight, offsets, row_weight});
 }
 
 static void record_grouped_linear_fp8(Ops *ops, Tensor out, Tensor a, Tensor b, Tensor a_scale, Tensor b_scale,
@@ -360,17 +355,15 @@ void op_run(const Ops *table, Ops *ops, const OpRecord *r) {
     case OP_MOE_GATHER_FP8: table->moe_gather_fp8(ops, t[0], t[1], t[2], &r->routing); return;
     case OP_MOE_SUM: table->moe_sum(ops, t[0], t[1], t[2], &r->routing); return;
     case OP_GROUPED_LINEAR_FORWARD: table->grouped_linear_forward(ops, t[0], t[1], t[2], t[3], t[4], t[5]); return;
-    case OP_GROUPED_LINEAR_BACKWARD_INPUT:
-        table->grouped_linear_backward_input(ops, t[0], t[1], t[2], t[3], t[4], t[5]);
-        return;
+    case OP_GROUPED_LINEAR_BACKWARD_INPUT: table->grouped_linear_backward_input(ops, t[0], t[1], t[2], t[3]); return;
     case OP_GROUPED_LINEAR_BACKWARD_WEIGHT:
-        table->grouped_linear_backward_weight(ops, t[0], t[1], t[2], t[3], t[4], t[5], t[6], r->flag);
+        table->grouped_linear_backward_weight(ops, t[0], t[1], t[2], t[3], t[4], t[5], r->flag);
         return;
     case OP_GROUPED_SWIGLU_FORWARD:
         table->grouped_swiglu_forward(ops, t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7]);
         return;
     case OP_GROUPED_SWIGLU_BACKWARD:
-        table->grouped_swiglu_backward(ops, t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8], t[9]);
+        table->grouped_swiglu_backward(ops, t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7]);
         return;
     case OP_GROUPED_LINEAR_FP8: table->grouped_linear_fp8(ops, t[0], t[1], t[2], t[3], t[4], t[5], r->flag); return;
     case OP_NORM_F32: table->norm_f32(ops, t[0], t[1]); return;

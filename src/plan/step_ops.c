@@ -174,8 +174,8 @@ static void price_linear(Pricing *p, const StepCall *c, OpCost cost) {
 static void price_rows_of_tokens(Pricing *p, const StepCall *c) {
     const Tensor *t = c->call.tensor;
     bool weight = c->call.op == OP_GROUPED_LINEAR_BACKWARD_WEIGHT;
-    bool again = weight && tensor_present(t[5]) && p->layout->request.recompute == RECOMPUTE_SELECTIVE;
-    if (p->fused || !(weight ? again : tensor_present(t[4]))) return;
+    bool again = weight && p->layout->request.recompute == RECOMPUTE_SELECTIVE;
+    if (p->fused || !tensor_present(t[4]) || (weight && !again)) return;
     Tensor tokens = t[weight ? 2 : 1];
     char name[STEP_OP_NAME];
     snprintf(name, sizeof name, "gather %s%s", tokens.name, again ? " again" : "");
@@ -204,7 +204,7 @@ static void price_grouped_swiglu(Pricing *p, const StepCall *c) {
     const Tensor *t = c->call.tensor;
     bool backward = c->call.op == OP_GROUPED_SWIGLU_BACKWARD;
     StepCall product = *c;
-    product.call = backward ? (OpRecord){OP_GROUPED_LINEAR_BACKWARD_INPUT, {t[1], t[4], t[5], t[6], t[8], t[9]}}
+    product.call = backward ? (OpRecord){OP_GROUPED_LINEAR_BACKWARD_INPUT, {t[1], t[4], t[5], t[6]}}
                             : (OpRecord){OP_GROUPED_LINEAR_FORWARD, {t[1], t[2], t[3], t[4], t[6], t[7]}};
     price_grouped(p, &product, op_cost(&product.call, p->expert_rows, p->added));
     Tensor hidden = t[backward ? 1 : 0];

@@ -368,24 +368,21 @@ void call_grouped_linear_forward(Ops *ops, void **p, const CallSizes *s) { // ro
         stored(rest[3], s, s->moe.rows, s->in_dim, "scratch"));
 }
 
-void call_grouped_linear_backward_input(Ops *ops, void **p, const CallSizes *s) { // routing din dout weight scratch
+void call_grouped_linear_backward_input(Ops *ops, void **p, const CallSizes *s) { // routing din dout weight
     void **rest = p + ROUTING_BUFFERS;
-    MoeRouting r = routing_make(p, s);
     ops->grouped_linear_backward_input(
-        ops, stored(rest[0], s, s->moe.rows, s->in_dim, "din"), row_source(rest[1], s, s->out_dim, rest[3], "dout"),
-        stored(rest[2], s, grouped_outputs(s), s->in_dim, "weight"), r.offsets, rest[3] ? r.token_of_row : TENSOR_NONE,
-        stored(rest[3], s, s->moe.rows, s->out_dim, "scratch"));
+        ops, stored(rest[0], s, s->moe.rows, s->in_dim, "din"), stored(rest[1], s, s->moe.rows, s->out_dim, "dout"),
+        stored(rest[2], s, grouped_outputs(s), s->in_dim, "weight"), routing_make(p, s).offsets);
 }
 
 void call_grouped_linear_backward_weight(Ops *ops, void **p, const CallSizes *s) { // routing dweight dout in scratch
     void **rest = p + ROUTING_BUFFERS;
     MoeRouting r = routing_make(p, s);
-    bool in = rest[3] && s->in_tokens, dout = rest[3] && !s->in_tokens;
-    ops->grouped_linear_backward_weight(
-        ops, floats(rest[0], grouped_outputs(s), s->in_dim, "dweight"),
-        row_source(rest[1], s, s->out_dim, dout, "dout"), row_source(rest[2], s, s->in_dim, in, "in"), r.offsets,
-        dout ? r.token_of_row : TENSOR_NONE, in ? r.token_of_row : TENSOR_NONE,
-        stored(rest[3], s, s->moe.rows, in ? s->in_dim : s->out_dim, "scratch"), s->flag);
+    ops->grouped_linear_backward_weight(ops, floats(rest[0], grouped_outputs(s), s->in_dim, "dweight"),
+                                        stored(rest[1], s, s->moe.rows, s->out_dim, "dout"),
+                                        row_source(rest[2], s, s->in_dim, rest[3], "in"), r.offsets,
+                                        rest[3] ? r.token_of_row : TENSOR_NONE,
+                                        stored(rest[3], s, s->moe.rows, s->in_dim, "scratch"), s->flag);
 }
 
 void call_grouped_swiglu_forward(Ops *ops, void **p, const CallSizes *s) { // routing hidden gate_up in weight scratch
@@ -398,16 +395,15 @@ void call_grouped_swiglu_forward(Ops *ops, void **p, const CallSizes *s) { // ro
         rest[4] ? r.token_of_row : TENSOR_NONE, stored(rest[4], s, s->moe.rows, s->in_dim, "scratch"));
 }
 
-// routing dgate_up hidden drow_weight gate_up dnext weight scratch
+// routing dgate_up hidden drow_weight gate_up dnext weight
 void call_grouped_swiglu_backward(Ops *ops, void **p, const CallSizes *s) {
     void **rest = p + ROUTING_BUFFERS, *gate_up = s->flag ? rest[0] : rest[3]; // flag: in place
     MoeRouting r = routing_make(p, s);
     ops->grouped_swiglu_backward(
         ops, stored(rest[0], s, s->moe.rows, 2 * s->dim, "dgate_up"), stored(rest[1], s, s->moe.rows, s->dim, "hidden"),
         floats(rest[2], s->moe.rows, 1, "drow_weight"), stored(gate_up, s, s->moe.rows, 2 * s->dim, "gate_up"),
-        row_source(rest[4], s, s->out_dim, rest[6], "dnext"), stored(rest[5], s, grouped_outputs(s), s->dim, "weight"),
-        r.offsets, r.row_weight, rest[6] ? r.token_of_row : TENSOR_NONE,
-        stored(rest[6], s, s->moe.rows, s->out_dim, "scratch"));
+        stored(rest[4], s, s->moe.rows, s->out_dim, "dnext"), stored(rest[5], s, grouped_outputs(s), s->dim, "weight"),
+        r.offsets, r.row_weight);
 }
 
 // routing out a b a_scale b_scale; first: a weight gradient, of [out_dim, rows] and [in_dim, rows]

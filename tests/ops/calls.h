@@ -27,7 +27,6 @@ typedef struct CallSizes {
     float value;
     bool flag; // accumulate, dsum_is_zero, in place, ...: as the op's call says
     MoeSizes moe;
-    bool in_tokens;  // of a grouped weight gradient from tokens: its input are tokens, else its gradient is
     AdamwArgs adamw; // tensors filled in by the call
 } CallSizes;
 

@@ -5,8 +5,8 @@
 // The reference is the table's own float version of the same op (plain multiply-adds, another kernel) on the same
 // values, and for the small shapes also float64 on the CPU, for a part of the elements. Outputs hold a pattern before
 // each run, so that an element that was not written, or written where it must not be, is seen. Two runs must give the
-// same bits. The same for every kernel that reads tokens in the place of rows, of both operands of a weight gradient;
-// these are timed beside the product of rows, with and without the gathering of them.
+// same bits. The same for every kernel that reads tokens in the place of the input's rows; these are timed beside the
+// product of rows, with and without the gathering of them.
 #include "base/rng.h"
 #include "bench.h"
 #include "ops/cuda/grouped_gemm.h"
@@ -19,7 +19,7 @@
 typedef enum Load { LOAD_BALANCED, LOAD_NATURAL, LOAD_SPARSE, LOAD_ONE, LOAD_COUNT } Load;
 typedef enum Product { FORWARD, INPUT, WEIGHT, ADD_WEIGHT } Product; // the last adds to what is there
 
-// How an operand is read: as rows, or as tokens by mma.sync, or by the variants of grouped_tokens_sm90; first all that
+// How the input is read: as rows, or as tokens by mma.sync, or by the variants of grouped_tokens_sm90; first all that
 // are of rows, so that a way tells.
 typedef enum Way { WAY_ROWS, WAY_GATHER, WAY_MMA, WAY_SM90, WAY_COUNT = WAY_SM90 + GROUPED_TOKENS_VARIANTS } Way;
 
@@ -41,8 +41,8 @@ typedef struct Problem {
     float *in, *dout, *weight; // host, exact in bf16; NULL for large shapes
     Tensor d_offsets;
     Tensor d_in[2], d_dout[2], d_weight[2]; // by dtype: float, bf16
-    Tensor d_token_of_row, d_scratch;       // [rows, 1]; [rows, the wider of in and out]
-    Tensor d_in_tokens, d_dout_tokens;      // bf16: what the rows are of, in another order
+    Tensor d_token_of_row, d_scratch;       // [rows, 1]; [rows, in]
+    Tensor d_in_tokens;                     // bf16: what the rows are of, in another order
 } Problem;
 
 // ---- problems -----------------------------------------------------------------------------------------------------
@@ -123,17 +123,17 @@ static void tokens_of_rows_make(Problem *p) {
     enum { STEP = 1000003 }; // a prime above the slots
     const Case *shape = p->shape;
     int32_t *token_of_row = malloc(sizeof(int32_t) * (size_t)p->rows);
-    int64_t slot = 0, wider = shape->in_dim > shape->out_dim ? shape->in_dim : shape->out_dim;
+    int64_t slot = 0;
     for (int64_t row = 0; row < p->rows; row++)
         token_of_row[row] = -1;
     for (int e = 0; e < shape->experts; e++)
         for (int64_t i = 0; i < p->counts[e]; i++)
             token_of_row[p->offsets[e] + i] = (int32_t)(slot++ * STEP % shape->slots);
     p->d_in_tokens = tokens_make(p, token_of_row, p->in, shape->in_dim);
-    p->d_dout_tokens = tokens_make(p, token_of_row, p->dout, shape->out_dim);
     p->d_token_of_row = tensor_make(device_memory(sizeof(int32_t) * (size_t)p->rows), DTYPE_I32, p->rows, 1, "tokens");
     ops->upload(ops, p->d_token_of_row.data, token_of_row, sizeof(int32_t) * (size_t)p->rows);
-    p->d_scratch = tensor_make(device_memory((size_t)(p->rows * wider) * 2), DTYPE_BF16, p->rows, wider, "scratch");
+    p->d_scratch = tensor_make(device_memory((size_t)(p->rows * shape->in_dim) * 2), DTYPE_BF16, p->rows, shape->in_dim,
+                               "scratch");
     fail_if(ops->sync(ops));
     free(token_of_row);
 }
@@ -162,7 +162,7 @@ static void problem_free(Problem *p) {
             ops->free(ops, p->d_weight[i].data, 0);
     ops->free(ops, p->d_offsets.data, 0);
     ops->free(ops, p->d_token_of_row.data, 0), ops->free(ops, p->d_scratch.data, 0);
-    ops->free(ops, p->d_in_tokens.data, 0), ops->free(ops, p->d_dout_tokens.data, 0);
+    ops->free(ops, p->d_in_tokens.data, 0);
     free(p->counts), free(p->offsets), free(p->in), free(p->dout), free(p->weight);
 }
 
@@ -177,49 +177,47 @@ static int64_t result_count(const Problem *p, Product product) {
     return tensor_count(result_tensor(p, product, DTYPE_BF16, NULL));
 }
 
-static void rows_run(const Problem *p, Product product, Tensor out, Tensor in, Tensor dout) {
-    const Tensor none = TENSOR_NONE, weight = p->d_weight[in.dtype == DTYPE_BF16];
+static void rows_run(const Problem *p, Product product, Tensor out, Tensor in) {
+    const Tensor dout = p->d_dout[in.dtype == DTYPE_BF16], none = TENSOR_NONE,
+                 weight = p->d_weight[in.dtype == DTYPE_BF16];
     if (product == FORWARD)
         ops->grouped_linear_forward(ops, out, in, weight, p->d_offsets, none, none);
     else if (product == INPUT)
-        ops->grouped_linear_backward_input(ops, out, dout, weight, p->d_offsets, none, none);
+        ops->grouped_linear_backward_input(ops, out, dout, weight, p->d_offsets);
     else
-        ops->grouped_linear_backward_weight(ops, out, dout, in, p->d_offsets, none, none, none, product == ADD_WEIGHT);
+        ops->grouped_linear_backward_weight(ops, out, dout, in, p->d_offsets, none, none, product == ADD_WEIGHT);
 }
 
-// in_tokens: of a weight gradient in is read as tokens, else dout is. False when there is no such kernel for the shape.
-static bool product_run(const Problem *p, Product product, void *memory, DType dtype, Way way, bool in_tokens) {
-    const Tensor out = result_tensor(p, product, dtype, memory);
-    const int i = dtype == DTYPE_BF16;
-    const bool of_in = product == FORWARD || (product >= WEIGHT && in_tokens);
-    const Tensor tokens = of_in ? p->d_in_tokens : p->d_dout_tokens;
+// False when there is no such kernel for the product or the shape.
+static bool product_run(const Problem *p, Product product, void *memory, DType dtype, Way way) {
+    const Tensor out = result_tensor(p, product, dtype, memory), tokens = p->d_in_tokens;
     const int32_t *token_of_row = p->d_token_of_row.data, *offsets = p->d_offsets.data;
+    const bool weight = product >= WEIGHT;
     CudaState *state = cuda_state(ops);
     if (way == WAY_ROWS) {
-        rows_run(p, product, out, p->d_in[i], p->d_dout[i]);
+        rows_run(p, product, out, p->d_in[dtype == DTYPE_BF16]);
         return true;
     }
+    if (product == INPUT) return false; // it has no input
     if (way == WAY_GATHER) {
-        const Tensor rows = tensor_make(p->d_scratch.data, DTYPE_BF16, p->rows, tokens.cols, "scratch");
-        rows_gather(state, rows.data, tokens.data, token_of_row, offsets + p->shape->experts, p->rows, (int)tokens.cols,
-                    DTYPE_BF16);
-        rows_run(p, product, out, of_in ? rows : p->d_in[1], of_in ? p->d_dout[1] : rows);
+        rows_gather(state, p->d_scratch.data, tokens.data, token_of_row, offsets + p->shape->experts, p->rows,
+                    (int)tokens.cols, DTYPE_BF16);
+        rows_run(p, product, out, p->d_scratch);
         return true;
     }
-    GroupedCall call = {.product = product >= WEIGHT ? GROUPED_WEIGHT : (GroupedProduct)product,
-                        .out = memory,
-                        .a = of_in && product >= WEIGHT ? p->d_dout[1].data : tokens.data,
-                        .b = product < WEIGHT ? p->d_weight[1].data
-                             : of_in          ? tokens.data
-                                              : p->d_in[1].data,
-                        .offsets = offsets,
-                        .experts = p->shape->experts,
-                        .rows = p->rows,
-                        .m = p->shape->out_dim,
-                        .n = product == FORWARD ? p->shape->out_dim : p->shape->in_dim,
-                        .k = product == FORWARD ? p->shape->in_dim : p->shape->out_dim,
-                        .accumulate = product == ADD_WEIGHT};
-    *(of_in && product >= WEIGHT ? &call.b_tokens : &call.a_tokens) = token_of_row;
+    const GroupedCall call = {.product = weight ? GROUPED_WEIGHT : GROUPED_FORWARD,
+                              .out = memory,
+                              .a = weight ? p->d_dout[1].data : tokens.data,
+                              .b = weight ? tokens.data : p->d_weight[1].data,
+                              .offsets = offsets,
+                              .experts = p->shape->experts,
+                              .rows = p->rows,
+                              .m = p->shape->out_dim,
+                              .n = weight ? p->shape->in_dim : p->shape->out_dim,
+                              .k = p->shape->in_dim,
+                              .accumulate = product == ADD_WEIGHT,
+                              .a_tokens = weight ? NULL : token_of_row,
+                              .b_tokens = weight ? token_of_row : NULL};
     return way == WAY_MMA ? grouped_mma(state, &call, DTYPE_BF16) : grouped_tokens_sm90(state, &call, way - WAY_SM90);
 }
 
@@ -255,12 +253,12 @@ static double result_exact(const Problem *p, Product product, int64_t at) {
 }
 
 // Runs on memory that holds `pattern` bytes (as floats or bf16: NaN for 0xff) and brings the bits back, or NULL.
-static void *product_bits(const Problem *p, Product product, DType dtype, int pattern, Way way, bool in_tokens) {
+static void *product_bits(const Problem *p, Product product, DType dtype, int pattern, Way way) {
     const size_t bytes = (size_t)result_count(p, product) * (product >= WEIGHT || dtype == DTYPE_F32 ? 4 : 2);
     void *out = device_memory(bytes), *host = malloc(bytes);
     memset(host, pattern, bytes);
     ops->upload(ops, out, host, bytes);
-    const bool ran = product_run(p, product, out, dtype, way, in_tokens);
+    const bool ran = product_run(p, product, out, dtype, way);
     ops->download(ops, host, out, bytes);
     fail_if(ops->sync(ops));
     ops->free(ops, out, bytes);
@@ -271,16 +269,15 @@ static void *product_bits(const Problem *p, Product product, DType dtype, int pa
 // Values are uniform in [-1, 1], so a result over n terms has deviation sqrt(n) / 3. Allowed: half a unit of bf16 where
 // the result is stored so (doubled, for a sum that rounds the other way), and 1e-3 of the deviation for the order of
 // the sums.
-static void product_check(const Problem *p, Product product, bool small, const char *load, Way way, bool in_tokens,
-                          const float *want) {
+static void product_check(const Problem *p, Product product, bool small, const char *load, Way way, const float *want) {
     const Case *s = p->shape;
     const int pattern = product == ADD_WEIGHT ? 0x3e : 0xff; // 0x3e3e3e3e: 0.18578
     const int64_t count = result_count(p, product), per = (int64_t)s->in_dim * s->out_dim;
     const int64_t width = product == FORWARD ? s->out_dim : s->in_dim;
     float before;
-    void *got = product_bits(p, product, DTYPE_BF16, pattern, way, in_tokens);
+    void *got = product_bits(p, product, DTYPE_BF16, pattern, way);
     if (!got) return; // not for this shape, or not on this GPU
-    void *again = product_bits(p, product, DTYPE_BF16, pattern, way, in_tokens);
+    void *again = product_bits(p, product, DTYPE_BF16, pattern, way);
     memset(&before, product == WEIGHT ? 0 : pattern, sizeof before); // an expert without rows has a gradient of zero
     const size_t bytes = (size_t)count * (product >= WEIGHT ? 4 : 2);
     int64_t wrong = 0, touched = 0, inexact = 0;
@@ -302,9 +299,9 @@ static void product_check(const Problem *p, Product product, bool small, const c
     const bool same = memcmp(got, again, bytes) == 0, good = wrong + touched + inexact == 0 && same;
     verdict(good);
     if (!good || !small)
-        printf("%-12s %-8s %-8s %-13s %s %s: %lld wrong, %lld touched, %lld off float64, %s, relative error %.1e\n",
-               s->name, load, product_names[product], way_names[way], in_tokens ? "in" : "", good ? "ok" : "WRONG",
-               (long long)wrong, (long long)touched, (long long)inexact, same ? "same bits twice" : "DIFFERENT BITS",
+        printf("%-12s %-8s %-8s %-13s %s: %lld wrong, %lld touched, %lld off float64, %s, relative error %.1e\n",
+               s->name, load, product_names[product], way_names[way], good ? "ok" : "WRONG", (long long)wrong,
+               (long long)touched, (long long)inexact, same ? "same bits twice" : "DIFFERENT BITS",
                sqrt(error / (norm + 1e-300)));
     fflush(stdout);
     free(got), free(again);
@@ -312,10 +309,9 @@ static void product_check(const Problem *p, Product product, bool small, const c
 
 static void ways_check(const Problem *p, Product product, bool small, const char *load) {
     const int pattern = product == ADD_WEIGHT ? 0x3e : 0xff;
-    float *want = product_bits(p, product, DTYPE_F32, pattern, WAY_ROWS, false);
+    float *want = product_bits(p, product, DTYPE_F32, pattern, WAY_ROWS);
     for (Way way = WAY_ROWS; way < WAY_COUNT; way++)
-        for (int in = 0; in < (product >= WEIGHT && way != WAY_ROWS ? 2 : 1); in++)
-            product_check(p, product, small, load, way, in, want);
+        product_check(p, product, small, load, way, want);
     free(want);
 }
 
@@ -347,7 +343,7 @@ static int compare_doubles(const void *a, const void *b) {
 }
 
 // Median TFLOP/s of 7 times 4 runs, on useful work; blas NULL: hearth's own. 0 without such a kernel.
-static double product_rate(cublasHandle_t blas, const Problem *p, Product product, void *out, Way way, bool in_tokens) {
+static double product_rate(cublasHandle_t blas, const Problem *p, Product product, void *out, Way way) {
     enum { TIMES = 7, RUNS = 4 };
     double times[TIMES];
     for (int t = -1; t < TIMES; t++) { // the first is for warming up
@@ -355,7 +351,7 @@ static double product_rate(cublasHandle_t blas, const Problem *p, Product produc
         for (int r = 0; r < RUNS; r++) {
             if (blas)
                 cublas_run(blas, p, product, out);
-            else if (!product_run(p, product, out, DTYPE_BF16, way, in_tokens))
+            else if (!product_run(p, product, out, DTYPE_BF16, way))
                 return 0;
         }
         ops->mark(ops, 1);
@@ -368,13 +364,11 @@ static double product_rate(cublasHandle_t blas, const Problem *p, Product produc
 
 // Natural rows: what the loads of tokens cost, or save over gathering.
 static void ways_print(const Problem *p, Product product, void *out) {
-    for (int in = 0; in < (product >= WEIGHT ? 2 : 1); in++) {
-        printf("%-12s %-8s tokens of %s:", p->shape->name, product_names[product],
-               product == FORWARD || in ? "in" : "dout");
-        for (Way way = WAY_ROWS; way < WAY_COUNT; way++)
-            printf("%s %s %.0f", way ? "," : "", way_names[way], product_rate(NULL, p, product, out, way, in));
-        printf(" TFLOP/s\n");
-    }
+    if (product == INPUT) return;
+    printf("%-12s %-8s tokens:", p->shape->name, product_names[product]);
+    for (Way way = WAY_ROWS; way < WAY_COUNT; way++)
+        printf("%s %s %.0f", way ? "," : "", way_names[way], product_rate(NULL, p, product, out, way));
+    printf(" TFLOP/s\n");
 }
 
 static void rates_print(const Case *shape, const Problem *natural) {
@@ -386,9 +380,9 @@ static void rates_print(const Case *shape, const Problem *natural) {
     for (Product product = FORWARD; product <= ADD_WEIGHT; product++) {
         void *out = device_memory((size_t)result_count(natural, product) * 4);
         ops->zero(ops, tensor_make(out, DTYPE_F32, 1, result_count(natural, product), "bench"));
-        const double own = product_rate(NULL, &balanced, product, out, WAY_ROWS, false);
-        const double own_natural = product_rate(NULL, natural, product, out, WAY_ROWS, false);
-        const double library = product_rate(blas, &balanced, product, out, WAY_ROWS, false);
+        const double own = product_rate(NULL, &balanced, product, out, WAY_ROWS);
+        const double own_natural = product_rate(NULL, natural, product, out, WAY_ROWS);
+        const double library = product_rate(blas, &balanced, product, out, WAY_ROWS);
         printf("%-12s %-8s %6.0f TFLOP/s balanced, %6.0f natural; cuBLAS balanced %6.0f: %3.0f %%\n", shape->name,
                product_names[product], own, own_natural, library, 100 * own / library);
         ways_print(natural, product, out);

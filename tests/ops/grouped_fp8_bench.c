@@ -222,9 +222,9 @@ static void bf16_run(const Problem *p) {
     if (p->product == FORWARD)
         ops->grouped_linear_forward(ops, t[0], t[1], t[2], offsets, none, none);
     else if (p->product == INPUT)
-        ops->grouped_linear_backward_input(ops, t[0], t[1], t[2], offsets, none, none);
+        ops->grouped_linear_backward_input(ops, t[0], t[1], t[2], offsets);
     else
-        ops->grouped_linear_backward_weight(ops, t[0], t[1], t[2], offsets, none, none, none, p->product == ADD_WEIGHT);
+        ops->grouped_linear_backward_weight(ops, t[0], t[1], t[2], offsets, none, none, p->product == ADD_WEIGHT);
 }
 
 static bool rate_run(const void *context, int choice) {

@@ -1,5 +1,5 @@
 // SwiGLU of experts fused with the grouped product beside it, on the GPU: every variant's results against the separate
-// ops, of rows and of tokens, then times under sustained load. Run by hand:
+// ops, of rows and forward of tokens, then times under sustained load. Run by hand:
 //     build/tests/grouped_swiglu_bench [--check | --small] [500m|30b]
 //
 // Outputs hold NaN before each run, two runs (backward one of them in place) must give the same bits, and rows behind
@@ -29,7 +29,7 @@ typedef struct Problem {
     const Case *shape;
     bool backward;
     int64_t rows, used;
-    GroupedSwigluCall call; // of tokens
+    GroupedSwigluCall call; // of tokens, which only the forward kernels take
     Tensor in_rows;         // what its rows are
     Tensor saved;           // gate and up for a backward run
 } Problem;
@@ -145,7 +145,7 @@ static bool run(const void *problem, int choice) {
     if (choice >= 0) return grouped_swiglu_sm90(ops->state, &call, choice % GROUPED_SWIGLU_VARIANTS);
     if (p->backward)
         ops_grouped_then_swiglu_backward(ops, call.out, call.hidden, call.drow_weight, call.before, call.in,
-                                         call.weight, call.offsets, call.row_weight, call.token_of_row, call.scratch);
+                                         call.weight, call.offsets, call.row_weight);
     else
         ops_grouped_then_swiglu_forward(ops, call.hidden, call.out, call.in, call.weight, call.offsets, call.row_weight,
                                         call.token_of_row, call.scratch);
@@ -259,9 +259,10 @@ static void case_run(const Case *s, Load load, bool backward) {
     problem_make(&p, s, load, backward);
     Problem rows = p;
     rows.call.in = p.in_rows, rows.call.token_of_row = TENSOR_NONE;
-    check(&p, load_names[load]);
-    check(&rows, load_names[load]);
-    if (s->timed && !check_only) race(&p), race(&rows);
+    for (int tokens = 0; tokens < (backward ? 1 : 2); tokens++) {
+        check(tokens ? &p : &rows, load_names[load]);
+        if (s->timed && !check_only) race(tokens ? &p : &rows);
+    }
     fflush(stdout);
     problem_free(&p);
 }

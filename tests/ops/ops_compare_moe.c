@@ -302,46 +302,40 @@ static void add_row_scratch(Compare *run, Case *c, int64_t width, bool tokens) {
         add_null(run, c);
 }
 
-typedef enum Source { FROM_ROWS, FROM_TOKENS, FROM_INPUT_TOKENS } Source; // the last of a weight gradient only
-
-static void grouped_case(Compare *run, OpCall *call, const CallSizes *sizes, Source source, Scene scene) {
+static void grouped_case(Compare *run, OpCall *call, const CallSizes *sizes, bool tokens, Scene scene) {
     Case c = {.sizes = *sizes};
     const MoeSizes *m = &c.sizes.moe;
-    bool weights = call == call_grouped_linear_backward_weight, forward = call == call_grouped_linear_forward;
+    bool forward = call == call_grouped_linear_forward;
     int in_dim = sizes->in_dim, out_dim = sizes->out_dim, reduced = forward ? in_dim : out_dim;
     int64_t weight = (int64_t)m->experts * in_dim * out_dim;
-    c.sizes.in_tokens = source == FROM_INPUT_TOKENS;
     add_routing(run, &c, scene, false, true);
-    if (weights) {
+    if (call == call_grouped_linear_backward_weight) {
         add(run, &c, sizes->flag ? ROLE_INOUT : ROLE_OUT, DTYPE_F32, weight, (double)m->tokens, 0);
-        add_operand(run, &c, out_dim, source == FROM_TOKENS);
-        add_operand(run, &c, in_dim, source == FROM_INPUT_TOKENS);
-        reduced = c.sizes.in_tokens ? in_dim : out_dim; // the width of the tokens
+        add_operand(run, &c, out_dim, false);
+        add_operand(run, &c, in_dim, tokens);
     } else {
         add_out(run, &c, sizes->dtype, m->rows * (forward ? out_dim : in_dim), reduced);
-        add_operand(run, &c, reduced, source);
+        add_operand(run, &c, reduced, tokens);
         add_in(run, &c, sizes->dtype, weight);
     }
-    add_row_scratch(run, &c, reduced, source);
-    static const char *const names[] = {"rows", "tokens", "input tokens"};
+    if (call != call_grouped_linear_backward_input) add_row_scratch(run, &c, in_dim, tokens);
     check(run, &c, call, "%s in %d out %d experts %d %s tokens %d from %s add %d", dtype_name(sizes->dtype), in_dim,
-          out_dim, m->experts, SCENE_NAMES[scene], (int)m->tokens, names[source], sizes->flag);
+          out_dim, m->experts, SCENE_NAMES[scene], (int)m->tokens, tokens ? "tokens" : "rows", sizes->flag);
 }
 
 static void sweep_grouped(Compare *run, OpCall *call, bool accumulate) {
-    int sources = call == call_grouped_linear_backward_weight ? 3 : 2;
-    for (int source = 0; source < sources; source++) {
+    for (int tokens = 0; tokens < (call == call_grouped_linear_backward_input ? 1 : 2); tokens++) {
         EACH_DTYPE(dtype)
         EACH(in_dim, 8, 96, 200) EACH(out_dim, 64, 136) EACH(experts, 4, 16) EACH_SIZE(scene, 0, 1, 2) {
             CallSizes sizes = {.dtype = dtype, .in_dim = in_dim, .out_dim = out_dim, .flag = accumulate};
             sizes.moe = moe_sizes(run, 300, experts, 2, true, MOE_NATURAL);
-            grouped_case(run, call, &sizes, (Source)source, (Scene)scene);
+            grouped_case(run, call, &sizes, tokens, (Scene)scene);
         }
         // So many rows that a GPU races the ways to read tokens; the last slice of the reduction is not whole.
         EACH_DTYPE(dtype) EACH(width, 57, 136) EACH_SIZE(scene, 0, 1, 2) {
             CallSizes sizes = {.dtype = dtype, .in_dim = width, .out_dim = 72, .flag = accumulate};
             sizes.moe = moe_sizes(run, 1500, 5, 2, true, MOE_NATURAL);
-            if (source) grouped_case(run, call, &sizes, (Source)source, (Scene)scene);
+            if (tokens) grouped_case(run, call, &sizes, tokens, (Scene)scene);
         }
     }
 }
@@ -386,7 +380,7 @@ void sweep_grouped_swiglu_forward(Compare *run) {
     }
 }
 
-static void swiglu_backward_case(Compare *run, const CallSizes *sizes, bool tokens, Scene scene) {
+static void swiglu_backward_case(Compare *run, const CallSizes *sizes, Scene scene) {
     Case c = {.sizes = *sizes};
     const MoeSizes *m = &c.sizes.moe;
     int64_t n = m->rows * sizes->dim;
@@ -403,25 +397,23 @@ static void swiglu_backward_case(Compare *run, const CallSizes *sizes, bool toke
     else
         gate_up = add_in(run, &c, sizes->dtype, 2 * n);
     padding_clear(&c, gate_up, 2 * (int64_t)sizes->dim);
-    add_operand(run, &c, sizes->out_dim, tokens);
+    add_operand(run, &c, sizes->out_dim, false);
     add_in(run, &c, sizes->dtype, (int64_t)m->experts * sizes->out_dim * sizes->dim);
-    add_row_scratch(run, &c, sizes->out_dim, tokens);
-    check(run, &c, call_grouped_swiglu_backward, "%s next %d dim %d experts %d %s tokens %d from %s in place %d",
+    check(run, &c, call_grouped_swiglu_backward, "%s next %d dim %d experts %d %s tokens %d in place %d",
           dtype_name(sizes->dtype), sizes->out_dim, sizes->dim, m->experts, SCENE_NAMES[scene], (int)m->tokens,
-          tokens ? "tokens" : "rows", sizes->flag);
+          sizes->flag);
 }
 
 void sweep_grouped_swiglu_backward(Compare *run) {
-    EACH(tokens, 0, 1) EACH_DTYPE(dtype) EACH(next, 8, 57, 136) EACH(dim, 57, 104) EACH_SIZE(scene, 0, 1, 2) {
+    EACH_DTYPE(dtype) EACH(next, 8, 57, 136) EACH(dim, 57, 104) EACH_SIZE(scene, 0, 1, 2) {
         CallSizes sizes = {.dtype = dtype, .out_dim = next, .dim = dim, .flag = next == 57};
         sizes.moe = moe_sizes(run, 300, 16, 2, true, MOE_NATURAL);
-        swiglu_backward_case(run, &sizes, tokens, (Scene)scene);
+        swiglu_backward_case(run, &sizes, (Scene)scene);
     }
-    EACH(tokens, 0, 1)
     EACH_DTYPE(dtype) EACH(next, 57, 136) EACH(dim, 104, 200) EACH(in_place, 0, 1) EACH_SIZE(scene, 0, 1, 2) {
         CallSizes sizes = {.dtype = dtype, .out_dim = next, .dim = dim, .flag = in_place};
         sizes.moe = moe_sizes(run, 1500, 5, 2, true, MOE_NATURAL);
-        swiglu_backward_case(run, &sizes, tokens, (Scene)scene);
+        swiglu_backward_case(run, &sizes, (Scene)scene);
     }
 }
 

@@ -75,9 +75,9 @@ static void run_integers(Ops *ops, Values results[6]) {
     ops->linear_backward_input(ops, view(&results[1], ROWS, IN_DIM), d, w);
     ops->linear_backward_weight(ops, view(&results[2], OUT_DIM, IN_DIM), d, x, true);
     ops->grouped_linear_forward(ops, view(&results[3], ROWS, OUT_DIM), x, all, rows, TENSOR_NONE, TENSOR_NONE);
-    ops->grouped_linear_backward_input(ops, view(&results[4], ROWS, IN_DIM), d, all, rows, TENSOR_NONE, TENSOR_NONE);
+    ops->grouped_linear_backward_input(ops, view(&results[4], ROWS, IN_DIM), d, all, rows);
     ops->grouped_linear_backward_weight(ops, view(&results[5], EXPERTS * OUT_DIM, IN_DIM), d, x, rows, TENSOR_NONE,
-                                        TENSOR_NONE, TENSOR_NONE, false);
+                                        TENSOR_NONE, false);
     values_free(&in, &dout, &weight);
 }
 

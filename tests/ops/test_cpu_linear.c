@@ -146,8 +146,7 @@ static void grouped_forward_and_input_match_float64_and_leave_unused_rows(void *
         Tensor w = view(&weight, g->experts * m, n), offsets = view_ints(g->offsets, 1, g->experts + 1);
         ops->grouped_linear_forward(ops, view(&out, g->rows, m), view(&in, g->rows, n), w, offsets, TENSOR_NONE,
                                     TENSOR_NONE);
-        ops->grouped_linear_backward_input(ops, view(&din, g->rows, n), view(&dout, g->rows, m), w, offsets,
-                                           TENSOR_NONE, TENSOR_NONE);
+        ops->grouped_linear_backward_input(ops, view(&din, g->rows, n), view(&dout, g->rows, m), w, offsets);
         check_used_rows("grouped out", &out, want, used * m, n);
         check_used_rows("grouped din", &din, dwant, used * n, m);
         values_free(&in, &weight, &dout, &out, &din);
@@ -173,7 +172,7 @@ static void grouped_backward_weight_adds_or_overwrites_as_float64(void **state) 
                           n, g->offsets[e + 1] - g->offsets[e]);
         ops->grouped_linear_backward_weight(ops, view(&dweight, g->experts * m, n), view(&dout, g->rows, m),
                                             view(&in, g->rows, n), view_ints(g->offsets, 1, g->experts + 1),
-                                            TENSOR_NONE, TENSOR_NONE, TENSOR_NONE, accumulate);
+                                            TENSOR_NONE, TENSOR_NONE, accumulate);
         values_check("grouped dweight", &dweight, want, g->rows);
         values_free(&in, &dout, &dweight);
         free(want);
@@ -208,33 +207,25 @@ static void grouped_products_of_tokens_have_the_bits_of_products_of_their_rows(v
     Tensor offsets = view_ints(ends, 1, EXPERTS_HERE + 1), index = view_ints(at, CAPACITY, 1);
     for (int i = 0; i < 6; i++) {
         DType dtype = storage_types[i % 3];
-        Values in = values_normal(dtype, TOKENS * IN, 1, 0), dout = values_normal(dtype, TOKENS * OUT, 1, 0);
-        Values in_rows = rows_of_tokens(&in, at, USED, CAPACITY, IN),
-               dout_rows = rows_of_tokens(&dout, at, USED, CAPACITY, OUT), results[2][4];
-        Values in_place = values_poison(dtype, CAPACITY * IN), out_place = values_poison(dtype, CAPACITY * OUT);
-        Values weight = values_normal(dtype, WEIGHTS * IN, 1, 0);
-        Tensor w = view(&weight, WEIGHTS, IN), x = view(&in, TOKENS, IN), dy = view(&dout, TOKENS, OUT);
-        Tensor rows = view(&in_rows, CAPACITY, IN), drows = view(&dout_rows, CAPACITY, OUT);
-        Tensor place = view(&in_place, CAPACITY, IN), dplace = view(&out_place, CAPACITY, OUT);
+        Values in = values_normal(dtype, TOKENS * IN, 1, 0), in_rows = rows_of_tokens(&in, at, USED, CAPACITY, IN);
+        Values dout = values_normal(dtype, CAPACITY * OUT, 1, 0), weight = values_normal(dtype, WEIGHTS * IN, 1, 0);
+        Values in_place = values_poison(dtype, CAPACITY * IN), results[2][2];
+        Tensor x = view(&in, TOKENS, IN), rows = view(&in_rows, CAPACITY, IN), place = view(&in_place, CAPACITY, IN);
         for (int tokens = 0; tokens < 2; tokens++) {
             Values *r = results[tokens];
-            Tensor from = tokens ? index : TENSOR_NONE, none = TENSOR_NONE;
-            r[0] = values_poison(dtype, CAPACITY * OUT), r[1] = values_poison(dtype, CAPACITY * IN);
-            r[2] = values_zero(DTYPE_F32, weight.count), r[3] = values_zero(DTYPE_F32, weight.count);
-            ops->grouped_linear_forward(ops, view(&r[0], CAPACITY, OUT), tokens ? x : rows, w, offsets, from, place);
-            ops->grouped_linear_backward_input(ops, view(&r[1], CAPACITY, IN), tokens ? dy : drows, w, offsets, from,
-                                               dplace);
-            ops->grouped_linear_backward_weight(ops, view(&r[2], WEIGHTS, IN), tokens ? dy : drows, rows, offsets, from,
-                                                none, dplace, i / 3);
-            ops->grouped_linear_backward_weight(ops, view(&r[3], WEIGHTS, IN), drows, tokens ? x : rows, offsets, none,
-                                                from, place, i / 3);
+            Tensor from = tokens ? index : TENSOR_NONE;
+            r[0] = values_poison(dtype, CAPACITY * OUT), r[1] = values_zero(DTYPE_F32, weight.count);
+            ops->grouped_linear_forward(ops, view(&r[0], CAPACITY, OUT), tokens ? x : rows, view(&weight, WEIGHTS, IN),
+                                        offsets, from, place);
+            ops->grouped_linear_backward_weight(ops, view(&r[1], WEIGHTS, IN), view(&dout, CAPACITY, OUT),
+                                                tokens ? x : rows, offsets, from, place, i / 3);
         }
-        for (int k = 0; k < 4; k++) {
+        for (int k = 0; k < 2; k++) {
             size_t bytes = (size_t)results[0][k].count * dtype_size(results[0][k].dtype);
             assert_memory_equal(results[1][k].data, results[0][k].data, bytes);
             values_free(&results[0][k], &results[1][k]);
         }
-        values_free(&in, &dout, &in_rows, &dout_rows, &in_place, &out_place, &weight);
+        values_free(&in, &in_rows, &dout, &weight, &in_place);
     }
     oracle_ops_free(ops);
 }
@@ -243,7 +234,7 @@ static void assert_same_bits(const Values *a, const Values *b) {
     assert_memory_equal(a->data, b->data, (size_t)a->count * dtype_size(a->dtype));
 }
 
-// Of rows and of tokens, backward also in place. Rows behind the last expert are left alone.
+// Forward of rows and of tokens, backward also in place. Rows behind the last expert are left alone.
 static void grouped_swiglu_has_the_bits_of_a_product_and_swiglu(void **state) {
     (void)state;
     enum { IN = 17, DIM = 21, NEXT = 19 };
@@ -254,11 +245,11 @@ static void grouped_swiglu_has_the_bits_of_a_product_and_swiglu(void **state) {
         DType dtype = storage_types[i % 3];
         bool tokens = i / 3 % 2, in_place = i / 6;
         int64_t sources = tokens ? TOKENS : CAPACITY;
-        Values in = values_normal(dtype, sources * IN, 1, 0), dnext = values_normal(dtype, sources * NEXT, 1, 0);
+        Values in = values_normal(dtype, sources * IN, 1, 0), dnext = values_normal(dtype, CAPACITY * NEXT, 1, 0);
         Values up_weight = values_normal(dtype, (int64_t)EXPERTS_HERE * 2 * DIM * IN, 1, 0);
         Values down_weight = values_normal(dtype, (int64_t)EXPERTS_HERE * NEXT * DIM, 1, 0);
         Values weights = values_normal(DTYPE_F32, CAPACITY, 0.2, 0.5);
-        Values place = values_poison(dtype, CAPACITY * IN), next_place = values_poison(dtype, CAPACITY * NEXT);
+        Values place = values_poison(dtype, CAPACITY * IN);
         Values gate_up[2], hidden[2], dgate_up[2], again[2], drow[2];
         for (int k = 0; k < 2; k++) {
             gate_up[k] = k ? values_copy(&gate_up[0]) : values_normal(dtype, CAPACITY * 2 * DIM, 1, 0);
@@ -266,15 +257,15 @@ static void grouped_swiglu_has_the_bits_of_a_product_and_swiglu(void **state) {
             dgate_up[k] = values_copy(&gate_up[0]), again[k] = values_poison(dtype, CAPACITY * DIM);
             drow[k] = values_poison(DTYPE_F32, CAPACITY);
         }
-        Tensor from = tokens ? index : none, x = view(&in, sources, IN), dy = view(&dnext, sources, NEXT);
+        Tensor from = tokens ? index : none, x = view(&in, sources, IN), dy = view(&dnext, CAPACITY, NEXT);
         Tensor w = view(&weights, CAPACITY, 1), gu = view(&gate_up[0], CAPACITY, 2 * DIM);
         Tensor h = view(&hidden[0], CAPACITY, DIM), dh = view(&again[0], CAPACITY, DIM);
         Tensor up = view(&up_weight, (int64_t)EXPERTS_HERE * 2 * DIM, IN);
         Tensor down = view(&down_weight, (int64_t)EXPERTS_HERE * NEXT, DIM);
-        Tensor in_scratch = view(&place, CAPACITY, IN), next_scratch = view(&next_place, CAPACITY, NEXT);
+        Tensor in_scratch = view(&place, CAPACITY, IN);
         ops->grouped_linear_forward(ops, gu, x, up, offsets, from, in_scratch);
         ops->swiglu_forward(ops, h, gu, w, count);
-        ops->grouped_linear_backward_input(ops, dh, dy, down, offsets, from, next_scratch);
+        ops->grouped_linear_backward_input(ops, dh, dy, down, offsets);
         ops->swiglu_backward(ops, view(&dgate_up[0], CAPACITY, 2 * DIM), dh, view(&drow[0], CAPACITY, 1), gu, dh, w,
                              count);
         Tensor gu2 = view(&gate_up[1], CAPACITY, 2 * DIM);
@@ -283,13 +274,13 @@ static void grouped_swiglu_has_the_bits_of_a_product_and_swiglu(void **state) {
         assert_same_bits(&hidden[1], &hidden[0]);
         ops->grouped_swiglu_backward(ops, in_place ? gu2 : view(&dgate_up[1], CAPACITY, 2 * DIM),
                                      view(&again[1], CAPACITY, DIM), view(&drow[1], CAPACITY, 1), gu2, dy, down,
-                                     offsets, w, from, next_scratch);
+                                     offsets, w);
         assert_same_bits(in_place ? &gate_up[1] : &dgate_up[1], &dgate_up[0]);
         assert_same_bits(&again[1], &again[0]);
         assert_same_bits(&drow[1], &drow[0]);
         for (int k = 0; k < 2; k++)
             values_free(&gate_up[k], &hidden[k], &dgate_up[k], &again[k], &drow[k]);
-        values_free(&in, &dnext, &up_weight, &down_weight, &weights, &place, &next_place);
+        values_free(&in, &dnext, &up_weight, &down_weight, &weights, &place);
     }
     oracle_ops_free(ops);
 }

@@ -155,9 +155,9 @@ static void run_moe(Ops *ops, DType dtype) {
     Tensor gathered = view(&rows, ROWS, HIDDEN), o = view(&out, ROWS, FFN), w = view(&weight, EXPERTS * FFN, HIDDEN);
     ops->moe_gather(ops, gathered, x, &r);
     ops->grouped_linear_forward(ops, o, gathered, w, r.offsets, TENSOR_NONE, TENSOR_NONE);
-    ops->grouped_linear_backward_input(ops, view(&drows, ROWS, HIDDEN), o, w, r.offsets, TENSOR_NONE, TENSOR_NONE);
+    ops->grouped_linear_backward_input(ops, view(&drows, ROWS, HIDDEN), o, w, r.offsets);
     ops->grouped_linear_backward_weight(ops, view(&dweight, EXPERTS * FFN, HIDDEN), o, gathered, r.offsets, TENSOR_NONE,
-                                        TENSOR_NONE, TENSOR_NONE, true);
+                                        TENSOR_NONE, true);
     ops->moe_sum(ops, x, view(&drows, ROWS, HIDDEN), x, &r);
     Tensor dlogits = view(&f[6], TOKENS, EXPERTS);
     ops->moe_route_backward(ops, dlogits, view(&drow, ROWS, 1), r.prob_sum, TENSOR_NONE, &r);

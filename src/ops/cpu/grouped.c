@@ -82,10 +82,8 @@ static void cpu_grouped_linear_forward(Ops *ops, Tensor out, Tensor in, Tensor w
                                 .b_step = in.cols * out.cols});
 }
 
-static void cpu_grouped_linear_backward_input(Ops *ops, Tensor din, Tensor dout, Tensor weight, Tensor offsets,
-                                              Tensor token_of_row, Tensor scratch) {
+static void cpu_grouped_linear_backward_input(Ops *ops, Tensor din, Tensor dout, Tensor weight, Tensor offsets) {
     CPU_TIMED(ops, OP_GROUPED_LINEAR_BACKWARD_INPUT);
-    dout = rows_of(dout, token_of_row, scratch, offsets);
     grouped_run(ops, &(Grouped){.offsets = offsets.data,
                                 .experts = (int)offsets.cols - 1,
                                 .over_rows = true,
@@ -100,10 +98,9 @@ static void cpu_grouped_linear_backward_input(Ops *ops, Tensor din, Tensor dout,
 }
 
 static void cpu_grouped_linear_backward_weight(Ops *ops, Tensor dweight, Tensor dout, Tensor in, Tensor offsets,
-                                               Tensor dout_tokens, Tensor in_tokens, Tensor scratch, bool accumulate) {
+                                               Tensor token_of_row, Tensor scratch, bool accumulate) {
     CPU_TIMED(ops, OP_GROUPED_LINEAR_BACKWARD_WEIGHT);
-    dout = rows_of(dout, dout_tokens, scratch, offsets);
-    in = rows_of(in, in_tokens, scratch, offsets);
+    in = rows_of(in, token_of_row, scratch, offsets);
     grouped_run(ops, &(Grouped){.offsets = offsets.data,
                                 .experts = (int)offsets.cols - 1,
                                 .over_rows = false,

@@ -194,20 +194,18 @@ void cuda_norm_f32(Ops *ops, Tensor out, Tensor in);
 void cuda_guard(Ops *ops, Tensor skip, Tensor loss, Tensor norm, Tensor refuse, float loss_limit, float norm_limit);
 void cuda_adamw(Ops *ops, const AdamwArgs *args);
 
-// grouped_gemm.cu
+// grouped_gemm.c
 void cuda_grouped_linear_forward(Ops *ops, Tensor out, Tensor in, Tensor weight, Tensor offsets, Tensor token_of_row,
                                  Tensor scratch);
-void cuda_grouped_linear_backward_input(Ops *ops, Tensor din, Tensor dout, Tensor weight, Tensor offsets,
-                                        Tensor token_of_row, Tensor scratch);
+void cuda_grouped_linear_backward_input(Ops *ops, Tensor din, Tensor dout, Tensor weight, Tensor offsets);
 void cuda_grouped_linear_backward_weight(Ops *ops, Tensor dweight, Tensor dout, Tensor in, Tensor offsets,
-                                         Tensor dout_tokens, Tensor in_tokens, Tensor scratch, bool accumulate);
+                                         Tensor token_of_row, Tensor scratch, bool accumulate);
 
 // grouped_swiglu.c: chooses between one kernel and two, by time
 void cuda_grouped_swiglu_forward(Ops *ops, Tensor hidden, Tensor gate_up, Tensor in, Tensor weight, Tensor offsets,
                                  Tensor row_weight, Tensor token_of_row, Tensor scratch);
 void cuda_grouped_swiglu_backward(Ops *ops, Tensor dgate_up, Tensor hidden, Tensor drow_weight, Tensor gate_up,
-                                  Tensor dnext, Tensor weight, Tensor offsets, Tensor row_weight, Tensor token_of_row,
-                                  Tensor scratch);
+                                  Tensor dnext, Tensor weight, Tensor offsets, Tensor row_weight);
 
 // grouped_fp8.c: chooses its kernel by time
 void cuda_grouped_linear_fp8(Ops *ops, Tensor out, Tensor a, Tensor b, Tensor a_scale, Tensor b_scale, Tensor offsets,

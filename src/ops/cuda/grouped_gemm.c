@@ -23,10 +23,9 @@ enum { TOKENS_PORTABLE, TOKENS_SM90 }; // choices beside RACE_PLAIN; the latter 
 
 static void gather_then_run(CudaState *state, const TokensCall *t) {
     GroupedCall call = t->call;
-    bool of_b = call.b_tokens != NULL, weight = call.product == GROUPED_WEIGHT;
-    int columns = of_b ? call.n : weight ? call.m : call.k;
+    bool of_b = call.b_tokens != NULL;
     rows_gather(state, t->scratch, of_b ? call.b : call.a, of_b ? call.b_tokens : call.a_tokens,
-                call.offsets + call.experts, call.rows, columns, t->dtype);
+                call.offsets + call.experts, call.rows, of_b ? call.n : call.k, t->dtype);
     *(of_b ? &call.b : &call.a) = t->scratch;
     call.a_tokens = call.b_tokens = NULL;
     engine_run(state, &call, t->dtype);
@@ -49,12 +48,10 @@ static bool tokens_run(Ops *ops, const void *context, int choice) {
 }
 
 static Race tokens_race(const TokensCall *t) {
-    static const char *const names[] = {"grouped tokens 1 forward", "grouped tokens 1 input",
-                                        "grouped tokens 1 weight"};
     const GroupedCall *call = &t->call;
     bool weight = call->product == GROUPED_WEIGHT;
-    Race race = {.what = names[call->product],
-                 .sizes = {call->rows, call->n, weight ? call->m : call->k, call->experts, call->b_tokens != NULL},
+    Race race = {.what = weight ? "grouped tokens 2 weight" : "grouped tokens 1 forward",
+                 .sizes = {call->rows, call->n, weight ? call->m : call->k, call->experts},
                  .variants = TOKENS_SM90 + GROUPED_TOKENS_VARIANTS,
                  .run = tokens_run,
                  .call = t};
@@ -75,9 +72,9 @@ static void tokens_perform(Ops *ops, const TokensCall *t) {
 
 // ---- the ops --------------------------------------------------------------------------------------------------------
 
-static void grouped_run(Ops *ops, OpId op, const GroupedCall *call, DType dtype, Tensor scratch) {
+static void grouped_run(Ops *ops, OpId op, const GroupedCall *call, DType dtype, void *scratch) {
     if (call->a_tokens || call->b_tokens) {
-        TokensCall tokens = {*call, op, dtype, scratch.data};
+        TokensCall tokens = {*call, op, dtype, scratch};
         tokens_perform(ops, &tokens);
         return;
     }
@@ -100,22 +97,19 @@ void cuda_grouped_linear_forward(Ops *ops, Tensor out, Tensor in, Tensor weight,
     GroupedCall call = grouped_call(GROUPED_FORWARD, out, in, weight, offsets);
     call.rows = out.rows, call.n = (int)out.cols, call.k = (int)in.cols;
     call.a_tokens = token_of_row.data;
-    grouped_run(ops, OP_GROUPED_LINEAR_FORWARD, &call, in.dtype, scratch);
+    grouped_run(ops, OP_GROUPED_LINEAR_FORWARD, &call, in.dtype, scratch.data);
 }
 
-void cuda_grouped_linear_backward_input(Ops *ops, Tensor din, Tensor dout, Tensor weight, Tensor offsets,
-                                        Tensor token_of_row, Tensor scratch) {
+void cuda_grouped_linear_backward_input(Ops *ops, Tensor din, Tensor dout, Tensor weight, Tensor offsets) {
     GroupedCall call = grouped_call(GROUPED_INPUT, din, dout, weight, offsets);
     call.rows = din.rows, call.n = (int)din.cols, call.k = (int)dout.cols;
-    call.a_tokens = token_of_row.data;
-    grouped_run(ops, OP_GROUPED_LINEAR_BACKWARD_INPUT, &call, dout.dtype, scratch);
+    grouped_run(ops, OP_GROUPED_LINEAR_BACKWARD_INPUT, &call, dout.dtype, NULL);
 }
 
 void cuda_grouped_linear_backward_weight(Ops *ops, Tensor dweight, Tensor dout, Tensor in, Tensor offsets,
-                                         Tensor dout_tokens, Tensor in_tokens, Tensor scratch, bool accumulate) {
+                                         Tensor token_of_row, Tensor scratch, bool accumulate) {
     GroupedCall call = grouped_call(GROUPED_WEIGHT, dweight, dout, in, offsets);
-    call.rows = tensor_present(dout_tokens) ? in.rows : dout.rows;
-    call.m = (int)dout.cols, call.n = (int)in.cols, call.accumulate = accumulate;
-    call.a_tokens = dout_tokens.data, call.b_tokens = in_tokens.data;
-    grouped_run(ops, OP_GROUPED_LINEAR_BACKWARD_WEIGHT, &call, in.dtype, scratch);
+    call.rows = dout.rows, call.m = (int)dout.cols, call.n = (int)in.cols, call.accumulate = accumulate;
+    call.b_tokens = token_of_row.data;
+    grouped_run(ops, OP_GROUPED_LINEAR_BACKWARD_WEIGHT, &call, in.dtype, scratch.data);
 }

@@ -1,7 +1,7 @@
 // The grouped linear layers of MoE as one kind of product, and the engines that compute it: wgmma (Hopper), mma.sync
 // (bf16 and f16, from Ampere on) and plain multiply-adds (everything). grouped_gemm.c chooses.
 //
-// An operand may be given as tokens: the loads then find each row where its token stands, so that the rows need not
+// The input may be given as tokens: the loads then find each row where its token stands, so that the rows need not
 // exist. The other way, to gather them into a scratch first, is what that races against.
 //
 // Each expert e has the rows offsets[e] .. offsets[e + 1] of the row buffers, multiples of CUDA_ROW_ALIGN; padding rows
@@ -27,8 +27,9 @@ typedef struct GroupedCall {
     int64_t rows;    // capacity of the row buffers
     int m, n, k;     // m: GROUPED_WEIGHT only; k: the others
     bool accumulate; // GROUPED_WEIGHT: add to out; else it is overwritten, with zeros for experts without rows
-    const int32_t *a_tokens, *b_tokens; // [rows] or NULL: row r is row a_tokens[r] of a, zeros where that is negative;
-                                        // of b with GROUPED_WEIGHT only; not of both
+    // [rows] or NULL: row r is row a_tokens[r] of a, zeros where that is negative. Of what the ops have as their input:
+    // a with GROUPED_FORWARD, b with GROUPED_WEIGHT.
+    const int32_t *a_tokens, *b_tokens;
 } GroupedCall;
 
 // At least so many of the row buffers, when every slot has a row: of the capacity, what is not padding.

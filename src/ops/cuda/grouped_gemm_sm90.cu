@@ -1,4 +1,4 @@
-// Grouped linear layers of MoE on Hopper: the three products on the pipeline of gemm_sm90.cuh. An operand may be tokens
+// Grouped linear layers of MoE on Hopper: the three products on the pipeline of gemm_sm90.cuh. The input may be tokens
 // (grouped_tokens_sm90.cuh).
 #include "ops/cuda/grouped_sm90.cuh"
 #include "ops/cuda/grouped_tokens_sm90.cuh"
@@ -47,7 +47,7 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, 1)
         if constexpr (C::TOKENS) {
             produce_tokens<C>(ring, C::OF_B ? &a : &b, tokens, experts, args, rank);
             if (C::PRODUCT == GROUPED_WEIGHT && !args.accumulate)
-                empty_experts_zero(experts, args, threadIdx.x - 256, C::LOAD_THREADS);
+                empty_experts_zero(experts, args, threadIdx.x - 256, LOAD_THREADS);
         } else if (threadIdx.x == 256) {
             tensor_prefetch(&a);
             tensor_prefetch(&b);
@@ -99,9 +99,7 @@ template <typename C> static void grouped_launch(CudaState *state, const Grouped
     if constexpr (C::TOKENS) {
         (C::OF_B ? map_b : map_a) = C::OF_B ? map_a : map_b;
         tokens = {(const uint16_t *)(C::OF_B ? call->b : call->a), C::OF_B ? call->b_tokens : call->a_tokens,
-                  C::OF_B                     ? n
-                  : PRODUCT == GROUPED_WEIGHT ? m
-                                              : k};
+                  C::OF_B ? n : k};
     }
     if (state->failure) return;
     GroupedArgs args = {call->offsets,
@@ -153,22 +151,21 @@ static void grouped_weight(CudaState *state, const GroupedCall *call) {
 
 // Which is fastest depends on how tiles fill the width, and on how many rows an expert has: raced. Tiles of tokens
 // share the other operand with a neighbour, or nothing.
-template <GroupedProduct PRODUCT> static void tokens_rows(CudaState *state, const GroupedCall *call, int variant) {
+static void tokens_forward(CudaState *state, const GroupedCall *call, int variant) {
     switch (variant) {
-    case 0: grouped_launch<TokensConfig<PRODUCT, 192, 4, true, 1, 1, false>>(state, call); break;
-    case 1: grouped_launch<TokensConfig<PRODUCT, 192, 4, true, 2, 1, false>>(state, call); break;
-    case 2: grouped_launch<TokensConfig<PRODUCT, 128, 6, true, 1, 1, false>>(state, call); break;
-    default: grouped_launch<TokensConfig<PRODUCT, 128, 6, true, 2, 1, false>>(state, call); break;
+    case 0: grouped_launch<TokensConfig<GROUPED_FORWARD, 192, 4, true, 1>>(state, call); break;
+    case 1: grouped_launch<TokensConfig<GROUPED_FORWARD, 192, 4, true, 2>>(state, call); break;
+    case 2: grouped_launch<TokensConfig<GROUPED_FORWARD, 128, 6, true, 1>>(state, call); break;
+    default: grouped_launch<TokensConfig<GROUPED_FORWARD, 128, 6, true, 2>>(state, call); break;
     }
 }
 
-template <bool OF_B> static void tokens_weight(CudaState *state, const GroupedCall *call, int variant) {
-    constexpr int M = OF_B ? 1 : 2, N = OF_B ? 2 : 1; // pairs that share what is not tokens
+static void tokens_weight(CudaState *state, const GroupedCall *call, int variant) {
     switch (variant) {
-    case 0: grouped_launch<TokensConfig<GROUPED_WEIGHT, 256, 4, false, 1, 1, OF_B>>(state, call); break;
-    case 1: grouped_launch<TokensConfig<GROUPED_WEIGHT, 256, 4, false, M, N, OF_B>>(state, call); break;
-    case 2: grouped_launch<TokensConfig<GROUPED_WEIGHT, 128, 6, true, 1, 1, OF_B>>(state, call); break;
-    default: grouped_launch<TokensConfig<GROUPED_WEIGHT, 128, 6, true, M, N, OF_B>>(state, call); break;
+    case 0: grouped_launch<TokensConfig<GROUPED_WEIGHT, 256, 4, false, 1>>(state, call); break;
+    case 1: grouped_launch<TokensConfig<GROUPED_WEIGHT, 256, 4, false, 2>>(state, call); break;
+    case 2: grouped_launch<TokensConfig<GROUPED_WEIGHT, 128, 6, true, 1>>(state, call); break;
+    default: grouped_launch<TokensConfig<GROUPED_WEIGHT, 128, 6, true, 2>>(state, call); break;
     }
 }
 
@@ -194,12 +191,8 @@ bool grouped_sm90(CudaState *state, const GroupedCall *call) {
 bool grouped_tokens_sm90(CudaState *state, const GroupedCall *call, int variant) {
     if (!call_fits(state, call) || variant >= GROUPED_TOKENS_VARIANTS) return false;
     if (call->product == GROUPED_FORWARD)
-        tokens_rows<GROUPED_FORWARD>(state, call, variant);
-    else if (call->product == GROUPED_INPUT)
-        tokens_rows<GROUPED_INPUT>(state, call, variant);
-    else if (call->b_tokens)
-        tokens_weight<true>(state, call, variant);
+        tokens_forward(state, call, variant);
     else
-        tokens_weight<false>(state, call, variant);
+        tokens_weight(state, call, variant);
     return true;
 }

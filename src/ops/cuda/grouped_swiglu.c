@@ -1,5 +1,5 @@
-// SwiGLU of experts' rows and the grouped product beside it: one kernel (grouped_swiglu_sm90.cu), of rows or of tokens,
-// or two, whichever is faster for the shape; see race.h.
+// SwiGLU of experts' rows and the grouped product beside it: one kernel (grouped_swiglu_sm90.cu), forward of rows or of
+// tokens, or two, whichever is faster for the shape; see race.h.
 #include "ops/cuda/grouped_swiglu.h"
 #include "ops/cuda/grouped_race.h"
 
@@ -30,7 +30,7 @@ static bool call_run(Ops *ops, const void *context, int choice) {
     if (choice != RACE_PLAIN) return one_kernel_run(ops, c, choice);
     if (c->backward)
         ops_grouped_then_swiglu_backward(ops, c->out, c->hidden, c->drow_weight, c->before, c->in, c->weight,
-                                         c->offsets, c->row_weight, c->token_of_row, c->scratch);
+                                         c->offsets, c->row_weight);
     else
         ops_grouped_then_swiglu_forward(ops, c->hidden, c->out, c->in, c->weight, c->offsets, c->row_weight,
                                         c->token_of_row, c->scratch);
@@ -92,8 +92,7 @@ void cuda_grouped_swiglu_forward(Ops *ops, Tensor hidden, Tensor gate_up, Tensor
 }
 
 void cuda_grouped_swiglu_backward(Ops *ops, Tensor dgate_up, Tensor hidden, Tensor drow_weight, Tensor gate_up,
-                                  Tensor dnext, Tensor weight, Tensor offsets, Tensor row_weight, Tensor token_of_row,
-                                  Tensor scratch) {
+                                  Tensor dnext, Tensor weight, Tensor offsets, Tensor row_weight) {
     GroupedSwigluCall call = {.out = dgate_up,
                               .hidden = hidden,
                               .drow_weight = drow_weight,
@@ -102,8 +101,6 @@ void cuda_grouped_swiglu_backward(Ops *ops, Tensor dgate_up, Tensor hidden, Tens
                               .weight = weight,
                               .offsets = offsets,
                               .row_weight = row_weight,
-                              .token_of_row = token_of_row,
-                              .scratch = scratch,
                               .backward = true};
     grouped_swiglu(ops, &call);
 }

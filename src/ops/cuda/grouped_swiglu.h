@@ -14,7 +14,7 @@ typedef struct GroupedSwigluCall {
     Tensor weight;       // forward: [experts * 2 * dim, inner]; backward: [experts * inner, dim]
     Tensor offsets;      // [1, experts + 1]
     Tensor row_weight;   // [rows, 1]
-    Tensor token_of_row; // [rows, 1] or absent: in is [rows, inner]; else it is tokens
+    Tensor token_of_row; // forward: [rows, 1] or absent: in is [rows, inner]; else it is tokens
     Tensor scratch;      // [rows, inner] with token_of_row
     bool backward;
 } GroupedSwigluCall;

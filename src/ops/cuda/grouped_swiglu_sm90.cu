@@ -1,5 +1,5 @@
 // Experts' products with SwiGLU in their epilogue on Hopper, on the pipeline of gemm_sm90.cuh; see grouped_swiglu.h.
-// Rows come through the copy engine, or as tokens (grouped_tokens_sm90.cuh).
+// Rows come through the copy engine, or forward as tokens (grouped_tokens_sm90.cuh).
 //
 // The warpgroups take turns, so one warpgroup's epilogue runs beside the other's products. Forward a thread has 8
 // neighbouring columns of gate and of up (the weights come woven), and stores gate, up and hidden from its registers.
@@ -13,14 +13,12 @@
 template <bool BACKWARD> static constexpr GroupedProduct PRODUCT_OF = BACKWARD ? GROUPED_INPUT : GROUPED_FORWARD;
 template <bool BACKWARD, int TILE_N> static constexpr int STAGES_OF = (BACKWARD ? 4 : 5) + (TILE_N == 128);
 
-// Of tokens backward, two warps are left for the rounds.
 template <bool BACKWARD, int TILE_N, int CLUSTER, bool TOKENS>
 struct GroupedSwigluBase
     : Config<PRODUCT_OF<BACKWARD>, TILE_N, STAGES_OF<BACKWARD, TILE_N>, true, CLUSTER, 1, !BACKWARD> {};
-template <bool BACKWARD, int TILE_N, int CLUSTER>
-struct GroupedSwigluBase<BACKWARD, TILE_N, CLUSTER, true>
-    : TokensConfig<PRODUCT_OF<BACKWARD>, TILE_N, STAGES_OF<BACKWARD, TILE_N>, true, CLUSTER, 1, false, !BACKWARD,
-                   BACKWARD ? 2 : 4> {};
+template <int TILE_N, int CLUSTER>
+struct GroupedSwigluBase<false, TILE_N, CLUSTER, true>
+    : TokensConfig<GROUPED_FORWARD, TILE_N, STAGES_OF<false, TILE_N>, true, CLUSTER, true> {};
 
 template <bool BACKWARD_, int TILE_N, int CLUSTER, bool TOKENS_>
 struct GroupedSwigluConfig : GroupedSwigluBase<BACKWARD_, TILE_N, CLUSTER, TOKENS_> {
@@ -178,7 +176,7 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, 1)
     if (warpgroup == 2) {
         registers_shrink<C::PRODUCER_REGISTERS>();
         if constexpr (C::TOKENS) {
-            if (threadIdx.x < 256 + C::LOAD_THREADS) produce_tokens<C>(ring, &b, tokens, experts, args, rank);
+            if (threadIdx.x < 256 + LOAD_THREADS) produce_tokens<C>(ring, &b, tokens, experts, args, rank);
         } else if (threadIdx.x == 256) {
             tensor_prefetch(&a);
             tensor_prefetch(&b);
@@ -278,10 +276,7 @@ static bool grouped_swiglu_variant(CudaState *state, const GroupedSwigluCall *ca
 
 bool grouped_swiglu_sm90(CudaState *state, const GroupedSwigluCall *call, int variant) {
     if (!call_fits(state, call)) return false;
-    const bool tokens = call->token_of_row.data != NULL;
-    if (call->backward)
-        return tokens ? grouped_swiglu_variant<true, true>(state, call, variant)
-                      : grouped_swiglu_variant<true, false>(state, call, variant);
-    return tokens ? grouped_swiglu_variant<false, true>(state, call, variant)
-                  : grouped_swiglu_variant<false, false>(state, call, variant);
+    if (call->backward) return grouped_swiglu_variant<true, false>(state, call, variant);
+    return call->token_of_row.data ? grouped_swiglu_variant<false, true>(state, call, variant)
+                                   : grouped_swiglu_variant<false, false>(state, call, variant);
 }

@@ -1,7 +1,6 @@
-// Loads of a grouped product on Hopper whose rows are tokens, found by the index of each row. The copy engine has no
-// gather on this chip, so the four warps of the loading warpgroup (or two, where the others have something else to do)
-// copy this operand in pieces of 16 bytes, to the places where the copy engine would have put them; one thread leaves
-// the other operand to the copy engine as ever.
+// Loads of a grouped product on Hopper whose input is tokens, found by the index of each row. The copy engine has no
+// gather on this chip, so the four warps of the loading warpgroup copy this operand in pieces of 16 bytes, to the
+// places where the copy engine would have put them; one thread leaves the other operand to the copy engine as ever.
 //
 // A stage is full when the copy engine has brought its bytes and each of these warps has handed over its pieces. A warp
 // waits for its copies, makes them visible to wgmma (which reads through another proxy than cp.async writes
@@ -12,29 +11,29 @@
 
 #include "ops/cuda/gemm_sm90.cuh"
 
+enum { LOAD_THREADS = 128, PIECE_ROWS = LOAD_THREADS / 8 }; // eight threads copy the 128 bytes of a row
+
 typedef struct TokenRows {
     const uint16_t *tokens; // [.., columns] bf16
     const int32_t *token_of_row;
     int columns; // a multiple of 8
 } TokenRows;
 
-// OF_B: the second operand (of GROUPED_WEIGHT) is tokens, else the first. Blocks of a cluster may share the other one.
-template <GroupedProduct PRODUCT_, int TILE_N_, int STAGES_, bool PINGPONG_, int CLUSTER_M_, int CLUSTER_N_, bool OF_B_,
-          bool PAIRED_ = false, int LOAD_WARPS_ = 4>
-struct TokensConfig : Config<PRODUCT_, TILE_N_, STAGES_, PINGPONG_, CLUSTER_M_, CLUSTER_N_, PAIRED_> {
-    static constexpr bool TOKENS = true, OF_B = OF_B_;
-    static constexpr int LOAD_THREADS = LOAD_WARPS_ * 32;
-    static constexpr int PIECE_ROWS = LOAD_THREADS / 8; // eight threads copy the 128 bytes of a row
-    static constexpr int ROWS_EACH = (PRODUCT_ == GROUPED_WEIGHT ? TILE_K : TILE_M) / PIECE_ROWS; // of a slice
-    static constexpr int FULL_ARRIVALS = 1 + LOAD_WARPS_;
+// GROUPED_FORWARD, whose first operand is tokens, or GROUPED_WEIGHT, whose second is (OF_B). CLUSTER blocks share the
+// other one.
+template <GroupedProduct PRODUCT_, int TILE_N_, int STAGES_, bool PINGPONG_, int CLUSTER_, bool PAIRED_ = false>
+struct TokensConfig : Config<PRODUCT_, TILE_N_, STAGES_, PINGPONG_, PRODUCT_ == GROUPED_WEIGHT ? 1 : CLUSTER_,
+                             PRODUCT_ == GROUPED_WEIGHT ? CLUSTER_ : 1, PAIRED_> {
+    static constexpr bool TOKENS = true, OF_B = PRODUCT_ == GROUPED_WEIGHT;
+    static constexpr int ROWS_EACH = (OF_B ? TILE_K : TILE_M) / PIECE_ROWS; // of a slice
+    static constexpr int FULL_ARRIVALS = 1 + LOAD_THREADS / 32;
     static constexpr int LAG = STAGES_ - 2;
     // Threads that hold their tokens need more registers than those that only tell the copy engine: 16 that two
     // products of 192 columns cannot spare, where the tokens are spilled in part.
     static constexpr int LENT = PINGPONG_ && TILE_N_ > 128 ? 0 : 8;
     static constexpr int CONSUMER_REGISTERS = ::CONSUMER_REGISTERS - LENT;
     static constexpr int PRODUCER_REGISTERS = ::PRODUCER_REGISTERS + 2 * LENT;
-    static_assert(OF_B ? PRODUCT_ == GROUPED_WEIGHT && CLUSTER_M_ == 1 : CLUSTER_N_ == 1,
-                  "a block copies its tokens for itself");
+    static_assert(PRODUCT_ != GROUPED_INPUT, "it reads gradients");
 };
 
 // 16 bytes, or zeros. The rest of a line of 256 bytes comes into the L2 cache: the next slices are beside this one.
@@ -44,7 +43,7 @@ DEVICE_CODE void piece_copy(uint32_t shared, const void *from, bool real) {
 }
 
 // Pieces of COUNT rows that stand PIECE_ROWS apart, from `column` on. to: the place of the first row's piece.
-template <int PIECE_ROWS, int COUNT>
+template <int COUNT>
 DEVICE_CODE void pieces_copy(uint32_t to, const TokenRows &source, const int32_t (&token)[COUNT], int column) {
     const bool inside = column < source.columns;
 #pragma unroll
@@ -56,8 +55,7 @@ DEVICE_CODE void pieces_copy(uint32_t to, const TokenRows &source, const int32_t
 }
 
 // Of rows that stand PIECE_ROWS apart.
-template <int PIECE_ROWS, int COUNT>
-DEVICE_CODE void tokens_find(int32_t (&token)[COUNT], const int32_t *token_of_row, bool real) {
+template <int COUNT> DEVICE_CODE void tokens_find(int32_t (&token)[COUNT], const int32_t *token_of_row, bool real) {
 #pragma unroll
     for (int i = 0; i < COUNT; i++)
         token[i] = real ? token_of_row[i * PIECE_ROWS] : -1;
@@ -66,21 +64,20 @@ DEVICE_CODE void tokens_find(int32_t (&token)[COUNT], const int32_t *token_of_ro
 // Which tokens a thread copies: some of the tile's 128 rows, the same in every slice, or where the reduction is over
 // rows some of the 64 of each slice, found one slice ahead.
 template <typename C> struct TokenWalk {
-    static constexpr bool WEIGHT = C::PRODUCT == GROUPED_WEIGHT;
     int32_t token[C::ROWS_EACH], next[C::ROWS_EACH];
 
     __device__ __forceinline__ void begin(const TokenRows &source, const Tile &tile, int line) {
-        const int row = tile.row + (WEIGHT ? 0 : tile.m * TILE_M) + line;
+        const int row = tile.row + (C::OF_B ? 0 : tile.m * TILE_M) + line;
         // Beyond the last tile of an expert there may be no rows at all.
-        tokens_find<C::PIECE_ROWS>(next, source.token_of_row + row, WEIGHT || tile.real);
+        tokens_find(next, source.token_of_row + row, C::OF_B || tile.real);
     }
 
     __device__ __forceinline__ void slice(const TokenRows &source, const Tile &tile, int line, int k) {
 #pragma unroll
         for (int i = 0; i < C::ROWS_EACH; i++)
             token[i] = next[i];
-        if (WEIGHT && k + 1 < tile.k_blocks)
-            tokens_find<C::PIECE_ROWS>(next, source.token_of_row + tile.row + (k + 1) * TILE_K + line, true);
+        if (C::OF_B && k + 1 < tile.k_blocks)
+            tokens_find(next, source.token_of_row + tile.row + (k + 1) * TILE_K + line, true);
     }
 };
 
@@ -90,13 +87,13 @@ template <typename C>
 DEVICE_CODE void slice_copy(uint32_t to, const TokenRows &source, const TokenWalk<C> &walk, const Tile &tile, int k,
                             int line, int piece) {
     to += line * 128 + ((piece ^ (line & 7)) * 16);
-    if constexpr (C::PRODUCT != GROUPED_WEIGHT) {
-        pieces_copy<C::PIECE_ROWS>(to, source, walk.token, k * TILE_K + piece * 8);
+    if constexpr (!C::OF_B) {
+        pieces_copy(to, source, walk.token, k * TILE_K + piece * 8);
     } else {
-        const int column = (C::OF_B ? tile.n * C::N_STEP : tile.m * TILE_M) + piece * 8;
+        const int column = tile.n * C::N_STEP + piece * 8;
 #pragma unroll
-        for (int c = 0; c < (C::OF_B ? C::N_CHUNKS : 2); c++)
-            pieces_copy<C::PIECE_ROWS>(to + c * CHUNK_BYTES, source, walk.token, column + c * 64);
+        for (int c = 0; c < C::N_CHUNKS; c++)
+            pieces_copy(to + c * CHUNK_BYTES, source, walk.token, column + c * 64);
     }
 }
 
@@ -107,11 +104,11 @@ DEVICE_CODE void slice_hand_over(uint32_t barrier) {
     if (threadIdx.x % 32 == 0) mbarrier_arrive(barrier);
 }
 
-// By the first LOAD_THREADS of the warpgroup. map: of the operand that the copy engine loads.
+// By the first LOAD_THREADS of the loading warpgroup. map: of the operand that the copy engine loads.
 template <typename C>
 DEVICE_CODE void produce_tokens(const Ring<C> &ring, const CUtensorMap *map, const TokenRows &source,
                                 const Experts &experts, const GroupedArgs &args, int rank) {
-    const int thread = threadIdx.x % C::LOAD_THREADS, line = thread / 8, piece = thread % 8;
+    const int thread = threadIdx.x % LOAD_THREADS, line = thread / 8, piece = thread % 8;
     int stage = 0, handed = 0, pending = 0; // stages; slices that are not handed over
     uint32_t parity = 1;                    // the ring starts empty
     Tile tile = {};
