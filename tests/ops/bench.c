@@ -153,3 +153,27 @@ double timed(bool (*run)(const void *problem, int choice), const void *problem, 
     ops->mark(ops, 1);
     return ops->mark_elapsed(ops, 0, 1) / runs;
 }
+
+// ---- experts --------------------------------------------------------------------------------------------------------
+
+const char *const load_names[] = {"balanced", "natural", "sparse", "one"};
+
+void slots_deal(int32_t *counts, int32_t *offsets, int experts, int64_t slots, Load load) {
+    double *share = xcalloc((size_t)experts, sizeof *share), total = 0;
+    for (int e = 0; e < experts; e++) {
+        double spread = load == LOAD_NATURAL ? 0.3 : load == LOAD_SPARSE ? 1.5 : 0;
+        share[e] = exp(spread * rng_normal(1, RNG_STREAM_TEST, (uint64_t)e));
+        if (load == LOAD_SPARSE && e % 3 == 0 && experts > 1) share[e] = 0;
+        if (load == LOAD_ONE) share[e] = e == experts / 2;
+        total += share[e];
+    }
+    int64_t left = slots;
+    offsets[0] = 0;
+    for (int e = 0; e < experts; e++) {
+        int64_t count = e == experts - 1 ? left : (int64_t)llround((double)slots * share[e] / total);
+        counts[e] = (int32_t)(count < left ? count : left);
+        left -= counts[e];
+        offsets[e + 1] = offsets[e] + (counts[e] + CUDA_ROW_ALIGN - 1) / CUDA_ROW_ALIGN * CUDA_ROW_ALIGN;
+    }
+    free(share);
+}

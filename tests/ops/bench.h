@@ -23,6 +23,12 @@ static inline Tensor bf16_tensor(void *data, int64_t rows, int64_t cols) {
 Rope rope_make(int seq, int first, int heads, int kv_heads, int head_dim);
 void rope_free(const Rope *rope);
 
+// How the slots of tokens are spread over experts: evenly, as a router does, with every third expert idle, all to one.
+typedef enum Load { LOAD_BALANCED, LOAD_NATURAL, LOAD_SPARSE, LOAD_ONE, LOAD_COUNT } Load;
+extern const char *const load_names[LOAD_COUNT];
+// Rows of each expert, and where its first one stands: [experts] and [experts + 1].
+void slots_deal(int32_t *counts, int32_t *offsets, int experts, int64_t slots, Load load);
+
 void memory_spoil(void *memory, size_t bytes); // every bf16 and every float in it is NaN
 bool spoiled(const void *host, size_t bytes);  // and still is, bit for bit
 void *fetch(const void *memory, size_t bytes); // after all work so far; malloc'd

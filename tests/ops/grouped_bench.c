@@ -16,7 +16,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-typedef enum Load { LOAD_BALANCED, LOAD_NATURAL, LOAD_SPARSE, LOAD_ONE, LOAD_COUNT } Load;
 typedef enum Product { FORWARD, INPUT, WEIGHT, ADD_WEIGHT } Product; // the last adds to what is there
 
 // How the input is read: as rows, or as tokens by mma.sync, or by the variants of grouped_tokens_sm90; first all that
@@ -26,7 +25,6 @@ typedef enum Way { WAY_ROWS, WAY_GATHER, WAY_MMA, WAY_SM90, WAY_COUNT = WAY_SM90
 static const char *const way_names[] = {"rows",          "gather, rows",  "tokens mma",   "tokens sm90 0",
                                         "tokens sm90 1", "tokens sm90 2", "tokens sm90 3"};
 static const char *const product_names[] = {"forward", "input", "weight", "add weight"};
-static const char *const load_names[] = {"balanced", "natural", "sparse", "one"};
 
 typedef struct Case {
     const char *name;
@@ -46,26 +44,6 @@ typedef struct Problem {
 } Problem;
 
 // ---- problems -----------------------------------------------------------------------------------------------------
-
-static void slots_deal(Problem *p, Load load) {
-    const int experts = p->shape->experts;
-    double *share = calloc((size_t)experts, sizeof *share), total = 0;
-    for (int e = 0; e < experts; e++) {
-        double spread = load == LOAD_NATURAL ? 0.3 : load == LOAD_SPARSE ? 1.5 : 0;
-        share[e] = exp(spread * rng_normal(1, RNG_STREAM_TEST, (uint64_t)e));
-        if (load == LOAD_SPARSE && e % 3 == 0 && experts > 1) share[e] = 0;
-        if (load == LOAD_ONE) share[e] = e == experts / 2;
-        total += share[e];
-    }
-    int64_t left = p->shape->slots;
-    for (int e = 0; e < experts; e++) {
-        int64_t count = e == experts - 1 ? left : (int64_t)llround((double)p->shape->slots * share[e] / total);
-        p->counts[e] = (int32_t)(count < left ? count : left);
-        left -= p->counts[e];
-        p->offsets[e + 1] = p->offsets[e] + (p->counts[e] + CUDA_ROW_ALIGN - 1) / CUDA_ROW_ALIGN * CUDA_ROW_ALIGN;
-    }
-    free(share);
-}
 
 // Values on the device in both dtypes; padding rows are zero and unused rows NaN. Buffers repeat one block of values.
 static void rows_make(Tensor out[2], float **host, int64_t rows, int64_t width, const Problem *rows_of, int kind) {
@@ -143,7 +121,7 @@ static void problem_make(Problem *p, const Case *shape, Load load) {
     p->shape = shape;
     p->counts = calloc((size_t)shape->experts, sizeof(int32_t));
     p->offsets = calloc((size_t)shape->experts + 1, sizeof(int32_t));
-    slots_deal(p, load);
+    slots_deal(p->counts, p->offsets, shape->experts, shape->slots, load);
     p->rows = moe_rows_capacity(shape->slots, 1, shape->experts, CUDA_ROW_ALIGN);
     p->used = p->offsets[shape->experts];
     rows_make(p->d_in, &p->in, p->rows, shape->in_dim, p, 1);

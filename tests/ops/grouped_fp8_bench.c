@@ -16,11 +16,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef enum Load { LOAD_BALANCED, LOAD_NATURAL, LOAD_SPARSE, LOAD_ONE, LOAD_COUNT } Load;
 typedef enum Product { FORWARD, INPUT, WEIGHT, ADD_WEIGHT } Product; // the last adds to what is there
 
 static const char *const product_names[] = {"forward", "input", "weight", "add weight"};
-static const char *const load_names[] = {"balanced", "natural", "sparse", "one"};
 
 typedef struct Case {
     const char *name;
@@ -39,26 +37,6 @@ typedef struct Problem {
 } Problem;
 
 // ---- problems -----------------------------------------------------------------------------------------------------
-
-static void slots_deal(Problem *p, Load load) {
-    const int experts = p->shape->experts;
-    double *share = calloc((size_t)experts, sizeof *share), total = 0;
-    for (int e = 0; e < experts; e++) {
-        double spread = load == LOAD_NATURAL ? 0.3 : load == LOAD_SPARSE ? 1.5 : 0;
-        share[e] = exp(spread * rng_normal(1, RNG_STREAM_TEST, (uint64_t)e));
-        if (load == LOAD_SPARSE && e % 3 == 0 && experts > 1) share[e] = 0;
-        if (load == LOAD_ONE) share[e] = e == experts / 2;
-        total += share[e];
-    }
-    int64_t left = p->shape->slots;
-    for (int e = 0; e < experts; e++) {
-        int64_t count = e == experts - 1 ? left : (int64_t)llround((double)p->shape->slots * share[e] / total);
-        p->counts[e] = (int32_t)(count < left ? count : left);
-        left -= p->counts[e];
-        p->offsets[e + 1] = p->offsets[e] + (p->counts[e] + CUDA_ROW_ALIGN - 1) / CUDA_ROW_ALIGN * CUDA_ROW_ALIGN;
-    }
-    free(share);
-}
 
 // Normal values of deviation 1 in a format, repeated; a prime number of them, so that no two rows are the same.
 static void codes_fill(uint8_t *codes, int64_t count, DType dtype, uint64_t seed) {
@@ -112,7 +90,7 @@ static void problem_make(Problem *p, const Case *shape, Product product, Load lo
         .shape = shape, .product = product, .rows = moe_rows_capacity(shape->slots, 1, experts, CUDA_ROW_ALIGN)};
     p->counts = calloc((size_t)experts, sizeof *p->counts);
     p->offsets = calloc((size_t)experts + 1, sizeof *p->offsets);
-    slots_deal(p, load);
+    slots_deal(p->counts, p->offsets, shape->experts, shape->slots, load);
     int32_t *offsets = device_memory((size_t)(experts + 1) * sizeof *offsets);
     ops->upload(ops, offsets, p->offsets, (size_t)(experts + 1) * sizeof *offsets);
     const DType a_dtype = product == FORWARD ? DTYPE_E4M3 : DTYPE_E5M2;

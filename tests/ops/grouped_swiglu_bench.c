@@ -14,9 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef enum Load { LOAD_NATURAL, LOAD_SPARSE, LOAD_ONE, LOAD_COUNT } Load;
-static const char *const load_names[] = {"natural", "sparse", "one"};
-
 typedef struct Case {
     const char *name;
     int experts;
@@ -45,31 +42,11 @@ static void *upload_new(const void *host, size_t bytes) {
     return memory;
 }
 
-// First rows of the experts; counts are odd, and with LOAD_SPARSE every third expert has none.
-static void slots_deal(const Case *s, Load load, int32_t *counts, int32_t *offsets) {
-    double total = 0, *share = xcalloc((size_t)s->experts, sizeof *share);
-    for (int e = 0; e < s->experts; e++) {
-        share[e] = exp((load == LOAD_NATURAL ? 0.3 : 1.5) * rng_normal(1, RNG_STREAM_TEST, (uint64_t)e));
-        if (load == LOAD_SPARSE && e % 3 == 2) share[e] = 0;
-        if (load == LOAD_ONE) share[e] = e == s->experts / 2;
-        total += share[e];
-    }
-    int64_t left = s->tokens * s->top_k;
-    offsets[0] = 0;
-    for (int e = 0; e < s->experts; e++) {
-        int64_t count = (int64_t)((double)(s->tokens * s->top_k) * share[e] / total);
-        counts[e] = (int32_t)(count < left ? count : left);
-        left -= counts[e];
-        offsets[e + 1] = offsets[e] + (counts[e] + CUDA_ROW_ALIGN - 1) / CUDA_ROW_ALIGN * CUDA_ROW_ALIGN;
-    }
-    free(share);
-}
-
 static void rows_make(Problem *p, Load load) {
     enum { STEP = 1000003 }; // a prime above the slots
     const Case *s = p->shape;
     int32_t *counts = xcalloc((size_t)s->experts, sizeof *counts), *offsets = xcalloc((size_t)s->experts + 1, 4);
-    slots_deal(s, load, counts, offsets);
+    slots_deal(counts, offsets, s->experts, s->tokens * s->top_k, load);
     p->rows = moe_rows_capacity(s->tokens, s->top_k, s->experts, CUDA_ROW_ALIGN);
     p->used = offsets[s->experts];
     int32_t *token_of_row = xmalloc((size_t)p->rows * sizeof *token_of_row);
@@ -283,7 +260,7 @@ int main(int argc, char **argv) {
     if (check_only && !*wanted) wanted = "500m";
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (int backward = 0; backward < 2; backward++)
-            for (Load load = 0; load < (cases[i].timed ? 1 : LOAD_COUNT); load++)
+            for (Load load = LOAD_NATURAL; load < (cases[i].timed ? LOAD_NATURAL + 1 : LOAD_COUNT); load++)
                 if (!cases[i].timed || (!small_only && !strncmp(cases[i].name, wanted, strlen(wanted))))
                     case_run(&cases[i], load, backward);
     return bench_end();

@@ -293,14 +293,14 @@ def relative(a, b):
     return abs(a - b) / abs(b) if b else abs(a)
 
 
-def curve_difference(run, reference):
+def curve_difference(run, reference, losses=("loss", "loss_aux", "val_loss")):
     """The largest relative difference of loss and norm over all steps, and of the validation losses as a loss."""
     mine, theirs = run.curve(), reference.curve()
     if [(line["step"], line["tokens"]) for line in mine] != [(line["step"], line["tokens"]) for line in theirs]:
         raise Failure(f"{run.path} has other steps than {reference.path}:\n{mine}\n{theirs}")
     loss = norm = 0.0
     for one, other in zip(mine, theirs):
-        for key in ("loss", "loss_aux", "val_loss"):
+        for key in losses:
             if other.get(key):
                 loss = max(loss, relative(one[key], other[key]))
         if "grad_norm" in other:
