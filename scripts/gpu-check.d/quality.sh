@@ -8,8 +8,9 @@
 quality_keys() { # MODEL: sets `quality`, its steps, and the seconds that a checkpoint may take
     quality=(schedule.kind=cosine schedule.min_lr_ratio=0.1 eval.windows="$(pick 128 4)" checkpoint.keep_last=1 checkpoint.keep_best=false)
     if [[ $1 == dense ]]; then
+        # With twice this learning rate a text of 4M tokens is learnt by heart in nine epochs.
         quality_steps=$(pick 610 12) quality_saving=15 # of 65,536 tokens: 40M
-        quality+=(model.arch=llama model.tie_embeddings=true model.scale_residual=true optimizer.lr=1e-3)
+        quality+=(model.arch=llama model.tie_embeddings=true model.scale_residual=true optimizer.lr=5e-4)
     else
         quality_steps=$(pick 305 8) quality_saving=30 # of 131,072
         quality+=(optimizer.lr=6e-4)
@@ -91,11 +92,11 @@ part_quality() {
     quality_data=$(cd "$HEARTH_DATA" && pwd)
     mkdir -p "$work/quality/experts"
     : >"$work/quality/base.toml"
-    for precision in bf16 fp8 fp16; do quality_case dense "$precision" 1; done
-    for precision in bf16 fp8; do quality_case experts "$precision" 1; done
-    for seed in 2 3; do
+    for seed in 1 2 3; do
         for precision in bf16 fp8; do quality_case dense "$precision" "$seed"; done
     done
+    for precision in bf16 fp8; do quality_case experts "$precision" 1; done
+    quality_case dense fp16 1
     for model in dense experts; do
         quality_keys "$model"
         check "quality, $model" 1 runs quality "$(quality_folder "$model")" "$quality_steps"

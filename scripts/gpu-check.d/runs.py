@@ -115,7 +115,8 @@ def profile(run, wants_gpu):
 
 
 def quality(folder, steps):
-    """Of every seed that bf16 has finished: what the others are off by, and how long they took to bf16's final loss."""
+    """Of every seed that bf16 has finished: what the others are off by at the end and at their lowest evaluations (a text that is
+    read many times is learnt by heart in the end), and how long they took to bf16's lowest loss."""
     losses, curves = {}, {}
     for name in sorted(os.listdir(folder)):
         matched = re.fullmatch(r"([a-z0-9]+)-(\d+)", name)
@@ -144,21 +145,47 @@ def quality(folder, steps):
         both = [seed for seed in seeds if ("bf16", seed) in losses and precision != "bf16"]
         if not both:
             continue
-        gaps = [100 * (losses[precision, seed] / losses["bf16", seed] - 1) for seed in both]
-        spread = f" +- {statistics.stdev(gaps):.3f}" if len(gaps) > 1 else ""
-        found.append(f"{precision} {statistics.mean(gaps):+.3f}{spread} % of bf16's loss over {len(gaps)} order{'s' * (len(gaps) > 1)}{sooner(curves, precision, both)}")
+        gaps = [percent(losses[precision, seed], losses["bf16", seed]) for seed in both]
+        lowest = [percent(lowest_point(curves[precision, seed])[1], lowest_point(curves["bf16", seed])[1]) for seed in both]
+        found.append(f"{precision} {mean_and_spread(gaps)} % of bf16's loss over {len(gaps)} order{'s' * (len(gaps) > 1)}, "
+                     f"{mean_and_spread(lowest)} % where each is lowest{sooner(curves, precision, both)}")
     print("; ".join(found) or "bf16 alone has ended")
 
 
+def percent(value, reference):
+    return 100 * (value / reference - 1)
+
+
+def mean_and_spread(values):
+    return f"{statistics.mean(values):+.3f}" + (f" +- {statistics.stdev(values):.3f}" if len(values) > 1 else "")
+
+
+def lowest_point(curve_and_time):
+    """Time and loss of the lowest evaluation."""
+    return min(curve_and_time[0], key=lambda point: point[1])
+
+
+def time_to(curve, target):
+    """When a curve of evaluations first is as low as that: on the line between two of them. None: never."""
+    before = None
+    for seconds, loss in curve:
+        if loss <= target:
+            if before is None or loss == target:
+                return seconds
+            return before[0] + (seconds - before[0]) * (before[1] - target) / (before[1] - loss)
+        before = seconds, loss
+    return None
+
+
 def sooner(curves, precision, seeds):
-    """The time until the loss that bf16 has at its last evaluation, as a share of bf16's."""
+    """The time until bf16's lowest loss, as a share of bf16's."""
     shares = []
     for seed in seeds:
-        (target, _), (curve, _) = curves["bf16", seed], curves[precision, seed]
-        reached = [seconds for seconds, loss in curve if target and loss <= target[-1][1]]
-        shares += [reached[0] / target[-1][0]] if reached else []
+        seconds, target = lowest_point(curves["bf16", seed])
+        reached = time_to(curves[precision, seed][0], target)
+        shares += [reached / seconds] if reached is not None and seconds else []
     times = f" in {statistics.mean(shares):.2f} of its time" if shares else ""
-    return f", bf16's last loss reached by {len(shares)} of {len(seeds)}{times}"
+    return f", bf16's lowest loss reached by {len(shares)} of {len(seeds)}{times}"
 
 
 if __name__ == "__main__":

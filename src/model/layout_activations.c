@@ -353,11 +353,9 @@ static int64_t place_with_scratch(Layout *layout) {
     add_temporary(layout, ACT_SCRATCH, DTYPE_U8, bytes / LAYOUT_ALIGN * LAYOUT_ALIGN, 1, PHASE_ATTENTION_BACKWARD,
                   PHASE_ATTENTION_BACKWARD);
     LayoutActivation *scratch = &layout->activations[layout->activation_count - 1];
-    int64_t grown = place_temporaries(layout);
-    if (grown > end) { // holes between the others: take what fits
-        scratch->rows = scratch->bytes = scratch->bytes > grown - end ? scratch->bytes - (grown - end) : 0;
-        if (place_temporaries(layout) > end) scratch->rows = scratch->bytes = 0, place_temporaries(layout);
-    }
+    // The others may leave their room in pieces, and a smaller scratch takes its place later and lets them lie better.
+    for (int64_t over; (over = place_temporaries(layout) - end) > 0 && scratch->bytes > 0;)
+        scratch->rows = scratch->bytes = scratch->bytes > over ? scratch->bytes - over : 0;
     return end;
 }
 
