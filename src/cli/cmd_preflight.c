@@ -79,6 +79,7 @@ static void print_result(const PreflightResult *result) {
     print_row("memory", "GiB", 0x1p30, result->memory);
     print_row("step", "s", 1, result->step);
     print_row("throughput", "tok/s", 1, result->tokens_per_second);
+    if (result->unfit) printf("  (not kept for later predictions: %s)\n", result->unfit);
 }
 
 static Status read_and_run(const char *path, const ArgList *sets, PreflightOptions *run) {

@@ -27,6 +27,8 @@ typedef struct PlanCalibration {
     double spread; // largest over smallest ratio of those runs: how much they agree
 } PlanCalibration;
 
-// Geometric mean of measured / predicted step time of the last runs, oldest first; predictions without calibration.
-// Ratios that cannot be (not positive, not finite) are left out.
+// The median of measured / predicted step time of the last runs, oldest first, and the lower of two middle ones: what
+// disturbs a run makes it slower, so one that was disturbed must not outweigh one that was not, and a machine that did
+// become slower shows in more than half of them. Predictions without calibration; ratios that cannot be (not positive,
+// not finite) are left out.
 PlanCalibration plan_calibrate(const PlanOutcome *steps, int count);

@@ -48,15 +48,21 @@ MachineLoad machine_load_now(void) {
     return load;
 }
 
-double machine_load_others(const MachineLoad *from, const MachineLoad *to, int cores) {
-    double seconds = to->clock - from->clock, others = (to->busy - from->busy) - (to->own - from->own);
+double machine_load_others(const MachineLoad *from, const MachineLoad *to, int ranks, int cores) {
+    double seconds = to->clock - from->clock, others = (to->busy - from->busy) - ranks * (to->own - from->own);
     return from->busy > 0 && to->busy > 0 && seconds > 0 && others > 0 ? others / (seconds * cores) : 0;
 }
 
-const char *outcome_unfit(const Outcome *outcome, double others) {
+double outcome_others(const MachineLoad *from, DeviceKind kind, const World *world) {
+    if (kind != DEVICE_CPU) return 0;
+    MachineLoad now = machine_load_now();
+    return machine_load_others(from, &now, world ? world->local_size : 1, (int)sysconf(_SC_NPROCESSORS_ONLN));
+}
+
+const char *outcome_unfit(size_t steps, size_t least, double others) {
     const char *wanted = getenv("HEARTH_CALIBRATION");
     if (wanted && strcmp(wanted, "always") == 0) return NULL;
-    if (outcome->count < OUTCOME_STEPS_TEACH) return "the run was too short";
+    if (steps < least) return "the run was too short";
     return others > OUTCOME_OTHERS_MOST ? "other programs were at work on this machine" : NULL;
 }
 

@@ -1,6 +1,8 @@
 // What a run measured of itself, to stand beside what was predicted of it.
 #pragma once
 
+#include "dist/world.h"
+#include "ops/ops.h"
 #include "plan/calibration.h"
 
 #include <stdbool.h>
@@ -24,8 +26,12 @@ typedef struct MachineLoad { // seconds, at one moment
     double clock, busy, own; // busy: of all cores by all programs, own: by this one
 } MachineLoad;
 MachineLoad machine_load_now(void);
-// Share of the machine that other programs had between the two; 0 where the system does not tell.
-double machine_load_others(const MachineLoad *from, const MachineLoad *to, int cores);
-// Why this run should not be what the next one is predicted by: it was short, or others were at work; NULL: it may.
-const char *outcome_unfit(const Outcome *outcome, double others);
+// Share of the machine that other programs had between the two, with `ranks` of this run on it, each as busy as this
+// one; 0 where the system does not tell.
+double machine_load_others(const MachineLoad *from, const MachineLoad *to, int ranks, int cores);
+// The same since `from`, for a run on this kind of device: a GPU is not slowed down by what the cores do.
+double outcome_others(const MachineLoad *from, DeviceKind kind, const World *world);
+// Why a run of so many steps should not be what the next one is predicted by: they are fewer than `least`, or others
+// were at work; NULL: it may.
+const char *outcome_unfit(size_t steps, size_t least, double others);
 void outcome_free(Outcome *outcome);

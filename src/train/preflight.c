@@ -252,8 +252,10 @@ static void predict_short_run(const Trainer *trainer, Prediction *prediction, Pr
     result->tokens_per_second.predicted = prediction->plan.step.tokens_per_second;
 }
 
-static void remember_short_run(const Prediction *prediction, const PreflightResult *result) {
+static void remember_short_run(const Prediction *prediction, double others, PreflightResult *result) {
     if (!result->predicted || result->steps - WARM_STEPS < OUTCOME_STEPS_LEAST) return;
+    result->unfit = outcome_unfit((size_t)result->steps - WARM_STEPS, OUTCOME_STEPS_LEAST, others);
+    if (result->unfit) return;
     PlanMeasured measured = {.memory = result->memory.measured,
                              .step_seconds = result->step.measured,
                              .tokens_per_second = result->tokens_per_second.measured};
@@ -269,6 +271,7 @@ static Status short_run(const Config *config, const PreflightOptions *options, P
     predict_short_run(&trainer, prediction, result);
     Status status = model_agree_kernels(trainer.model, options->world);
     double *seconds = NULL, start = clock_seconds(), waited = 0;
+    MachineLoad load = machine_load_now();
     bool more = !status;
     while (more) { // at least one step, however little is asked for
         MetricsStep metrics;
@@ -291,7 +294,8 @@ static Status short_run(const Config *config, const PreflightOptions *options, P
         result->tokens_per_second.measured =
             (double)(trainer.batch.micro_tokens * trainer.batch.grad_accum) / result->step.measured;
         result->data_wait = waited / (double)result->steps;
-        if (ranks_rank(&trainer.ranks) == 0) remember_short_run(prediction, result);
+        if (ranks_rank(&trainer.ranks) == 0)
+            remember_short_run(prediction, outcome_others(&load, trainer.ops->kind, options->world), result);
     }
     free(seconds);
     free(prediction);

@@ -71,6 +71,7 @@ typedef struct PreflightResult {
     PlanOutcome memory; // bytes
     PlanOutcome step;   // seconds, median; warm-up left out
     PlanOutcome tokens_per_second;
+    const char *unfit; // why later predictions do not learn from it; NULL: they do, or it was too short to say
 } PreflightResult;
 
 Status preflight_run(const Config *config, const PreflightOptions *options, PreflightResult *result);

@@ -9,7 +9,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 static void show_banner(const Run *run) {
     const Trainer *trainer = &run->trainer;
@@ -152,9 +151,8 @@ void run_show_outcome(Run *run) {
                      prediction->calibration.factor, prediction->calibration.runs,
                      prediction->calibration.runs > 1 ? "s" : "", prediction->calibration.bounded ? ", bounded" : "");
     text_buffer_free(&text);
-    MachineLoad now = machine_load_now();
-    double others = machine_load_others(&run->load, &now, (int)sysconf(_SC_NPROCESSORS_ONLN));
-    const char *unfit = outcome_unfit(&run->outcome, trainer->ops->kind == DEVICE_CPU ? others : 0);
+    double others = outcome_others(&run->load, trainer->ops->kind, run->world);
+    const char *unfit = outcome_unfit(run->outcome.count, OUTCOME_STEPS_TEACH, others);
     if (unfit) {
         progress_say(&run->progress, "  (not kept for later predictions: %s)", unfit);
         return;

@@ -172,18 +172,19 @@ static void switched_off_the_history_is_neither_read_nor_written(void **state) {
 static void a_short_run_or_a_busy_machine_teaches_nothing(void **state) {
     (void)state;
     MachineLoad from = {100, 1000, 50}, to = {110, 1030, 70};
-    assert_true(fabs(machine_load_others(&from, &to, 4) - 0.25) < 1e-12);
-    assert_true(machine_load_others(&from, &(MachineLoad){110, 0, 70}, 4) == 0); // the system does not tell
+    assert_true(fabs(machine_load_others(&from, &to, 1, 4) - 0.25) < 1e-12);
+    assert_true(machine_load_others(&from, &(MachineLoad){110, 1045, 70}, 2, 4) == 0.125); // 5 of 45 s are another's
+    assert_true(machine_load_others(&from, &(MachineLoad){110, 0, 70}, 1, 4) == 0);        // the system does not tell
     MachineLoad now = machine_load_now();
     assert_true(now.clock > 0 && now.own > 0 && now.busy >= 0);
     Outcome outcome = {0};
     unsetenv("HEARTH_CALIBRATION");
     for (int i = 0; i < OUTCOME_STEPS_TEACH; i++) {
-        assert_string_equal(outcome_unfit(&outcome, 0), "the run was too short");
+        assert_string_equal(outcome_unfit(outcome.count, OUTCOME_STEPS_TEACH, 0), "the run was too short");
         outcome_note(&outcome, 1, 1, 1);
     }
-    assert_null(outcome_unfit(&outcome, OUTCOME_OTHERS_MOST));
-    assert_non_null(outcome_unfit(&outcome, 1.01 * OUTCOME_OTHERS_MOST));
+    assert_null(outcome_unfit(outcome.count, OUTCOME_STEPS_TEACH, OUTCOME_OTHERS_MOST));
+    assert_non_null(outcome_unfit(outcome.count, OUTCOME_STEPS_TEACH, 1.01 * OUTCOME_OTHERS_MOST));
     int before = history_lines();
     char *shown;
     json_t *prediction;

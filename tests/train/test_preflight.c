@@ -3,6 +3,8 @@
 
 #include "train/preflight.h"
 
+#include <sys/prctl.h>
+
 static void test_candidates_keep_the_global_batch(void **state) {
     (void)state;
     static const int64_t table[][2] = {{64, 8}, {1, 1}, {3, 7}, {12, 5}, {8, 1}, {1, 32}, {5, 64}, {12, 1}, {7, 1}};
@@ -135,7 +137,8 @@ static void test_a_listener_hears_every_try_and_nothing_is_printed(void **state)
     free(text), free(shown), free(save), free(path), free(directory);
 }
 
-static int history_lines(const char *tokens, const char *save) { // that a preflight of so many tokens adds
+// Lines that a preflight of so many tokens adds. calibration: "always", or NULL: where the machine is not busy.
+static int history_lines(const char *tokens, const char *save, const char *calibration) {
     char *directory = tiny_directory(), *path = tiny_config(directory, "preflight.toml", 4, "");
     char *history = path_join(directory, "history.jsonl"), *log = path_join(directory, "log");
     const char *words[] = {"preflight",
@@ -148,7 +151,10 @@ static int history_lines(const char *tokens, const char *save) { // that a prefl
                            save ? "--write" : NULL,
                            save,
                            NULL};
-    unsetenv("HEARTH_CALIBRATION");
+    if (calibration)
+        setenv("HEARTH_CALIBRATION", calibration, 1);
+    else
+        unsetenv("HEARTH_CALIBRATION");
     setenv("HEARTH_HISTORY", history, 1);
     assert_int_equal(hearth_run(words, log), 0);
     setenv("HEARTH_HISTORY", "", 1);
@@ -163,8 +169,32 @@ static int history_lines(const char *tokens, const char *save) { // that a prefl
 
 static void test_only_enough_steps_are_remembered(void **state) {
     (void)state;
-    assert_int_equal(history_lines("896", NULL), 0);  // 7 steps of the whole batch: 4 beyond the warm-up
-    assert_int_equal(history_lines("1024", NULL), 1); // 8 steps
+    assert_int_equal(history_lines("896", NULL, "always"), 0);  // 7 steps of the whole batch: 4 beyond the warm-up
+    assert_int_equal(history_lines("1024", NULL, "always"), 1); // 8 steps
+}
+
+// A program on each core leaves the run no more than half of them, however many there are; 500 steps are many
+// ticks of the clock that the system counts the cores' work with.
+static void test_a_busy_machine_teaches_nothing(void **state) {
+    (void)state;
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    pid_t *others = xmalloc((size_t)cores * sizeof *others);
+    for (long i = 0; i < cores; i++) {
+        others[i] = fork();
+        if (others[i] == 0) {
+            prctl(PR_SET_PDEATHSIG, SIGKILL); // they go with the test, however it ends
+            for (;;) {
+            }
+        }
+        assert_true(others[i] > 0); // kill takes another number for more than one process
+    }
+    int lines = history_lines("64000", NULL, NULL);
+    for (long i = 0; i < cores; i++) {
+        kill(others[i], SIGKILL);
+        waitpid(others[i], NULL, 0);
+    }
+    assert_int_equal(lines, 0);
+    free(others);
 }
 
 // The short run takes the full batch at once; the run itself shall not.
@@ -174,7 +204,7 @@ static void test_the_written_config_keeps_its_batch_warmup(void **state) {
     assert_non_null(mkdtemp(save));
     char *file = path_join(save, "best.toml");
     Config written;
-    history_lines("1", file);
+    history_lines("1", file, "always");
     assert_ok(config_read(&written, file, NULL, 0));
     assert_int_equal(written.train.batch_warmup_tokens, 256);
     assert_true(written.train.micro_batch == 2 && written.train.grad_accum == 2);
@@ -220,6 +250,7 @@ int main(void) {
         cmocka_unit_test(test_the_shortest_run_is_one_step),
         cmocka_unit_test(test_a_listener_hears_every_try_and_nothing_is_printed),
         cmocka_unit_test(test_only_enough_steps_are_remembered),
+        cmocka_unit_test(test_a_busy_machine_teaches_nothing),
         cmocka_unit_test(test_the_written_config_keeps_its_batch_warmup),
         cmocka_unit_test(test_the_command_prints_tries_choice_and_outcome),
     };
