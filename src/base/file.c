@@ -397,6 +397,11 @@ char *path_directory(const char *path) {
     return slash == path ? text_copy("/") : text_copy_n(path, (size_t)(slash - path));
 }
 
+bool path_is_within(const char *path, const char *folder) {
+    size_t length = strcmp(folder, "/") == 0 ? 0 : strlen(folder); // the one that ends in what follows the others
+    return strncmp(path, folder, length) == 0 && (path[length] == '/' || !path[length]);
+}
+
 const char *path_name(const char *path) {
     const char *slash = strrchr(path, '/');
     return slash ? slash + 1 : path;

@@ -62,4 +62,6 @@ char *path_absolute(const char *path);                    // malloc'd; links and
 char *path_first_missing(const char *path);
 char *path_directory(const char *path);  // malloc'd; "." when there is none
 const char *path_name(const char *path); // the part after the last '/'
+// Whether it is the folder or lies in it, by the names alone; both as realpath gives them.
+bool path_is_within(const char *path, const char *folder);
 Status disk_free_bytes(int64_t *bytes, const char *path);

@@ -74,7 +74,7 @@ static void print_text(const RunList *list, const char *folder) {
                      text_duration(age, fmax(0, (double)time(NULL) - run->changed)), text_gib(size, (double)run->size),
                      run->alarms ? "" : "-", (long long)run->alarms);
     }
-    if (!list->count) document_note(document, "no runs in %s", folder);
+    if (!list->count) document_note(document, "no runs in %s: looked for are " RUNS_LOOKED_FOR, folder);
     for (size_t i = 0; i < list->count; i++)
         if (list->runs[i].message)
             document_note(document, "%s: %.*s", list->runs[i].name, (int)strcspn(list->runs[i].message, "\n"),

@@ -3,10 +3,12 @@
 #include "serve/http.h"
 
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/text.h"
 #include "serve/access.h"
 #include "serve/live.h"
 #include "serve/routes.h"
+#include "serve/site.h"
 
 #if !HEARTH_HAVE_MICROHTTPD
 
@@ -304,10 +306,21 @@ static Status listen_at(const ServeOptions *options, int *listener, bool *local)
     return status;
 }
 
+static void print_absence(ServeSite *site) {
+    char **names;
+    size_t count;
+    Status status = serve_site_names(site, &names, &count);
+    if (!status && !count)
+        printf("There are no runs in %s yet. Looked for are %s.\n", serve_site_folder(site), SERVE_LOOKED_FOR);
+    if (!status) names_free(names, count);
+    status_free(status); // every answer will say it
+}
+
 static void print_address(const ServeOptions *options, const HttpServer *server, int port) {
     bool six = strchr(options->bind, ':') != NULL;
     printf("hearth serve: http://%s%s%s:%d/%s%s\n", six ? "[" : "", options->bind, six ? "]" : "", port,
            server->token ? "?token=" : "", server->token ? server->token : "");
+    print_absence(server->site);
     printf("Ctrl-C ends it.\n");
     fflush(stdout);
 }

@@ -22,7 +22,9 @@ enum {
     BEAT_SECONDS = 15,     // something is sent so often, so that a client that is gone is noticed
     READ_MOST = 1 << 20,   // of a file, in one look
     EVENTS_MOST = 1 << 20, // bytes kept for clients that are behind
+    LINE_SHOWN = 1 << 12,  // bytes of a line of the log that is longer than what is read at once
 };
+#define LINE_CUT "[a longer line, cut here]"
 
 typedef struct LiveMark { // of an event with lines
     int64_t offset;       // of metrics.jsonl, where it ends
@@ -44,6 +46,7 @@ typedef struct LiveRun {
     bool fresh_reset, fresh_gone;
     size_t fresh_lines; // where the event with lines begins in `fresh`; SIZE_MAX: there is none
     int64_t metrics_at, alarms_at, log_at;
+    bool log_in_line; // log_at is inside of a line whose beginning was shown, and whose rest will not be
     ino_t inode;
     RunState state;
     double beat;
@@ -137,6 +140,15 @@ static json_t *lines_thin(json_t *lines) { // takes it
     return thin;
 }
 
+// From *at on to the last line end. What is so long that no line of hearth's ends in it is passed over.
+static void read_lines(const char *path, int64_t *at, int64_t size, void (*take)(const json_t *line, void *context),
+                       void *context) {
+    int64_t before = *at;
+    if (size <= before) return;
+    status_free(metrics_read_from(path, at, READ_MOST, take, context));
+    if (*at == before && size - before >= READ_MOST) *at += READ_MOST;
+}
+
 static void look_at_metrics(LiveRun *run) {
     struct stat found;
     if (stat(run->metrics, &found) != 0) return; // not begun yet
@@ -149,9 +161,7 @@ static void look_at_metrics(LiveRun *run) {
     run->inode = found.st_ino;
     if (found.st_size == run->metrics_at) return;
     json_t *lines = json_array();
-    int64_t before = run->metrics_at;
-    status_free(metrics_read_from(run->metrics, &run->metrics_at, READ_MOST, take_line, lines));
-    if (run->metrics_at == before && found.st_size - before >= READ_MOST) run->metrics_at += READ_MOST; // no line
+    read_lines(run->metrics, &run->metrics_at, found.st_size, take_line, lines);
     if (json_array_size(lines)) {
         run->fresh_lines = run->fresh.length;
         event_add(&run->fresh, "lines", run->metrics_at, lines_thin(lines));
@@ -169,22 +179,33 @@ static void take_alarm(const json_t *line, void *context) {
 
 static void look_at_log(LiveRun *run) {
     char *text = NULL;
-    size_t size = 0;
+    size_t size = 0, begin = 0;
     struct stat found;
     if (stat(run->log, &found) != 0 || found.st_size <= run->log_at) return;
-    Status status = file_read_from(&text, &size, run->log, run->log_at, READ_MOST);
-    while (size && text[size - 1] != '\n')
-        size--; // what follows the last line end is not a line yet
-    if (!status && size) {
-        TextBuffer whole = {0};
-        utf8_repair(&whole, text, size);
-        run->log_at += (int64_t)size;
+    status_free(file_read_from(&text, &size, run->log, run->log_at, READ_MOST));
+    if (run->log_in_line && size) {
+        const char *end = memchr(text, '\n', size);
+        begin = end ? (size_t)(end - text) + 1 : size;
+        run->log_in_line = !end;
+    }
+    size_t end = size;
+    TextBuffer whole = {0};
+    while (end > begin && text[end - 1] != '\n')
+        end--; // what follows the last line end is not a line yet
+    if (end > begin) {
+        utf8_repair(&whole, text + begin, end - begin);
+    } else if (!begin && size == READ_MOST) {
+        utf8_repair(&whole, text, LINE_SHOWN);
+        text_buffer_format(&whole, "%s\n", " " LINE_CUT);
+        run->log_in_line = true;
+        end = size;
+    }
+    run->log_at += (int64_t)end;
+    if (whole.length)
         event_add(&run->fresh, "log", -1,
                   json_pack("{s:I,s:s%}", "at", (json_int_t)run->log_at, "text", whole.data, whole.length));
-        text_buffer_free(&whole);
-    }
+    text_buffer_free(&whole);
     free(text);
-    status_free(status);
 }
 
 static void look_at_state(LiveRun *run, bool first) {
@@ -212,8 +233,7 @@ static void look(LiveRun *run) {
         return;
     }
     look_at_metrics(run);
-    if (size_of(run->alarms) > run->alarms_at)
-        status_free(metrics_read_from(run->alarms, &run->alarms_at, READ_MOST, take_alarm, run));
+    read_lines(run->alarms, &run->alarms_at, size_of(run->alarms), take_alarm, run);
     look_at_log(run);
     look_at_state(run, false);
     if (!run->fresh.length && now - run->beat >= BEAT_SECONDS) text_buffer_format(&run->fresh, ": beat\n\n");
@@ -438,10 +458,16 @@ char *live_tail(const char *path, size_t most, int64_t *end) {
     *end = 0;
     text_buffer_add(&whole, "", 0);
     status_free(file_read_from(&text, &size, path, from, most));
+    size_t read = size;
     while (size && text[size - 1] != '\n')
         size--;
     while (from && begin < size && text[begin++] != '\n')
         continue;
+    if (from && begin == size && read) { // the end of one line, or of what will be one
+        if (!size) size = read;
+        begin = size > LINE_SHOWN ? size - LINE_SHOWN : 0;
+        text_buffer_format(&whole, "%s", LINE_CUT " ");
+    }
     if (size) *end = from + (int64_t)size;
     if (size > begin) utf8_repair(&whole, text + begin, size - begin);
     free(text);

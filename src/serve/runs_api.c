@@ -42,8 +42,8 @@ Status runs_answer_list(const ServeRequest *request, ServeReply *reply) {
         json_decref(runs);
         return status;
     }
-    serve_reply_json(reply,
-                     json_pack("{s:o,s:o}", "folder", json_text(serve_site_folder(request->site)), "runs", runs));
+    serve_reply_json(reply, json_pack("{s:o,s:s,s:o}", "folder", json_text(serve_site_folder(request->site)),
+                                      "looked_for", SERVE_LOOKED_FOR, "runs", runs));
     return NULL;
 }
 

@@ -94,8 +94,7 @@ void serve_site_prepare(const ServeSite *site, ReportRun *run) {
 
 static bool is_inside(const ServeSite *site, const char *path) {
     char *whole = realpath(path, NULL);
-    size_t length = strlen(site->whole);
-    bool inside = whole && strncmp(whole, site->whole, length) == 0 && (whole[length] == '/' || !whole[length]);
+    bool inside = whole && path_is_within(whole, site->whole);
     free(whole);
     return inside;
 }

@@ -17,6 +17,7 @@ void serve_site_close(ServeSite *site); // NULL is fine
 const char *serve_site_folder(const ServeSite *site);
 void serve_site_prepare(const ServeSite *site, ReportRun *run);
 
+#define SERVE_LOOKED_FOR RUNS_LOOKED_FOR "; a link that leads out of it is not followed"
 // Names of the runs that are there now, sorted; free with names_free.
 Status serve_site_names(ServeSite *site, char ***names, size_t *count);
 char *serve_site_find(ServeSite *site, const char *name); // the run's directory, malloc'd; NULL: no such run

@@ -28,6 +28,8 @@ typedef struct RunSummary {
 } RunSummary;
 
 bool run_directory_is(const char *path); // has a config.toml
+// What lists of runs look for in a folder, where there is nothing to list.
+#define RUNS_LOOKED_FOR "folders directly in it that have a config.toml, no deeper"
 // metrics.jsonl may be missing or still growing.
 Status run_summary_read(RunSummary *summary, const char *directory);
 void run_summary_free(RunSummary *summary);

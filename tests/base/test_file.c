@@ -209,6 +209,13 @@ static void paths_are_joined_and_split(void **state) {
     }
 }
 
+static void what_lies_within_a_folder_is_told_by_whole_names(void **state) {
+    (void)state;
+    assert_true(path_is_within("/a/b", "/a") && path_is_within("/a", "/a") && path_is_within("/a/b/c", "/a"));
+    assert_false(path_is_within("/ab", "/a") || path_is_within("/b/a", "/a") || path_is_within("/", "/a"));
+    assert_true(path_is_within("/", "/") && path_is_within("/a", "/") && path_is_within("/a/b", "/"));
+}
+
 static void free_space_is_a_positive_number(void **state) {
     (void)state;
     int64_t bytes = -1;
@@ -264,6 +271,7 @@ int main(void) {
         cmocka_unit_test(a_listing_is_sorted_and_complete),
         cmocka_unit_test(removal_takes_the_tree_but_not_what_links_point_at),
         cmocka_unit_test(paths_are_joined_and_split),
+        cmocka_unit_test(what_lies_within_a_folder_is_told_by_whole_names),
         cmocka_unit_test(free_space_is_a_positive_number),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

@@ -178,6 +178,38 @@ class Answers(ServeCase):
         self.assertEqual((name, data["state"]), ("state", "stopped"))
         events.close()
 
+    def test_the_log_goes_on_after_a_line_that_is_too_long_to_show(self):
+        run = self.write_run("live")
+        (run / "log.txt").write_text("one\n")
+        self.serve()
+        events = self.events("live", os.path.getsize(run / "metrics.jsonl"))
+        long = 5 * 2**19  # two reads and a half
+        with open(run / "log.txt", "a") as log:
+            log.write("x" * long)
+            log.flush()
+            name, _, data = events.next()
+            self.assertEqual((name, data["text"]), ("log", "x" * 4096 + " [a longer line, cut here]\n"))
+            log.write("y\ntwo\n")
+        seen = [events.next()[2]]
+        self.assertEqual(seen, [{"at": 4 + long + 2 + 4, "text": "two\n"}])
+        with open(run / "alarms.jsonl", "w") as alarms:
+            alarms.write("x" * long + '\n{"alarm":"disk","message":"full"}\n')
+        self.assertEqual(events.next()[2]["message"], "full")
+        events.close()
+
+    def test_the_end_of_a_line_that_is_too_long_to_show_is_shown_with_the_run(self):
+        self.serve()
+        for name, end in (("whole", "y\n"), ("unfinished", "yz")):
+            run, text = self.write_run(name), "one\n" + "x" * 2**21 + end
+            (run / "log.txt").write_text(text)
+            answer = self.json(f"/api/run?run={name}")
+            self.assertEqual((answer["log"], answer["log_at"]), ("[a longer line, cut here] " + text[-4096:], len(text)))
+            events = self.events(name, os.path.getsize(run / "metrics.jsonl"))
+            with open(run / "log.txt", "a") as log:
+                log.write("\ntwo\n")
+            self.assertEqual(events.next()[2], {"at": len(text) + 5, "text": "\ntwo\n"})
+            events.close()
+
     def test_a_file_that_is_cut_back_resets_the_clients(self):
         run = self.write_run("live", 9)
         self.serve()
@@ -259,6 +291,22 @@ class Answers(ServeCase):
         self.assertEqual([run["name"] for run in self.json("/api/runs")["runs"]], ["alone"])
         self.assertEqual(len(self.json("/api/series?run=alone")["series"][0]["y"]), 5)
         self.json("/api/series?run=.", status=404)
+
+    def test_a_folder_without_runs_says_what_is_looked_for(self):
+        self.runs = self.folder / "deep"
+        (self.runs / "below").mkdir(parents=True)
+        self.runs, runs = self.runs / "below", self.runs
+        self.write_run("run")  # one folder too deep
+        self.runs = runs
+        said = self.serve().stdout.readline()
+        self.assertEqual(self.json("/api/runs")["runs"], [])
+        looked_for = self.json("/api/runs")["looked_for"]
+        self.assertRegex(looked_for, "^folders directly in it that have a config.toml, no deeper;.* link ")
+        self.assertEqual(said, f"There are no runs in {runs} yet. Looked for are {looked_for}.\n")
+        self.runs = runs / "below"
+        self.assertEqual(self.serve().stdout.readline(), "Ctrl-C ends it.\n")  # there is one
+        listed = self.hearth("runs", runs)
+        self.assertIn(f"no runs in {runs}: looked for are folders directly in it", " ".join(listed.split()))
 
     def test_a_folder_whose_name_is_no_text_has_its_runs(self):
         self.runs = self.folder / "runs-\udcff"

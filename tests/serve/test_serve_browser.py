@@ -110,6 +110,15 @@ class Dashboard(ServeCase):
                 self.photograph(page, f"compare-{width}-{'dark' if dark else 'light'}")
                 self.assertEqual(page.complaints(), [])
 
+    def test_a_folder_without_runs_says_what_is_looked_for(self):
+        self.runs = self.folder / "none"
+        self.runs.mkdir()
+        self.serve()
+        page = self.browser.page(390, False)
+        page.open(f"http://127.0.0.1:{self.port}/")
+        page.wait("byId('folder').textContent.includes('Looked for are folders directly in it that have a config.toml')")
+        self.fits(page)
+
     def test_what_a_run_says_is_text_and_no_markup(self):
         evil = "<img src=x onerror=document.title='owned'>"
         self.write_run(evil.replace("/", "_"), 30)

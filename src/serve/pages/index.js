@@ -38,10 +38,10 @@ byId('compare').addEventListener('click', () => { location.href = '/compare?' + 
 showChosen();
 repeat(3, async () => {
   try {
-    const {folder, runs} = await ask('/api/runs');
+    const {folder, looked_for, runs} = await ask('/api/runs');
     const names = new Set(runs.map(run => run.name));
     for (const name of chosen) if (!names.has(name)) chosen.delete(name);
-    byId('folder').textContent = runs.length ? 'of ' + folder + ', the newest first' : 'There are no runs in ' + folder + ' yet. `hearth train CONFIG` makes one.';
+    byId('folder').textContent = runs.length ? 'of ' + folder + ', the newest first' : 'There are no runs in ' + folder + ' yet. Looked for are ' + looked_for + '. `hearth train CONFIG` makes one.';
     byId('runs').replaceChildren(...runs.map(runRow));
     showChosen();
     problem(null);
