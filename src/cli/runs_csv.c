@@ -14,6 +14,7 @@ enum { COLUMNS_MOST = 128 };
 typedef struct Columns {
     const char *keys[COLUMNS_MOST];
     int count;
+    int64_t printed;
 } Columns;
 
 static bool columns_have(const Columns *columns, const char *key) {
@@ -48,7 +49,9 @@ static Status columns_choose(Columns *columns, char *list) {
 
 // A value as the line has it: numbers with all their digits.
 static void print_line(const json_t *line, void *context) {
-    const Columns *columns = context;
+    Columns *columns = context;
+    if (metrics_line_kind(line) == METRICS_NO_LINE) return;
+    columns->printed++;
     for (int i = 0; i < columns->count; i++) {
         const json_t *value = json_object_get(line, columns->keys[i]);
         if (i) putchar(',');
@@ -62,6 +65,23 @@ static void print_line(const json_t *line, void *context) {
             printf("%s", json_string_value(value)); // "full" or "subset"
     }
     putchar('\n');
+}
+
+// What is no row is said, also what no reader of metrics takes for a line.
+static Status print_lines(const char *path, Columns *columns) {
+    int64_t read = 0, lines = 0;
+    char *text;
+    size_t size;
+    TRY(metrics_read_from(path, &read, SIZE_MAX, print_line, columns));
+    TRY(file_read_from(&text, &size, path, 0, (size_t)read)); // a run that trains adds lines behind these
+    for (size_t i = 0; i < size; i++)
+        lines += text[i] == '\n';
+    free(text);
+    int64_t skipped = lines - columns->printed;
+    if (skipped > 0)
+        fprintf(stderr, "%lld line%s of %s skipped: neither a step nor a validation\n", (long long)skipped,
+                skipped > 1 ? "s" : "", path);
+    return NULL;
 }
 
 Status runs_csv(int argc, char **argv) {
@@ -88,7 +108,7 @@ Status runs_csv(int argc, char **argv) {
             columns_all(&columns);
         for (int i = 0; i < columns.count && !status; i++)
             printf("%s%c", columns.keys[i], i + 1 < columns.count ? ',' : '\n');
-        if (!status) status = metrics_read(path, print_line, &columns);
+        if (!status) status = print_lines(path, &columns);
         free(path);
         free(list);
     }

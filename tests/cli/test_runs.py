@@ -152,6 +152,16 @@ class Runs(Case):
         self.assertEqual(chosen[1], f"1,{lines[0]['loss']:.15g}")
         self.assertIn("did you mean loss", self.hearth("runs", "csv", self.run_folder, "--keys", "los", code=2))
 
+    def test_csv_skips_what_is_no_line_of_metrics_and_says_so(self):
+        run = self.runs / "one"
+        run.mkdir(parents=True)
+        (run / "config.toml").write_text("")
+        (run / "metrics.jsonl").write_text('[1]\n{"step":1,"loss":2.5}\n{"step":\n{}\n{"step":2,"loss":null}\n')
+        child = self.start("runs", "csv", run, "--keys", "step,loss")
+        out, err = child.communicate(timeout=60)
+        self.assertEqual((child.returncode, out), (0, "step,loss\n1,2.5\n2,\n"))
+        self.assertEqual(err, f"3 lines of {run}/metrics.jsonl skipped: neither a step nor a validation\n")
+
     def checkpoint_names(self):
         return sorted(path.name for path in (self.run_folder / "checkpoints").iterdir())
 
