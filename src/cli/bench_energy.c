@@ -35,7 +35,7 @@ static Status counter_open(EnergyCounter *counter, const Ops *ops, const char *d
                            const char *nvml) {
     *counter = (EnergyCounter){0};
     if (ops->kind == DEVICE_CPU && !nvml) return rapl_open(&counter->rapl, powercap);
-    int gpu = text_starts_with(device, "cuda:") ? atoi(device + strlen("cuda:")) : 0;
+    int named = device_ordinal(device), gpu = named >= 0 ? named : 0;
     double joules;
     counter->machine = machine_open(&(MachineOptions){.gpu = gpu, .nvml = nvml, .every = 0.05});
     if (machine_joules(counter->machine, &joules)) return NULL;

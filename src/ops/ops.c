@@ -56,14 +56,20 @@ static Status create_cuda(Ops **ops, int index) {
     return status;
 }
 
+int device_ordinal(const char *device) {
+    const char *prefix = "cuda:";
+    int64_t index;
+    bool named = text_starts_with(device, prefix) && text_to_int64(device + strlen(prefix), &index);
+    return named && index >= 0 && index < 1024 ? (int)index : -1;
+}
+
 Status ops_create(Ops **ops, const char *device) {
     *ops = NULL;
     if (strcmp(device, "auto") == 0) device = ops_cuda_available() ? "cuda" : "cpu";
     if (strcmp(device, "cpu") == 0) return ops_cpu_create(ops);
     if (strcmp(device, "cuda") == 0) return create_cuda(ops, 0);
-    int64_t index;
-    if (text_starts_with(device, "cuda:") && text_to_int64(device + 5, &index) && index >= 0 && index < 1024)
-        return create_cuda(ops, (int)index);
+    int ordinal = device_ordinal(device);
+    if (ordinal >= 0) return create_cuda(ops, ordinal);
     return status_hint(status_usage("unknown device \"%s\"", device), "use cpu, cuda, cuda:N or auto");
 }
 

@@ -525,6 +525,8 @@ void ops_cuda_destroy(Ops *ops);
 bool ops_cuda_available(void); // built with CUDA and a GPU is there
 int ops_cuda_count(void);      // GPUs that are there
 
+// The N of "cuda:N"; -1: the name is another, or N is no number of a GPU.
+int device_ordinal(const char *device);
 // "cpu", "cuda", "cuda:1" or "auto" (cuda when available).
 Status ops_create(Ops **ops, const char *device);
 void ops_destroy(Ops *ops);

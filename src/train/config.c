@@ -5,6 +5,7 @@
 #include "base/installed.h"
 #include "base/toml.h"
 #include "base/utf8.h"
+#include "ops/ops.h"
 
 #include <assert.h>
 #include <math.h>
@@ -531,7 +532,7 @@ Status config_check(const Config *config) {
     TRY(check_precision(config));
     const char *device = config->train.device;
     if (strcmp(device, "auto") != 0 && strcmp(device, "cpu") != 0 && strcmp(device, "cuda") != 0 &&
-        !text_starts_with(device, "cuda:"))
+        device_ordinal(device) < 0)
         return config_blame(config, "train.device",
                             status_usage("train.device must be auto, cpu, cuda or cuda:N, not \"%s\"", device));
     if (strcmp(config->train.name, ".") == 0 || strcmp(config->train.name, "..") == 0)

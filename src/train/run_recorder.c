@@ -8,10 +8,9 @@
 #include <string.h>
 
 int run_gpu_ordinal(const Run *run) {
-    const char *device = run->config->train.device;
     if (run->trainer.ops->kind != DEVICE_CUDA) return -1;
-    if (text_starts_with(device, "cuda:")) return atoi(device + strlen("cuda:"));
-    return run->world ? run->world->local_rank : 0;
+    int named = device_ordinal(run->config->train.device);
+    return named >= 0 ? named : run->world ? run->world->local_rank : 0;
 }
 
 // Seconds between checkpoints that cost the least (Young); 0: nobody knows the machine.

@@ -22,6 +22,15 @@ static void devices_are_chosen_by_name(void **state) {
     ops_destroy(NULL);
 }
 
+static void a_gpu_is_named_by_its_number(void **state) {
+    (void)state;
+    assert_int_equal(device_ordinal("cuda:0"), 0);
+    assert_int_equal(device_ordinal("cuda:12"), 12);
+    static const char *const others[] = {"cuda", "cpu", "auto", "cuda:", "cuda:x", "cuda:1x", "cuda:-1", "cuda:1024"};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (device_ordinal(others[i]) != -1) fail_msg("%s names a GPU", others[i]);
+}
+
 static void every_function_of_the_table_is_there(void **state) {
     (void)state;
     Ops *ops;
@@ -167,6 +176,7 @@ static void workspace_grows_with_the_threads_only_by_their_parts(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(devices_are_chosen_by_name),
+        cmocka_unit_test(a_gpu_is_named_by_its_number),
         cmocka_unit_test(every_function_of_the_table_is_there),
         cmocka_unit_test(memory_is_aligned_and_counted),
         cmocka_unit_test(memory_that_cannot_be_had_is_an_error),

@@ -94,6 +94,7 @@ static const Mistake mistakes[] = {
     {"validation without data", MODEL "[data]\ntrain = [\"$D/data/train/00000.shard\"]\n" TRAIN "[eval]\nevery = 1\n",
      NULL, "15:9", "no validation data"},
     {"an unknown device", MODEL DATA "[train]\ndevice = \"tpu\"\n", NULL, "9:10", "auto, cpu, cuda"},
+    {"a device without a number", MODEL DATA "[train]\ndevice = \"cuda:x\"\n", NULL, "9:10", "cuda:N, not \"cuda:x\""},
     {"more ranks than there are", MODEL DATA TRAIN "[parallelism]\ntensor_parallel_degree = 4\n", NULL, "15:26",
      "4 processes"},
     {"a path for a name", MODEL DATA TRAIN "name = \"a/b\"\n", NULL, "14:8", "not a path"},
