@@ -40,7 +40,7 @@ static void print_try_end(void *context, const PreflightTry *attempt) {
     (void)context;
     switch (attempt->verdict) {
     case PREFLIGHT_RAN: printf("%15.0f\n", attempt->tokens_per_second); break;
-    case PREFLIGHT_TOO_LARGE: printf("  over %.0f %% of the device: not tried\n", 100 * PREFLIGHT_MEMORY_MAX); break;
+    case PREFLIGHT_TOO_LARGE: printf("  over %.0f %% of the device: not tried\n", 100 * PLAN_MEMORY_FULL); break;
     case PREFLIGHT_NOT_FREE: printf("  more than is free: not tried\n"); break;
     case PREFLIGHT_TOO_SLOW:
         printf("  about %s to measure: not tried\n", text_duration(duration, attempt->expected_seconds));
@@ -54,7 +54,7 @@ static void print_search_end(void *context, const PreflightSearch *search) {
     (void)context;
     if (search->fastest != search->best)
         printf("\n%lld is fastest; of those within 1 %% of it, the one nearest to %.0f %% of the memory is taken\n",
-               (long long)search->tries[search->fastest].micro_batch, 100 * PREFLIGHT_MEMORY_WANTED);
+               (long long)search->tries[search->fastest].micro_batch, 100 * PLAN_MEMORY_LIMIT);
     printf("\nbest: put this into the config\n\n[train]\nmicro_batch = %lld\ngrad_accum = %lld\n",
            (long long)best->micro_batch, (long long)best->grad_accum);
     fflush(stdout);

@@ -108,7 +108,7 @@ typedef struct HardwareSoftware {
     double exchange_sync;  // seconds that an MoE exchange waits for the host or a straggler, per rank beside itself
     double exchange_efficiency; // of the link, for an all-to-all
     double imbalance;           // busiest rank's expert load over the mean: 1 + imbalance * log2(ep)
-    double pressure; // step time grows by pressure * (used - 0.95)^2 beyond 95 % of memory: allocation retries
+    double pressure; // step time grows by pressure * (used - PLAN_MEMORY_FULL)^2 beyond that: allocation retries
     // A memory model fitted to logs, in place of the layout when state_bytes > 0: state_bytes per parameter over all
     // ranks + fixed + bytes per (token of the rank * layer * hidden), of which tp_replicated is not cut by tensor
     // parallelism.

@@ -13,7 +13,6 @@ enum {
     PLAN_STAGES_SHOWN = 16,
     PLAN_TEXT_MAX = 200
 };
-#define PLAN_MEMORY_FULL 0.95 // beyond this share of the device a run thrashes or fails
 
 typedef struct PlanMemory { // of the rank that needs most
     bool exact;             // from the layout: what will be allocated; else the software's fitted model
@@ -51,6 +50,8 @@ PlanMachine plan_machine(const Hardware *hardware, const HardwareGpu *gpu, const
 
 // ---- the report -----------------------------------------------------------------------------------------------------
 
+// The share of the device's memory to aim at: what is above it, up to PLAN_MEMORY_FULL, is room for other programs and
+// fragmentation; below it the device could take a larger batch.
 #define PLAN_MEMORY_LIMIT 0.85
 
 typedef struct PlanQuestions {

@@ -251,14 +251,15 @@ static void add_warning(PlanReport *report, const char *format, ...) {
 }
 
 static void warn_memory(PlanReport *r) {
-    double used = r->prediction.memory.fraction;
+    double used = r->prediction.memory.fraction, limit = r->questions.memory_limit;
     if (used > 1)
         add_warning(r, "does not fit: %.0f %% of the device's memory is needed", 100 * used);
-    else if (used > 0.95)
-        add_warning(r, "memory %.1f %%: above 95 %% a run thrashes or fails; stay at 80 to 85 %%", 100 * used);
-    else if (used > 0.85)
-        add_warning(r, "memory %.1f %%: above 85 %% little room is left for other programs and fragmentation",
-                    100 * used);
+    else if (used > PLAN_MEMORY_FULL)
+        add_warning(r, "memory %.1f %%: above %.0f %% a run thrashes or fails; stay below %.0f %%", 100 * used,
+                    100 * PLAN_MEMORY_FULL, 100 * PLAN_MEMORY_LIMIT);
+    else if (used > limit)
+        add_warning(r, "memory %.1f %%: above %.4g %% little room is left for other programs and fragmentation",
+                    100 * used, 100 * limit);
 }
 
 static void warn_mesh(PlanReport *r) {

@@ -358,7 +358,7 @@ void step_model(StepModel *model, const PlanMachine *machine, const PlanRun *run
     model->part[STEP_HOST_DATA] = r->device == DEVICE_CUDA ? fmax(0, host - slowest) * micro_steps : 0;
     for (int i = 0; i < STEP_PART_COUNT; i++)
         model->seconds += model->part[i];
-    double over = fmax(0, used_fraction - 0.95);
+    double over = fmax(0, used_fraction - PLAN_MEMORY_FULL);
     model->part[STEP_PRESSURE] = model->seconds * machine->software.pressure * over * over;
     model->seconds += model->part[STEP_PRESSURE];
     if (run->calibration > 0 && run->calibration != 1) {

@@ -9,6 +9,7 @@
 #include "plan/hardware.h"
 
 enum { STEP_OPS_MAX = 128, STEP_OP_NAME = 48 };
+#define PLAN_MEMORY_FULL 0.95 // beyond this share of the device a run thrashes or fails
 
 typedef struct PlanMachine { // what runs the job
     HardwareGpu gpu;

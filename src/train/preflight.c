@@ -46,7 +46,7 @@ int preflight_candidates(int64_t micro_batch, int64_t grad_accum, PreflightTry *
 static int fastest_try(const PreflightTry *tries, int count) { // -1: none ran within the memory
     int fastest = -1;
     for (int i = 0; i < count; i++)
-        if (tries[i].memory_fraction <= PREFLIGHT_MEMORY_MAX &&
+        if (tries[i].memory_fraction <= PLAN_MEMORY_FULL &&
             tries[i].tokens_per_second > (fastest < 0 ? 0 : tries[fastest].tokens_per_second))
             fastest = i;
     return fastest;
@@ -56,14 +56,14 @@ int preflight_choose(const PreflightTry *tries, int count) {
     int fastest = fastest_try(tries, count), best = -1;
     for (int i = 0; i < count && fastest >= 0; i++) {
         if (tries[i].tokens_per_second < 0.99 * tries[fastest].tokens_per_second ||
-            tries[i].memory_fraction > PREFLIGHT_MEMORY_MAX)
+            tries[i].memory_fraction > PLAN_MEMORY_FULL)
             continue;
         // Above the wanted share, less is better; below it, more.
-        double distance = fabs(tries[i].memory_fraction - PREFLIGHT_MEMORY_WANTED) +
-                          (tries[i].memory_fraction > PREFLIGHT_MEMORY_WANTED ? 1 : 0);
+        double distance =
+            fabs(tries[i].memory_fraction - PLAN_MEMORY_LIMIT) + (tries[i].memory_fraction > PLAN_MEMORY_LIMIT ? 1 : 0);
         double best_distance = best < 0 ? INFINITY
-                                        : fabs(tries[best].memory_fraction - PREFLIGHT_MEMORY_WANTED) +
-                                              (tries[best].memory_fraction > PREFLIGHT_MEMORY_WANTED ? 1 : 0);
+                                        : fabs(tries[best].memory_fraction - PLAN_MEMORY_LIMIT) +
+                                              (tries[best].memory_fraction > PLAN_MEMORY_LIMIT ? 1 : 0);
         if (distance < best_distance) best = i;
     }
     return best;
@@ -137,7 +137,7 @@ static Status too_slow_here(double expected) {
 // room for is an answer, not an end.
 static Status run_try(Ops *ops, const Ranks *ranks, const LayoutRequest *request, bool fits, double patience,
                       PreflightTry *attempt) {
-    if (attempt->memory_fraction > PREFLIGHT_MEMORY_MAX) {
+    if (attempt->memory_fraction > PLAN_MEMORY_FULL) {
         attempt->verdict = PREFLIGHT_TOO_LARGE;
         return NULL;
     }
@@ -183,7 +183,7 @@ static Status nothing_ran(const Config *config, const LayoutRequest *request, Op
     // Where memory is the reason, say what would fit.
     TRY(fit_require(config, request, (FitMemory){ops->memory_free(ops), ops->memory_total(ops)}));
     return status_hint(
-        status_runtime("no micro-batch ran below %.0f %% of this device's memory", 100 * PREFLIGHT_MEMORY_MAX),
+        status_runtime("no micro-batch ran below %.0f %% of this device's memory", 100 * PLAN_MEMORY_FULL),
         "try recompute.mode = \"full\" or a shorter seq");
 }
 

@@ -6,20 +6,17 @@
 #include "base/status.h"
 #include "dist/world.h"
 #include "plan/calibration.h"
+#include "plan/plan.h"
 #include "train/config.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 
-// Share of device memory: wanted, and never passed.
-#define PREFLIGHT_MEMORY_WANTED 0.85
-#define PREFLIGHT_MEMORY_MAX    0.95
-
 enum { PREFLIGHT_TRIES_MAX = 8 };
 
 typedef enum PreflightVerdict {
     PREFLIGHT_RAN,
-    PREFLIGHT_TOO_LARGE, // over PREFLIGHT_MEMORY_MAX of the device
+    PREFLIGHT_TOO_LARGE, // over PLAN_MEMORY_FULL of the device
     PREFLIGHT_NOT_FREE,  // other programs hold too much of it
     PREFLIGHT_TOO_SLOW,  // measuring would take too long
     PREFLIGHT_FAILED,

@@ -470,6 +470,23 @@ static bool warned(const char *part) {
     return false;
 }
 
+static void memory_is_warned_of_above_the_limit_that_was_asked_for(void **state) {
+    PlanMachine machine = catalogue_machine("h100-sxm", "hearth", 1);
+    PlanRun run = preset_run("smollm-360m", 1, 2048, 1);
+    (void)state;
+    assert_ok(plan_report(&report, "360M", &machine, &run, &(PlanQuestions){0}));
+    machine.gpu.memory = report.prediction.memory.total / 0.9;
+    assert_ok(plan_report(&report, "360M", &machine, &run, &(PlanQuestions){0}));
+    assert_true(warned("memory 90.0 %: above 85 % little room"));
+    assert_ok(plan_report(&report, "360M", &machine, &run, &(PlanQuestions){.memory_limit = 0.91}));
+    assert_false(warned("memory"));
+    assert_ok(plan_report(&report, "360M", &machine, &run, &(PlanQuestions){.memory_limit = 0.7}));
+    assert_true(warned("memory 90.0 %: above 70 % little room"));
+    machine.gpu.memory = report.prediction.memory.total / 0.96;
+    assert_ok(plan_report(&report, "360M", &machine, &run, &(PlanQuestions){.memory_limit = 0.99}));
+    assert_true(warned("memory 96.0 %: above 95 % a run thrashes"));
+}
+
 static void warnings_name_what_is_wrong(void **state) {
     PlanMachine machine = catalogue_machine("h100-sxm", "hearth", 16);
     PlanRun run = preset_run("llama-3-8b", 4, 8192, 64);
@@ -576,6 +593,7 @@ int main(void) {
         cmocka_unit_test(ten_billion_tokens_take_13_2_hours_at_the_measured_rate),
         cmocka_unit_test(hours_give_tokens_and_the_largest_model_meets_its_time),
         cmocka_unit_test(named_changes_gain_what_a_new_plan_says),
+        cmocka_unit_test(memory_is_warned_of_above_the_limit_that_was_asked_for),
         cmocka_unit_test(warnings_name_what_is_wrong),
         cmocka_unit_test(islands_multiply_the_tokens_and_pay_for_their_meetings),
         cmocka_unit_test(calibration_is_the_bounded_median_of_the_last_runs),
