@@ -340,7 +340,9 @@ static int64_t place_temporaries(Layout *layout) {
 }
 
 // Attention's backward pass is faster with a large workspace, and the LM head's logits, which set the size of the
-// block, are gone by then: whatever the other temporaries of that phase leave is lent to it. The block does not grow.
+// block, are gone by then: whatever the other temporaries of that phase leave is lent to it. Where that is less than
+// its fastest kernel takes (a small vocabulary, a stage without the head) the block grows by the rest, which is at most
+// dQ in float: little beside what the layers keep, and without it attention runs backward at half the speed.
 static int64_t place_with_scratch(Layout *layout) {
     int64_t end = place_temporaries(layout), alive = 0;
     if (layout->request.device != DEVICE_CUDA) return end;
@@ -356,7 +358,10 @@ static int64_t place_with_scratch(Layout *layout) {
     // The others may leave their room in pieces, and a smaller scratch takes its place later and lets them lie better.
     for (int64_t over; (over = place_temporaries(layout) - end) > 0 && scratch->bytes > 0;)
         scratch->rows = scratch->bytes = scratch->bytes > over ? scratch->bytes - over : 0;
-    return end;
+    int64_t least = layout_scratch_least(&layout->request);
+    if (scratch->bytes >= least) return end;
+    scratch->rows = scratch->bytes = least;
+    return place_temporaries(layout);
 }
 
 // Between two chunks of layers. A pass of a pipeline finds its input in the places of a layer's own, and leaves its
