@@ -440,6 +440,7 @@ static json_t *island_state(const Trainer *trainer) {
         json_pack("{s:I,s:o}", "applied", (json_int_t)trainer->applied, "guard", guard_json(&trainer->guard));
     if (trainer->loss_scale.scale > 0) json_object_set_new(root, "loss_scale", loss_scale_json(&trainer->loss_scale));
     if (trainer->model->router_bias) json_object_set_new(root, "router_bias", router_bias_json(trainer->model));
+    if (trainer->model->fp8_scaled) fp8_scales_save(trainer->model, root);
     return root;
 }
 
@@ -484,6 +485,7 @@ static Status restore_island(Trainer *trainer, const json_t *state, const char *
     TRY(json_get_int(state, "applied", &trainer->applied, where));
     TRY(guard_restore(&trainer->guard, json_object_get(state, "guard"), where));
     TRY(loss_scale_restore(&trainer->loss_scale, state, where));
+    TRY(fp8_scales_restore(trainer->model, state, where));
     return router_bias_restore(trainer->model, state, where);
 }
 
