@@ -20,6 +20,18 @@ static bool all_sparse(const LayoutRequest *request) {
     return model_sparse_layers(&request->config) == request->config.layers;
 }
 
+// What attention's backward pass is lent in the run. A layer alone leaves little, in bf16 less than in FP8, and then the
+// race would be between kernels of attention.
+static int64_t scratch_of(const LayoutRequest *request) {
+    Layout layout;
+    Status status = layout_build(&layout, request);
+    const LayoutActivation *act = status ? NULL : layout_activation(&layout, ACT_SCRATCH, -1, STEP_BACKWARD);
+    int64_t bytes = act ? act->bytes : 0;
+    if (!status) layout_free(&layout);
+    status_free(status); // whoever builds the model says what is wrong
+    return bytes;
+}
+
 // One layer of the model as this rank has it, with experts or without, and so many words at most. Of experts those that
 // are here, or as many as a token visits: then there are as many rows as here.
 static LayoutRequest one_layer(const LayoutRequest *request, int words, unsigned off, bool sparse) {
@@ -39,6 +51,7 @@ static LayoutRequest one_layer(const LayoutRequest *request, int words, unsigned
     one.rank = one.virtual_stages = one.micro_batches = one.islands = one.island = 0;
     one.documents = false;
     one.fp8_off = off;
+    one.scratch = scratch_of(request);
     return one;
 }
 
@@ -166,7 +179,7 @@ static char *layer_key(const LayoutRequest *request) {
     int sparse = model_sparse_layers(&request->config), kinds = sparse ? 1 + all_sparse(request) : 0;
     LayoutRequest one = one_layer(request, FEW_WORDS, request->fp8_off & ~(unsigned)FP8_HEAD, sparse > 0);
     const ModelConfig *c = &one.config;
-    return text_format("fp8 3 %d %d %d %d %d experts %d: %d of %d %d tokens %d x %d recompute %d off %u", c->hidden,
+    return text_format("fp8 4 %d %d %d %d %d experts %d: %d of %d %d tokens %d x %d recompute %d off %u", c->hidden,
                        c->heads, c->kv_heads, c->head_dim, c->ffn, kinds, c->top_k, c->experts, c->moe_ffn,
                        one.micro_batch, one.seq, (int)one.recompute, one.fp8_off);
 }

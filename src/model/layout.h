@@ -103,6 +103,7 @@ typedef struct LayoutRequest {
     bool documents;         // attention and loss are masked across documents
     bool inference;         // weights and activations only: no gradients, moments or master weights
     unsigned fp8_off;       // of PRECISION_FP8: products that stay bf16, bits of Fp8Use
+    int64_t scratch; // bytes that attention's backward pass is lent; 0: what the other temporaries leave. GPU only
 } LayoutRequest;
 
 // Expert parallelism: rows that one rank has room for, as a multiple of what it gets when all experts are equally busy.

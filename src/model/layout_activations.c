@@ -339,19 +339,27 @@ static int64_t place_temporaries(Layout *layout) {
     return end;
 }
 
+static void add_scratch(Layout *layout, int64_t bytes) {
+    add_temporary(layout, ACT_SCRATCH, DTYPE_U8, bytes / LAYOUT_ALIGN * LAYOUT_ALIGN, 1, PHASE_ATTENTION_BACKWARD,
+                  PHASE_ATTENTION_BACKWARD);
+}
+
 // Attention's backward pass is faster with a large workspace, and the LM head's logits, which set the size of the
-// block, are gone by then: whatever the other temporaries of that phase leave is lent to it. The block does not grow.
+// block, are gone by then: whatever the other temporaries of that phase leave is lent to it. The block does not grow,
+// unless the request names a size.
 static int64_t place_with_scratch(Layout *layout) {
+    if (layout->request.device != DEVICE_CUDA) return place_temporaries(layout);
+    if (layout->request.scratch) {
+        add_scratch(layout, layout->request.scratch);
+        return place_temporaries(layout);
+    }
     int64_t end = place_temporaries(layout), alive = 0;
-    if (layout->request.device != DEVICE_CUDA) return end;
     for (int i = 0; i < layout->activation_count; i++) {
         const LayoutActivation *act = &layout->activations[i];
         if (!act->kept && act->first <= PHASE_ATTENTION_BACKWARD && act->last >= PHASE_ATTENTION_BACKWARD)
             alive += act->bytes;
     }
-    int64_t bytes = end - alive < LAYOUT_SCRATCH_MAX ? end - alive : LAYOUT_SCRATCH_MAX;
-    add_temporary(layout, ACT_SCRATCH, DTYPE_U8, bytes / LAYOUT_ALIGN * LAYOUT_ALIGN, 1, PHASE_ATTENTION_BACKWARD,
-                  PHASE_ATTENTION_BACKWARD);
+    add_scratch(layout, end - alive < LAYOUT_SCRATCH_MAX ? end - alive : LAYOUT_SCRATCH_MAX);
     LayoutActivation *scratch = &layout->activations[layout->activation_count - 1];
     // The others may leave their room in pieces, and a smaller scratch takes its place later and lets them lie better.
     for (int64_t over; (over = place_temporaries(layout) - end) > 0 && scratch->bytes > 0;)
