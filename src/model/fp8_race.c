@@ -20,8 +20,8 @@ static bool all_sparse(const LayoutRequest *request) {
     return model_sparse_layers(&request->config) == request->config.layers;
 }
 
-// What attention's backward pass is lent in the run. A layer alone leaves little, in bf16 less than in FP8, and then the
-// race would be between kernels of attention.
+// What attention's backward pass is lent in the run. A layer alone leaves little, in bf16 less than in FP8, and then
+// the race would be between kernels of attention.
 static int64_t scratch_of(const LayoutRequest *request) {
     Layout layout;
     Status status = layout_build(&layout, request);
@@ -264,6 +264,11 @@ Status fp8_choose(Ops *ops, LayoutRequest *request, Comm *all) {
                 request->config.hidden, (long long)request->micro_batch * request->seq / request->mesh.cp);
         return NULL;
     }
+    if (!ops->fp8)
+        return status_hint(status_usage("FP8 needs a GPU with compute capability 8.9 or more (Ada, Hopper, Blackwell), "
+                                        "and %s has less",
+                                        ops->device),
+                           "train in bf16: train.precision = \"bf16\"");
     if (ops->kind == DEVICE_CUDA) { // the CPU emulates all of them
         static const Race races[] = {
             {FP8_ALL & ~FP8_HEAD, race_layer, layer_key, "a layer's micro-step"},

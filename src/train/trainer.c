@@ -66,7 +66,7 @@ static Status open_model(Trainer *trainer) {
                      layout_check_experts(&request)));
     TRY(check_router(config, &trainer->model_config));
     TRY(ranks_open(ranks, trainer->ops, &request));
-    TRY(fp8_choose(trainer->ops, &request, ranks->groups.all));
+    TRY(config_blame(config, "train.precision", fp8_choose(trainer->ops, &request, ranks->groups.all)));
     FitMemory memory = {trainer->ops->memory_free(trainer->ops), trainer->ops->memory_total(trainer->ops)};
     TRY(fit_require(config, &request, memory));
     TRY(config_blame(config, "train.micro_batch",

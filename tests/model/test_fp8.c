@@ -561,6 +561,19 @@ static void the_models_of_a_race_lend_attention_what_the_run_does(void **state) 
     }
 }
 
+static void a_gpu_without_fp8_is_refused_before_it_races(void **state) {
+    (void)state;
+    LayoutRequest fp8 = fp8_request(SMALL_LLAMA, PRECISION_FP8), bf16 = fp8_request(SMALL_LLAMA, PRECISION_BF16);
+    Ops *ops;
+    assert_ok(ops_create(&ops, "cpu"));
+    assert_true(ops->fp8); // emulated
+    ops->fp8 = false;
+    ops->device = "NVIDIA A100";
+    assert_error(fp8_choose(ops, &fp8, NULL), "and NVIDIA A100 has less");
+    assert_ok(fp8_choose(ops, &bf16, NULL));
+    ops_destroy(ops);
+}
+
 static char *said_by_choosing(LayoutRequest request) {
     Ops *ops;
     assert_ok(ops_create(&ops, "cpu"));
@@ -607,6 +620,7 @@ int main(void) {
         cmocka_unit_test(scales_follow_the_step_before),
         cmocka_unit_test(sizes_that_tensor_cores_cannot_take_stay_in_bf16),
         cmocka_unit_test(a_race_is_of_the_experts_of_a_rank),
+        cmocka_unit_test(a_gpu_without_fp8_is_refused_before_it_races),
         cmocka_unit_test(the_models_of_a_race_lend_attention_what_the_run_does),
         cmocka_unit_test(a_model_without_sizes_for_fp8_is_told_of),
         cmocka_unit_test(any_choice_of_products_trains),

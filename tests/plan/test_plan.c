@@ -490,6 +490,27 @@ static void warnings_name_what_is_wrong(void **state) {
     assert_error(plan_report(&report, "8B", &machine, &run, &(PlanQuestions){.mfu = 1.2}), "cannot be");
 }
 
+static void fp8_where_there_is_none_is_warned_of(void **state) {
+    const struct {
+        const char *gpu;
+        DeviceKind device;
+        const char *warning;
+    } rows[] = {{"a100-sxm", DEVICE_CUDA, "has no FP8 units"}, {"cpu", DEVICE_CPU, "is emulated"}};
+    (void)state;
+    PlanRun run = preset_run("smollm-360m", 2, 2048, 1);
+    run.layout.precision = PRECISION_FP8;
+    for (int i = 0; i < 2; i++) {
+        PlanMachine machine = catalogue_machine(rows[i].gpu, "hearth", 1),
+                    h200 = catalogue_machine("h200-sxm", "hearth", 1);
+        run.layout.device = rows[i].device;
+        assert_ok(plan_report(&report, "360M", &machine, &run, &(PlanQuestions){0}));
+        assert_true(warned(rows[i].warning));
+        run.layout.device = DEVICE_CUDA;
+        assert_ok(plan_report(&report, "360M", &h200, &run, &(PlanQuestions){0}));
+        assert_false(warned("FP8"));
+    }
+}
+
 // Two islands of a node each do twice the work of one, but for the share of a meeting that each step has to pay.
 static void islands_multiply_the_tokens_and_pay_for_their_meetings(void **state) {
     PlanMachine one = catalogue_machine("h100-sxm", "hearth", 8), two = catalogue_machine("h100-sxm", "hearth", 16);
@@ -564,6 +585,7 @@ int main(void) {
         cmocka_unit_test(hours_give_tokens_and_the_largest_model_meets_its_time),
         cmocka_unit_test(named_changes_gain_what_a_new_plan_says),
         cmocka_unit_test(warnings_name_what_is_wrong),
+        cmocka_unit_test(fp8_where_there_is_none_is_warned_of),
         cmocka_unit_test(islands_multiply_the_tokens_and_pay_for_their_meetings),
         cmocka_unit_test(calibration_is_the_bounded_mean_of_the_last_runs),
     };

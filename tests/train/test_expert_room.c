@@ -92,8 +92,8 @@ static void much_more_than_twice_is_made_room_for_at_once(void **state) {
     release(&model);
 }
 
-// Copies of the experts' weights may be made anew for each product, where there are more bytes of them than FP8 saves of
-// the rows' gate and up: more rows are no reason to keep them, since what is there already stays where it is.
+// Copies of the experts' weights may be made anew for each product, where there are more bytes of them than FP8 saves
+// of the rows' gate and up: more rows are no reason to keep them, since what is there already stays where it is.
 static void in_fp8_growing_leaves_the_copies_of_weights_as_they_are(void **state) {
     (void)state;
     Ops *ops;
