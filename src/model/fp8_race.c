@@ -61,16 +61,23 @@ typedef struct Racer {
     int32_t *ids;
 } Racer;
 
-static Status racer_open(Racer *racer, Ops *ops, const LayoutRequest *request) {
+// False: there is no room for it. A layer with all of its optimizer's state may need more than a rank's share of a
+// model.
+static bool racer_open(Racer *racer, Ops *ops, const LayoutRequest *request) {
     *racer = (Racer){.ops = ops};
-    TRY(model_create(&racer->model, ops, request));
+    Status status = model_create(&racer->model, ops, request);
+    if (status) {
+        log_warn("products in FP8 are not raced against bf16: %s", status_message(status));
+        status_free(status);
+        return false;
+    }
     Model *model = racer->model;
     model->direct = true; // choices change between runs, which a graph would not see
     model_init_weights(model, 1, false);
     racer->ids = xmalloc((size_t)model->layout.tokens * sizeof *racer->ids);
     for (int64_t i = 0; i < model->layout.tokens; i++)
         racer->ids[i] = (int32_t)rng_below(1, RNG_STREAM_BENCH, (uint64_t)i, (uint64_t)request->config.vocab);
-    return NULL;
+    return true;
 }
 
 static void racer_close(Racer *racer) {
@@ -118,52 +125,51 @@ static unsigned race_attention(Racer *racer, double *best) {
 }
 
 // Of a model with dense layers too, where race_layer has had a dense one: experts alone, in a layer that has them.
-static Status race_experts(Ops *ops, const LayoutRequest *request, unsigned *on) {
+static bool race_experts(Ops *ops, const LayoutRequest *request, unsigned *on) {
     double times[2];
     for (int i = 0; i < 2; i++) {
         LayoutRequest one = one_layer(request, FEW_WORDS, (FP8_ALL & ~*on) | FP8_EXPERTS, true);
         if (i) one.fp8_off = request->fp8_off | (one.fp8_off & ~(unsigned)FP8_EXPERTS);
-        if (i && !(layout_fp8(&one) & FP8_EXPERTS)) return NULL;
+        if (i && !(layout_fp8(&one) & FP8_EXPERTS)) return true;
         Racer racer = {0};
-        TRY(racer_open(&racer, ops, &one));
+        if (!racer_open(&racer, ops, &one)) return false;
         times[i] = racer_time(&racer, racer.model->layout.fp8);
         racer_close(&racer);
     }
     if (times[1] < RACE_MARGIN * times[0]) *on |= FP8_EXPERTS;
-    return ops->sync(ops);
+    return true;
 }
 
-static Status race_layer(Ops *ops, const LayoutRequest *request, unsigned *on, double times[2]) {
+static bool race_layer(Ops *ops, const LayoutRequest *request, unsigned *on, double times[2]) {
     Racer racer = {0};
     unsigned off = request->fp8_off | FP8_HEAD;
     bool sparse = all_sparse(request);
     LayoutRequest all = one_layer(request, FEW_WORDS, off, sparse);
     LayoutRequest plain = one_layer(request, FEW_WORDS, off | FP8_MLP | FP8_EXPERTS, sparse);
-    TRY(racer_open(&racer, ops, &plain));
+    if (!racer_open(&racer, ops, &plain)) return false;
     double best = times[1] = racer_time(&racer, 0), time;
     unsigned chosen = race_attention(&racer, &time);
     *on = 0;
     if (time < RACE_MARGIN * best) best = time, *on = chosen;
     racer_close(&racer);
     if (layout_fp8(&all) & (FP8_MLP | FP8_EXPERTS)) {
-        TRY(racer_open(&racer, ops, &all));
+        if (!racer_open(&racer, ops, &all)) return false;
         chosen = race_attention(&racer, &time);
         if (time < RACE_MARGIN * best) best = time, *on = chosen;
         racer_close(&racer);
     }
     times[0] = best;
-    TRY(ops->sync(ops));
-    return !sparse && layout_fp8(request) & FP8_EXPERTS ? race_experts(ops, request, on) : NULL;
+    return sparse || !(layout_fp8(request) & FP8_EXPERTS) || race_experts(ops, request, on);
 }
 
 // The head alone in FP8, on a layer in bf16.
-static Status race_head(Ops *ops, const LayoutRequest *request, unsigned *on, double times[2]) {
+static bool race_head(Ops *ops, const LayoutRequest *request, unsigned *on, double times[2]) {
     static const unsigned choices[] = {FP8_HEAD, FP8_HEAD_FORWARD, FP8_HEAD_GRADIENTS};
     LayoutRequest one = one_layer(request, (int)layout_vocab_rows(request), request->fp8_off | (FP8_ALL & ~FP8_HEAD),
                                   all_sparse(request));
     Racer racer = {0};
     one.config.tied = true; // one matrix of the two that there may be
-    TRY(racer_open(&racer, ops, &one));
+    if (!racer_open(&racer, ops, &one)) return false;
     times[0] = times[1] = racer_time(&racer, 0);
     *on = 0;
     for (size_t i = 0; i < sizeof choices / sizeof *choices; i++) {
@@ -172,7 +178,7 @@ static Status race_head(Ops *ops, const LayoutRequest *request, unsigned *on, do
         if (time < RACE_MARGIN * times[0]) times[0] = time, *on = choices[i];
     }
     racer_close(&racer);
-    return ops->sync(ops);
+    return true;
 }
 
 static char *layer_key(const LayoutRequest *request) {
@@ -193,22 +199,25 @@ static char *head_key(const LayoutRequest *request) {
 // One of the two races: what is asked of, where its answer is kept, and what it measures.
 typedef struct Race {
     unsigned uses;
-    Status (*run)(Ops *ops, const LayoutRequest *request, unsigned *on, double times[2]);
+    bool (*run)(Ops *ops, const LayoutRequest *request, unsigned *on, double times[2]); // false: not to the end
     char *(*key)(const LayoutRequest *request);
     const char *what;
 } Race;
 
-// Of the products in *on, those of the race that are not faster in FP8 leave it.
+// Of the products in *on, those of the race that are not faster in FP8 leave it; without a race all stay.
 static Status choose(Ops *ops, const LayoutRequest *request, const Race *race, unsigned *on) {
     if (!(*on & race->uses)) return NULL;
-    unsigned faster = 0;
+    unsigned faster = race->uses;
     int known;
     double times[2];
     Status status = NULL;
     char *key = race->key(request);
     if (ops->choice_recall(ops, key, &known)) {
         faster = (unsigned)known;
-    } else if (!(status = race->run(ops, request, &faster, times))) {
+    } else if (!race->run(ops, request, &faster, times)) {
+        faster = race->uses;
+        status = ops->sync(ops);
+    } else if (!(status = ops->sync(ops))) {
         ops->choice_keep(ops, key, (int)faster);
         log_info("%s takes %.2f ms with the fastest choice of FP8 products, %.2f ms in bf16", race->what, times[0],
                  times[1]);

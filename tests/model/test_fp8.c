@@ -574,6 +574,32 @@ static void a_gpu_without_fp8_is_refused_before_it_races(void **state) {
     ops_destroy(ops);
 }
 
+static Status no_memory(Ops *ops, void **memory, size_t bytes, const char *what) {
+    (void)ops, (void)memory;
+    return status_runtime("no memory for %s (%zu bytes)", what, bytes);
+}
+
+static void keep_nothing(Ops *ops, const char *key, int value) {
+    (void)ops, (void)value;
+    fail_msg("%s was kept", key);
+}
+
+// A race takes a layer with all of its optimizer's state, of which a rank of the run may have a share only. Where
+// nothing has room, whoever makes the model says what would.
+static void without_memory_for_a_race_all_products_are_in_fp8(void **state) {
+    (void)state;
+    LayoutRequest request = fp8_request(SMALL_MOE, PRECISION_FP8);
+    Ops *ops;
+    assert_ok(ops_create(&ops, "cpu"));
+    DeviceKind kind = ops->kind;
+    ops->kind = DEVICE_CUDA;
+    ops->alloc = no_memory, ops->choice_recall = recall_none, ops->choice_keep = keep_nothing;
+    assert_ok(fp8_choose(ops, &request, NULL));
+    assert_int_equal(request.fp8_off, 0);
+    ops->kind = kind;
+    ops_destroy(ops);
+}
+
 static char *said_by_choosing(LayoutRequest request) {
     Ops *ops;
     assert_ok(ops_create(&ops, "cpu"));
@@ -621,6 +647,7 @@ int main(void) {
         cmocka_unit_test(sizes_that_tensor_cores_cannot_take_stay_in_bf16),
         cmocka_unit_test(a_race_is_of_the_experts_of_a_rank),
         cmocka_unit_test(a_gpu_without_fp8_is_refused_before_it_races),
+        cmocka_unit_test(without_memory_for_a_race_all_products_are_in_fp8),
         cmocka_unit_test(the_models_of_a_race_lend_attention_what_the_run_does),
         cmocka_unit_test(a_model_without_sizes_for_fp8_is_told_of),
         cmocka_unit_test(any_choice_of_products_trains),
