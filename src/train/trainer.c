@@ -347,6 +347,7 @@ static Status grow_and_start_over(Trainer *trainer, int64_t rows_needed, Metrics
     char what[32];
     snprintf(what, sizeof what, "step %lld", (long long)trainer->step + 1);
     TRY(expert_room_grow(trainer->model, what, rows_needed));
+    fp8_scales_undo(trainer->model);
     stop_loader(trainer);
     metrics->expert_rows_grown = trainer->model->layout.rows;
     return NULL;
