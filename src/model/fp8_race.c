@@ -7,6 +7,7 @@
 #include "model/fp8.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 // A difference that repeats: less, and the choice stays.
 static const double RACE_MARGIN = 0.997;
@@ -261,18 +262,41 @@ void fp8_describe(unsigned fp8, char text[FP8_TEXT]) {
     }
 }
 
+// Which sizes keep products in bf16 that would be in FP8 otherwise.
+static void tell_sizes(const LayoutRequest *request, unsigned on) {
+    enum { PIECE = 16 };
+    const ModelConfig *c = &request->config;
+    const Mesh *mesh = &request->mesh;
+    int64_t tokens = (int64_t)request->micro_batch * request->seq / mesh->cp;
+    bool chunks = request->logits_rows > 0 && request->logits_rows < tokens;
+    const struct {
+        unsigned uses;
+        const char *what;
+        int64_t size;
+    } sizes[] = {{FP8_ALL, "the width of the model", c->hidden},
+                 {FP8_ALL, "the tokens of a rank's micro-batch", tokens},
+                 {FP8_QKV_FORWARD, "queries, keys and values", layout_qkv_dim(request)},
+                 {FP8_O_FORWARD, "what attention hands on", model_attention_dim(c) / mesh->tp},
+                 {FP8_MLP, "the width of the MLP", model_sparse_layers(c) < c->layers ? c->ffn / mesh->tp : 0},
+                 {FP8_EXPERTS, "the width of the experts", model_sparse_layers(c) ? c->moe_ffn / mesh->etp : 0},
+                 {FP8_HEAD, "the vocabulary", layout_vocab_rows(request)},
+                 {FP8_HEAD, "recompute.logits_rows", chunks ? request->logits_rows : 0}};
+    TextBuffer text = {0};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        if (sizes[i].size % PIECE && sizes[i].uses & ~request->fp8_off)
+            text_buffer_format(&text, "%s%s %lld", text.length ? ", " : "", sizes[i].what, (long long)sizes[i].size);
+    if (text.length)
+        log_warn("%s in bf16: FP8 takes sizes that are multiples of 16, and on a rank %s %s not",
+                 on ? "some products stay" : "every product stays", text.data, strchr(text.data, ',') ? "are" : "is");
+    text_buffer_free(&text);
+}
+
 Status fp8_choose(Ops *ops, LayoutRequest *request, Comm *all) {
     unsigned on = layout_fp8(request);
     char text[FP8_TEXT];
     if (request->precision != PRECISION_FP8) return NULL;
-    if (!on) {
-        if (request->rank == 0)
-            log_warn(
-                "every product stays in bf16: FP8 takes sizes that are multiples of 16 (the width of the model %d, the "
-                "tokens of a rank's micro-batch %lld)",
-                request->config.hidden, (long long)request->micro_batch * request->seq / request->mesh.cp);
-        return NULL;
-    }
+    if (request->rank == 0) tell_sizes(request, on);
+    if (!on) return NULL;
     if (!ops->fp8)
         return status_hint(status_usage("FP8 needs a GPU with compute capability 8.9 or more (Ada, Hopper, Blackwell), "
                                         "and %s has less",

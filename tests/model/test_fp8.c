@@ -618,13 +618,28 @@ static char *said_by_choosing(LayoutRequest request) {
     return said;
 }
 
-static void a_model_without_sizes_for_fp8_is_told_of(void **state) {
+static void sizes_that_fp8_does_not_take_are_told_of(void **state) {
     (void)state;
     LayoutRequest request = fp8_request(SMALL_LLAMA, PRECISION_FP8);
     request.seq = 21;
     char *said = said_by_choosing(request);
     assert_non_null(strstr(said, "every product stays in bf16"));
-    assert_non_null(strstr(said, "micro-batch 42)"));
+    assert_non_null(strstr(said, "the tokens of a rank's micro-batch 42 is not"));
+    free(said);
+    request.seq = TOKENS / 2;
+    said = said_by_choosing(request);
+    assert_null(strstr(said, "stay"));
+    free(said);
+    request.config.vocab = 50257; // the head is a good part of a small model's products
+    request.config.ffn = 72;
+    said = said_by_choosing(request);
+    assert_non_null(strstr(said, "some products stay in bf16"));
+    assert_non_null(strstr(said, "the width of the MLP 72, the vocabulary 50257 are not"));
+    free(said);
+    request.config.ffn = 80;
+    request.fp8_off = FP8_HEAD; // as wanted
+    said = said_by_choosing(request);
+    assert_null(strstr(said, "stay"));
     free(said);
     request.precision = PRECISION_BF16;
     said = said_by_choosing(request);
@@ -648,7 +663,7 @@ int main(void) {
         cmocka_unit_test(a_gpu_without_fp8_is_refused_before_it_races),
         cmocka_unit_test(without_memory_for_a_race_all_products_are_in_fp8),
         cmocka_unit_test(the_models_of_a_race_lend_attention_what_the_run_does),
-        cmocka_unit_test(a_model_without_sizes_for_fp8_is_told_of),
+        cmocka_unit_test(sizes_that_fp8_does_not_take_are_told_of),
         cmocka_unit_test(any_choice_of_products_trains),
         cmocka_unit_test(zero_3_has_room_for_one_copy_and_its_pieces),
         cmocka_unit_test(attention_keeps_its_scratch_and_memory_is_saved),
