@@ -167,17 +167,29 @@ static void predictions_for_an_h200_are_near_what_it_did(void **state) {
         int layers; // 0: as the preset has
         int micro_batch, seq, accum;
         double tokens_per_second, tolerance;
-    } cases[] = {{"smollm-360m", 0, 64, 512, 8, 234004, 0.05},
-                 {"smollm-360m", 0, 16, 2048, 8, 200980, 0.05},
-                 {"llama-3.2-1b", 0, 8, 4096, 4, 72963, 0.05},
-                 {"qwen3-moe-500m", 0, 8, 4096, 4, 293023, 0.06},
-                 {"qwen3-30b-a3b", 4, 4, 4096, 2, 136211, 0.06}};
+        Precision precision;
+        unsigned fp8_off;
+    } cases[] = {{"smollm-360m", 0, 64, 512, 8, 234004, 0.05, PRECISION_BF16, 0},
+                 {"smollm-360m", 0, 16, 2048, 8, 200980, 0.05, PRECISION_BF16, 0},
+                 {"llama-3.2-1b", 0, 8, 4096, 4, 72963, 0.05, PRECISION_BF16, 0},
+                 {"qwen3-moe-500m", 0, 8, 4096, 4, 293023, 0.06, PRECISION_BF16, 0},
+                 {"qwen3-30b-a3b", 4, 4, 4096, 2, 136211, 0.06, PRECISION_BF16, 0},
+                 {"smollm-360m", 0, 64, 512, 8, 294207, 0.04, PRECISION_FP8, FP8_HEAD | FP8_O_FORWARD},
+                 {"smollm-360m", 0, 16, 2048, 8, 243471, 0.04, PRECISION_FP8, FP8_HEAD | FP8_QKV_FORWARD},
+                 {"llama-3.2-1b", 0, 8, 4096, 4, 97168, 0.04, PRECISION_FP8, FP8_HEAD},
+                 {"smollm-360m", 0, 64, 512, 8, 304840, 0.04, PRECISION_FP8, 0},
+                 {"smollm-360m", 0, 16, 2048, 8, 253437, 0.04, PRECISION_FP8, 0},
+                 {"llama-3.2-1b", 0, 8, 4096, 4, 106085, 0.04, PRECISION_FP8, 0},
+                 {"qwen3-moe-500m", 0, 8, 4096, 4, 368871, 0.06, PRECISION_FP8, 0},
+                 {"qwen3-30b-a3b", 4, 4, 4096, 2, 170930, 0.06, PRECISION_FP8, 0}};
     PlanMachine machine = catalogue_machine("h200-sxm", "hearth", 1);
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         PlanRun run = preset_run(cases[i].preset, cases[i].micro_batch, cases[i].seq, cases[i].accum);
         PlanPrediction prediction;
         if (cases[i].layers) run.layout.config.layers = cases[i].layers;
+        run.layout.precision = cases[i].precision;
+        run.layout.fp8_off = cases[i].fp8_off;
         assert_ok(plan_predict(&prediction, &machine, &run));
         assert_near(prediction.step.tokens_per_second / cases[i].tokens_per_second, 1, cases[i].tolerance);
     }
