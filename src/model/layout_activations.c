@@ -2,6 +2,7 @@
 #include "model/layout_build.h"
 
 #include "base/text.h"
+#include "ops/cuda/attention_sm90.h"
 
 #include <stdlib.h>
 
@@ -276,9 +277,11 @@ static void build_temporaries(Layout *layout, bool dense, bool sparse) {
     bool pipeline = layout->request.mesh.pp > 1, last_stage = layout->chunks[layout->chunk_count - 1].predicts;
     if (!pipeline) add_temporary(layout, ACT_RESIDUAL_FINAL, dtype, L, d, PHASE_MLP, PHASE_MLP);
     if (pipeline && last_stage) keep_tensor(layout, ACT_RESIDUAL_FINAL, c->layers - 1, dtype, L, d);
-    add_temporary(layout, ACT_FINAL_NORMED, dtype, L, d, PHASE_MLP, PHASE_HEAD);
-    add_temporary(layout, ACT_LOGITS, dtype, layout->logits_rows, layout_vocab_rows(&layout->request), PHASE_HEAD,
-                  PHASE_HEAD);
+    if (last_stage) {
+        add_temporary(layout, ACT_FINAL_NORMED, dtype, L, d, PHASE_MLP, PHASE_HEAD);
+        add_temporary(layout, ACT_LOGITS, dtype, layout->logits_rows, layout_vocab_rows(&layout->request), PHASE_HEAD,
+                      PHASE_HEAD);
+    }
     if (!pipeline) add_temporary(layout, ACT_DRESIDUAL, dtype, L, d, PHASE_HEAD, PHASE_EMBEDDING_BACKWARD);
     add_temporary(layout, ACT_DNORMED, dtype, L, d, PHASE_HEAD, PHASE_QKV_BACKWARD);
     add_temporary(layout, ACT_DHIDDEN, dtype, hidden, 1, PHASE_MLP_BACKWARD, PHASE_MLP_BACKWARD);
@@ -288,8 +291,9 @@ static void build_temporaries(Layout *layout, bool dense, bool sparse) {
     if (tp > 1) {
         add_temporary(layout, ACT_WIDE, dtype, T, d, PHASE_ATTENTION, PHASE_EMBEDDING_BACKWARD);
         add_temporary(layout, ACT_DWIDE, dtype, T, d, PHASE_HEAD, PHASE_EMBEDDING_BACKWARD);
-        add_temporary(layout, ACT_SPLIT_STATS, DTYPE_F32, tp * layout->logits_rows, SPLIT_STATS, PHASE_HEAD,
-                      PHASE_HEAD);
+        if (last_stage)
+            add_temporary(layout, ACT_SPLIT_STATS, DTYPE_F32, tp * layout->logits_rows, SPLIT_STATS, PHASE_HEAD,
+                          PHASE_HEAD);
     }
     build_fp8(layout, dense);
     if (!sparse) return;
@@ -344,9 +348,20 @@ static void add_scratch(Layout *layout, int64_t bytes) {
                   PHASE_ATTENTION_BACKWARD);
 }
 
+// A stage of a pipeline without the LM head has no logits whose place could be lent: it makes room for what the fastest
+// kernel sums dQ in, twice, as other kernels want a little more.
+static int64_t scratch_without_head(const Layout *layout) {
+    const LayoutRequest *request = &layout->request;
+    const Mesh *mesh = &request->mesh;
+    if (layout->chunks[layout->chunk_count - 1].predicts || layout->dtype != DTYPE_BF16) return 0;
+    int seq = mesh->cp > 1 ? (int)mesh_chunk_tokens(mesh, request->seq) : request->seq; // of one call of attention
+    return 2 * (int64_t)attention_sm90_backward_workspace(request->micro_batch, seq, request->config.heads / mesh->tp,
+                                                          request->config.head_dim);
+}
+
 // Attention's backward pass is faster with a large workspace, and the LM head's logits, which set the size of the
-// block, are gone by then: whatever the other temporaries of that phase leave is lent to it. The block does not grow,
-// unless the request names a size.
+// block, are gone by then: whatever the other temporaries of that phase leave is lent to it. Where there is a head the
+// block does not grow, unless the request names a size.
 static int64_t place_with_scratch(Layout *layout) {
     if (layout->request.device != DEVICE_CUDA) return place_temporaries(layout);
     if (layout->request.scratch) {
@@ -359,6 +374,7 @@ static int64_t place_with_scratch(Layout *layout) {
         if (!act->kept && act->first <= PHASE_ATTENTION_BACKWARD && act->last >= PHASE_ATTENTION_BACKWARD)
             alive += act->bytes;
     }
+    end = larger(end, alive + align_up(scratch_without_head(layout), LAYOUT_ALIGN));
     add_scratch(layout, end - alive < LAYOUT_SCRATCH_MAX ? end - alive : LAYOUT_SCRATCH_MAX);
     LayoutActivation *scratch = &layout->activations[layout->activation_count - 1];
     // The others may leave their room in pieces, and a smaller scratch takes its place later and lets them lie better.
