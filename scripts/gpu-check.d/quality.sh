@@ -8,7 +8,6 @@
 quality_keys() { # MODEL: sets `quality`, its steps, and the seconds that a checkpoint may take
     quality=(schedule.kind=cosine schedule.min_lr_ratio=0.1 eval.windows="$(pick 128 4)" checkpoint.keep_last=1 checkpoint.keep_best=false)
     if [[ $1 == dense ]]; then
-        # With twice this learning rate a text of 4M tokens is learnt by heart in nine epochs.
         quality_steps=$(pick 610 12) quality_saving=15 # of 65,536 tokens: 40M
         quality+=(model.arch=llama model.tie_embeddings=true model.scale_residual=true optimizer.lr=5e-4)
     else
@@ -50,7 +49,7 @@ quality_run() { # RUN PRECISION SEED
         start=(--resume --run "$run")
     else
         rm -rf "$run"
-        sets "${quality[@]}" "data.train=[\"$quality_data\"]" train.device="$device" train.precision="$2" train.steps="$quality_steps" \
+        sets "${quality[@]}" "${quality_data[@]}" train.device="$device" train.precision="$2" train.steps="$quality_steps" \
             train.seed=1 data.seed="$3" watch.terminal=off
         start=("$work/quality/base.toml" --run "$run" "${words[@]}")
     fi
@@ -83,13 +82,24 @@ quality_case() { # MODEL PRECISION SEED
     fi
 }
 
+quality_data_keys() { # sets `quality_data`
+    local folder folders=() paths=
+    IFS=: read -r -a folders <<<"${HEARTH_DATA:-}"
+    for folder in "${folders[@]}"; do
+        if [[ ! -d $folder ]]; then return 1; fi
+        paths+=${paths:+, }\"$(cd "$folder" && pwd)\"
+    done
+    quality_data=("data.train=[$paths]")
+    if [[ -n ${HEARTH_WEIGHTS:-} ]]; then quality_data+=("data.weights=[$HEARTH_WEIGHTS]"); fi
+    [[ -n $paths ]]
+}
+
 part_quality() {
     local precision seed model
-    if [[ -z ${HEARTH_DATA:-} || ! -d ${HEARTH_DATA:-} ]]; then
+    if ! quality_data_keys; then
         note "quality" SKIPPED "HEARTH_DATA names no dataset"
         return
     fi
-    quality_data=$(cd "$HEARTH_DATA" && pwd)
     mkdir -p "$work/quality/experts"
     : >"$work/quality/base.toml"
     for seed in 1 2 3; do

@@ -150,6 +150,13 @@ size_t layout_workspace_bytes(const LayoutRequest *request) {
     return request->device == DEVICE_CUDA ? ops_cuda_workspace(&wanted) : ops_cpu_workspace(&wanted);
 }
 
+int64_t layout_scratch_least(const LayoutRequest *request) {
+    if (request->device != DEVICE_CUDA || request->inference) return 0;
+    OpsWorkspaceRequest wanted = workspace_request(request);
+    size_t needed = ops_cuda_attention_scratch(&wanted);
+    return needed > ops_cuda_workspace(&wanted) ? (int64_t)needed : 0;
+}
+
 // Which layers are here, and how many passes through them are in flight at one time.
 static void build_chunks(Layout *layout) {
     const LayoutRequest *request = &layout->request;

@@ -2,7 +2,6 @@
 #include "model/layout_build.h"
 
 #include "base/text.h"
-#include "ops/cuda/attention_sm90.h"
 
 #include <stdlib.h>
 
@@ -348,20 +347,11 @@ static void add_scratch(Layout *layout, int64_t bytes) {
                   PHASE_ATTENTION_BACKWARD);
 }
 
-// A stage of a pipeline without the LM head has no logits whose place could be lent: it makes room for what the fastest
-// kernel sums dQ in, twice, as other kernels want a little more.
-static int64_t scratch_without_head(const Layout *layout) {
-    const LayoutRequest *request = &layout->request;
-    const Mesh *mesh = &request->mesh;
-    if (layout->chunks[layout->chunk_count - 1].predicts || layout->dtype != DTYPE_BF16) return 0;
-    int seq = mesh->cp > 1 ? (int)mesh_chunk_tokens(mesh, request->seq) : request->seq; // of one call of attention
-    return 2 * (int64_t)attention_sm90_backward_workspace(request->micro_batch, seq, request->config.heads / mesh->tp,
-                                                          request->config.head_dim);
-}
-
 // Attention's backward pass is faster with a large workspace, and the LM head's logits, which set the size of the
-// block, are gone by then: whatever the other temporaries of that phase leave is lent to it. Where there is a head the
-// block does not grow, unless the request names a size.
+// block, are gone by then: whatever the other temporaries of that phase leave is lent to it. Where that is less than
+// its fastest kernel takes (a small vocabulary, a stage without the head) the block grows by the rest, which is at most
+// dQ in float: little beside what the layers keep, and without it attention runs backward at half the speed. A request
+// may name its size.
 static int64_t place_with_scratch(Layout *layout) {
     if (layout->request.device != DEVICE_CUDA) return place_temporaries(layout);
     if (layout->request.scratch) {
@@ -374,13 +364,15 @@ static int64_t place_with_scratch(Layout *layout) {
         if (!act->kept && act->first <= PHASE_ATTENTION_BACKWARD && act->last >= PHASE_ATTENTION_BACKWARD)
             alive += act->bytes;
     }
-    end = larger(end, alive + align_up(scratch_without_head(layout), LAYOUT_ALIGN));
     add_scratch(layout, end - alive < LAYOUT_SCRATCH_MAX ? end - alive : LAYOUT_SCRATCH_MAX);
     LayoutActivation *scratch = &layout->activations[layout->activation_count - 1];
     // The others may leave their room in pieces, and a smaller scratch takes its place later and lets them lie better.
     for (int64_t over; (over = place_temporaries(layout) - end) > 0 && scratch->bytes > 0;)
         scratch->rows = scratch->bytes = scratch->bytes > over ? scratch->bytes - over : 0;
-    return end;
+    int64_t least = layout_scratch_least(&layout->request);
+    if (scratch->bytes >= least) return end;
+    scratch->rows = scratch->bytes = least;
+    return place_temporaries(layout);
 }
 
 // Between two chunks of layers. A pass of a pipeline finds its input in the places of a layer's own, and leaves its

@@ -503,6 +503,7 @@ typedef struct OpsWorkspaceRequest {
 
 size_t ops_cpu_workspace(const OpsWorkspaceRequest *request);
 size_t ops_cuda_workspace(const OpsWorkspaceRequest *request);
+size_t ops_cuda_attention_scratch(const OpsWorkspaceRequest *request); // that its fastest backward kernel takes
 
 // linear_rope_forward, linear_swiglu_* and grouped_swiglu_* as two calls of their parts, for implementations and shapes
 // without one kernel for both.

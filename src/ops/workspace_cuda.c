@@ -1,5 +1,6 @@
 // How much workspace the CUDA implementation needs. Pure arithmetic on the model's shapes, built on every machine, so
 // that the planner's memory is what a GPU run will ask for.
+#include "ops/cuda/attention_sm90.h"
 #include "ops/cuda/workspace.h"
 #include "ops/ops.h"
 
@@ -21,4 +22,10 @@ size_t ops_cuda_workspace(const OpsWorkspaceRequest *request) {
         cover(&bytes, workspace_moe_router_backward(request->tokens, request->hidden, request->experts));
     }
     return workspace_align(bytes);
+}
+
+size_t ops_cuda_attention_scratch(const OpsWorkspaceRequest *request) {
+    if (request->dtype != DTYPE_BF16) return 0;
+    return workspace_align(
+        attention_sm90_backward_workspace(request->batch, request->seq, request->heads, request->head_dim));
 }

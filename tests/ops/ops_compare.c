@@ -2,10 +2,11 @@
 // swept shapes (odd ones included). Outputs are poisoned with NaN bits first; each CUDA op runs twice and must give the
 // same bits.
 //
-//   ops_compare [--small] [--portable] [--dtype f32|bf16|f16|fp8] [--every N] [NAME]
+//   ops_compare [--small] [--portable] [--dtype f32|bf16|f16|fp8] [--every N] [[=]NAME]
 //
-// NAME: only the ops whose name contains it; --dtype: only the cases whose narrowest floats are of this kind; --every:
-// only each N-th case; --small: every kernel once at a small odd size, for slow tools such as compute-sanitizer;
+// NAME: only the ops whose name contains it, =NAME: only the one of that name; --dtype: only the cases whose narrowest
+// floats are of this kind; --every: only each N-th case; --small: every kernel once at a small odd size, for slow tools
+// such as compute-sanitizer;
 // --portable: the kernels that run on GPUs other than Hopper and with little shared memory, whatever is here.
 //
 // Tolerance of an element: u |ref| + (8 * 2^-24 * sqrt(n) + inner) * rms, where u is one step of the storage type (2^-7
@@ -282,7 +283,7 @@ static int compare_all(Ops *cuda, const char *only, int kind, int every, bool sm
     int missed = 0, ran = 0, cases = 0;
     printf("%-32s %6s %6s %10s %12s %12s\n", "op", "cases", "missed", "of bound", "max error", "error / rms");
     for (size_t i = 0; i < sizeof OPS / sizeof *OPS; i++) {
-        if (only && !strstr(OPS[i].name, only)) continue;
+        if (only && (only[0] == '=' ? strcmp(OPS[i].name, only + 1) != 0 : !strstr(OPS[i].name, only))) continue;
         Compare run = {.cpu = cpu,
                        .cuda = cuda,
                        .name = OPS[i].name,
@@ -322,7 +323,7 @@ int main(int argc, char **argv) {
             i++;
         else if (argv[i][0] == '-') {
             fprintf(stderr,
-                    "usage: ops_compare [--small] [--portable] [--dtype f32|bf16|f16|fp8] [--every N] [NAME]\n");
+                    "usage: ops_compare [--small] [--portable] [--dtype f32|bf16|f16|fp8] [--every N] [[=]NAME]\n");
             return 2;
         } else
             only = argv[i];

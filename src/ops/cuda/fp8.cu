@@ -213,36 +213,10 @@ static __global__ __launch_bounds__(TILE_THREADS) void swiglu_backward_kernel(Sw
     __shared__ __align__(16) uint32_t tiles[3][TILE_WORDS]; // dgate, dup, hidden
     const int64_t column = blockIdx.x * (int64_t)TILE_COLS, row = blockIdx.y * (int64_t)TILE_ROWS;
     const int64_t x = column + threadIdx.x % 8 * 8, y = row + threadIdx.x / 8 * 4;
-    const float dinverse = 1.0f / *s.dscale, hidden_inverse = 1.0f / *s.hidden_scale, step = *s.gate_up_scale;
+    const float weight[4] = {1, 1, 1, 1};
+    float dweight[4] = {}; // of rows without weights, which nobody asks for
     uint2 gates[4], ups[4], hidden[4];
-    uint4 grads[4];
-    float most = 0, unweighted = 0;
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        const bool there = x < s.dim && y + i < s.rows;
-        const uint8_t *kept = s.gate_up8 + (y + i) * 2 * s.dim + x;
-        gates[i] = there ? load8_once(kept) : make_uint2(0, 0);
-        ups[i] = there ? load8_once(kept + s.dim) : make_uint2(0, 0);
-        grads[i] = there ? load16_once(s.dhidden + (y + i) * s.dim + x) : make_uint4(0, 0, 0, 0);
-    }
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        float g[8], u[8], d[8];
-        e4m3_unpack(g, gates[i], step);
-        e4m3_unpack(u, ups[i], step);
-        vec_unpack<Bf16>(d, grads[i]);
-        swiglu_back(g, u, d, 1, unweighted);
-        most = magnitude(u, magnitude(g, most));
-        gates[i] = fp8_pack<true>(g, dinverse);
-        ups[i] = fp8_pack<true>(u, dinverse);
-        hidden[i] = fp8_pack<false>(d, hidden_inverse);
-        if (x < s.dim && y + i < s.rows) {
-            uint8_t *to = s.drows + (y + i) * 2 * s.dim + x;
-            *(uint2 *)to = gates[i];
-            *(uint2 *)(to + s.dim) = ups[i];
-        }
-    }
-    amax_note(s.damax, most);
+    amax_note(s.damax, swiglu_back_rows(s, swiglu_steps(s), gates, ups, hidden, x, y, s.rows, weight, dweight, 0));
     swiglu_tiles_store(s, tiles, gates, ups, hidden, column, row);
 }
 

@@ -123,6 +123,49 @@ __device__ __forceinline__ void swiglu_back(float (&g)[8], float (&u)[8], float 
     }
 }
 
+typedef struct SwigluSteps {
+    float dinverse, hidden_inverse, gate_up; // of the gradients and of hidden the inverse scale
+} SwigluSteps;
+
+__device__ __forceinline__ SwigluSteps swiglu_steps(const SwigluBackward &s) {
+    return {1.0f / *s.dscale, 1.0f / *s.hidden_scale, *s.gate_up_scale};
+}
+
+// The same of a thread's 4 rows from y on of `rows`, columns from x on: what was kept and the gradient become codes, of
+// which those of dgate and dup leave at once. Returns the largest magnitude of them, or `most`.
+__device__ __forceinline__ float swiglu_back_rows(const SwigluBackward &s, const SwigluSteps &step, uint2 (&gates)[4],
+                                                  uint2 (&ups)[4], uint2 (&hidden)[4], int64_t x, int64_t y,
+                                                  int64_t rows, const float (&weight)[4], float (&dweight)[4],
+                                                  float most) {
+    uint4 grads[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const bool there = x < s.dim && y + i < rows;
+        const uint8_t *kept = s.gate_up8 + (y + i) * 2 * s.dim + x;
+        gates[i] = there ? load8_once(kept) : make_uint2(0, 0);
+        ups[i] = there ? load8_once(kept + s.dim) : make_uint2(0, 0);
+        grads[i] = there ? load16_once(s.dhidden + (y + i) * s.dim + x) : make_uint4(0, 0, 0, 0);
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        float g[8], u[8], d[8];
+        e4m3_unpack(g, gates[i], step.gate_up);
+        e4m3_unpack(u, ups[i], step.gate_up);
+        vec_unpack<Bf16>(d, grads[i]);
+        swiglu_back(g, u, d, weight[i], dweight[i]);
+        most = magnitude(u, magnitude(g, most));
+        gates[i] = fp8_pack<true>(g, step.dinverse);
+        ups[i] = fp8_pack<true>(u, step.dinverse);
+        hidden[i] = fp8_pack<false>(d, step.hidden_inverse);
+        if (x < s.dim && y + i < rows) {
+            uint8_t *to = s.drows + (y + i) * 2 * s.dim + x;
+            *(uint2 *)to = gates[i];
+            *(uint2 *)(to + s.dim) = ups[i];
+        }
+    }
+    return most;
+}
+
 // The codes of a tile leave as its transposes, by all threads.
 __device__ __forceinline__ void swiglu_tiles_store(const SwigluBackward &s, uint32_t (&tiles)[3][TILE_WORDS],
                                                    const uint2 (&dgate)[4], const uint2 (&dup)[4],

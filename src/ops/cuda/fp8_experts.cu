@@ -89,7 +89,7 @@ static __global__ __launch_bounds__(TILE_THREADS) void swiglu_experts_backward_k
     const int64_t row = blockIdx.x * (int64_t)TILE_ROWS, y = row + threadIdx.x / 8 * 4;
     const int64_t rows = min(s.rows, (int64_t)*s.row_count);
     if (row >= rows) return;
-    const float dinverse = 1.0f / *s.dscale, hidden_inverse = 1.0f / *s.hidden_scale, step = *s.gate_up_scale;
+    const SwigluSteps step = swiglu_steps(s);
     float most = 0, weight[4], dweight[4] = {};
 #pragma unroll
     for (int i = 0; i < 4; i++)
@@ -97,32 +97,7 @@ static __global__ __launch_bounds__(TILE_THREADS) void swiglu_experts_backward_k
     for (int64_t column = 0; column < s.dim; column += TILE_COLS) {
         const int64_t x = column + threadIdx.x % 8 * 8;
         uint2 gates[4], ups[4], hidden[4];
-        uint4 grads[4];
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const bool there = x < s.dim && y + i < rows;
-            const uint8_t *kept = s.gate_up8 + (y + i) * 2 * s.dim + x;
-            gates[i] = there ? load8_once(kept) : make_uint2(0, 0);
-            ups[i] = there ? load8_once(kept + s.dim) : make_uint2(0, 0);
-            grads[i] = there ? load16_once(s.dhidden + (y + i) * s.dim + x) : make_uint4(0, 0, 0, 0);
-        }
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            float g[8], u[8], d[8];
-            e4m3_unpack(g, gates[i], step);
-            e4m3_unpack(u, ups[i], step);
-            vec_unpack<Bf16>(d, grads[i]);
-            swiglu_back(g, u, d, weight[i], dweight[i]);
-            most = magnitude(u, magnitude(g, most));
-            gates[i] = fp8_pack<true>(g, dinverse);
-            ups[i] = fp8_pack<true>(u, dinverse);
-            hidden[i] = fp8_pack<false>(d, hidden_inverse);
-            if (x < s.dim && y + i < rows) {
-                uint8_t *to = s.drows + (y + i) * 2 * s.dim + x;
-                *(uint2 *)to = gates[i];
-                *(uint2 *)(to + s.dim) = ups[i];
-            }
-        }
+        most = swiglu_back_rows(s, step, gates, ups, hidden, x, y, rows, weight, dweight, most);
         if (column) __syncthreads(); // the tiles before have left
         swiglu_tiles_store(s, tiles, gates, ups, hidden, column, row);
     }
