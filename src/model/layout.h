@@ -289,6 +289,7 @@ typedef enum Phase {
     PHASE_ATTENTION,
     PHASE_MLP,
     PHASE_HEAD,
+    PHASE_RECOMPUTE, // a layer's forward pass again
     PHASE_MLP_BACKWARD,
     PHASE_O_BACKWARD,
     PHASE_ATTENTION_BACKWARD, // the op alone
