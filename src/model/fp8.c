@@ -350,8 +350,15 @@ void fp8_step(Model *model) {
 
 void fp8_scales(Model *model) {
     if (!model->layout.fp8) return;
+    Tensor before = model_const(model, CONST_FP8_BEFORE);
+    if (tensor_present(before)) model->ops->convert(model->ops, before, model_const(model, CONST_FP8_SCALE), false);
     share_amax(model, tensor_rows(model_const(model, CONST_FP8_AMAX), 0, FP8_FIRST_WEIGHT));
     set_scales(model, FP8_ATTN_IN, FP8_FIRST_GRADIENT, E4M3_MAX / HEADROOM);
     set_scales(model, FP8_FIRST_GRADIENT, FP8_FIRST_WEIGHT, E5M2_MAX / HEADROOM);
     model->fp8_fresh = false; // there are new weights
+}
+
+void fp8_scales_undo(Model *model) {
+    Tensor before = model_const(model, CONST_FP8_BEFORE);
+    if (tensor_present(before)) model->ops->convert(model->ops, model_const(model, CONST_FP8_SCALE), before, false);
 }

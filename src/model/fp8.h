@@ -79,3 +79,4 @@ void fp8_describe(unsigned fp8, char text[FP8_TEXT]); // "qkv, o, MLP with its g
 
 void fp8_step(Model *model);   // before a micro-step: scales to begin with, and copies of weights that have changed
 void fp8_scales(Model *model); // after the last: the next step's scales
+void fp8_scales_undo(Model *model); // the step was refused and runs again: those that it began with

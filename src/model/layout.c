@@ -51,6 +51,7 @@ static void build_constants(Layout *layout) {
         [CONST_EXPERT_TOTAL] = {DTYPE_I32, sparse, c->experts},
         [CONST_FP8_SCALE] = {DTYPE_F32, layout->fp8 ? FP8_SLOTS : 0, c->layers * FP8_SCALE_STEP},
         [CONST_FP8_AMAX] = {DTYPE_F32, layout->fp8 ? FP8_SLOTS : 0, c->layers * FP8_SCALE_STEP},
+        [CONST_FP8_BEFORE] = {DTYPE_F32, layout->fp8 && sparse ? FP8_SLOTS : 0, c->layers * FP8_SCALE_STEP},
         [CONST_EXPERT_LOAD] = {DTYPE_F32, sparse, MOE_LOAD_STATS},
         [CONST_NORMS] = {DTYPE_F32, 1, layout_norm_parts(layout)},
         [CONST_RANK_NORMS] = {DTYPE_F32, 1, layout_norm_ranks(layout)},

@@ -103,6 +103,7 @@ typedef struct LayoutRequest {
     bool documents;         // attention and loss are masked across documents
     bool inference;         // weights and activations only: no gradients, moments or master weights
     unsigned fp8_off;       // of PRECISION_FP8: products that stay bf16, bits of Fp8Use
+    int64_t scratch; // bytes that attention's backward pass is lent; 0: what the other temporaries leave. GPU only
 } LayoutRequest;
 
 // Expert parallelism: rows that one rank has room for, as a multiple of what it gets when all experts are equally busy.
@@ -288,6 +289,7 @@ typedef enum Phase {
     PHASE_ATTENTION,
     PHASE_MLP,
     PHASE_HEAD,
+    PHASE_RECOMPUTE, // a layer's forward pass again
     PHASE_MLP_BACKWARD,
     PHASE_O_BACKWARD,
     PHASE_ATTENTION_BACKWARD, // the op alone
@@ -325,6 +327,7 @@ typedef enum ConstId {
     CONST_EXPERT_LOAD,  // [sparse layers, MOE_LOAD_STATS] float; these three are of the whole model on every rank
     CONST_FP8_SCALE,    // [FP8_SLOTS, layers * FP8_SCALE_STEP] float: of this step
     CONST_FP8_AMAX,     // the same: largest magnitudes so far, for the next step's
+    CONST_FP8_BEFORE,   // the same: scales of the step before, where experts may have to run it again
     CONST_NORMS,        // [1, parts] float: norms of the gradients that this rank counts; only where ranks share them
     CONST_RANK_NORMS,   // [1, ranks] float: the norm of those, of every rank
     CONST_ID_COUNT,

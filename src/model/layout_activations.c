@@ -96,7 +96,8 @@ static void add_layer_tensor(Layout *layout, ActId id, int layer, DType dtype, i
             // Large, and needed in the MLP's phases only.
             bool mlp = id == ACT_GATHERED || id == ACT_GATE_UP || id == ACT_GATE_UP8 || id == ACT_MLP_NORMED ||
                        id == ACT_EXPERT_GATE_UP8;
-            Phase first = pass ? PHASE_MLP_BACKWARD : mlp ? PHASE_MLP : PHASE_ATTENTION;
+            Phase backward = recompute == RECOMPUTE_FULL ? PHASE_RECOMPUTE : PHASE_MLP_BACKWARD;
+            Phase first = pass ? backward : mlp ? PHASE_MLP : PHASE_ATTENTION;
             Phase last = !pass ? PHASE_MLP : mlp ? PHASE_MLP_BACKWARD : PHASE_QKV_BACKWARD;
             add_temporary(layout, id, dtype, rows, cols, first, last);
             continue;
@@ -111,6 +112,11 @@ static void add_layer_tensor(Layout *layout, ActId id, int layer, DType dtype, i
 // Whether a layer's forward pass also runs in the backward pass, from its input on.
 static bool runs_again(const LayoutRequest *request) {
     return request->recompute == RECOMPUTE_FULL && !request->inference;
+}
+
+// Where what the MLP's backward pass shares with the forward pass before it begins to live.
+static Phase first_backward(const LayoutRequest *request) {
+    return runs_again(request) ? PHASE_RECOMPUTE : PHASE_MLP_BACKWARD;
 }
 
 static bool spreads_experts(const Layout *layout) { // over ranks, which exchange tokens
@@ -177,12 +183,11 @@ static void build_fp8(Layout *layout, bool dense) {
     bool again = runs_again(&layout->request), rows = on & FP8_O_INPUT || ffn, cols = on & FP8_O_WEIGHT || ffn;
     if (on & (FP8_QKV_FORWARD | FP8_O_FORWARD) || ffn) {
         add_temporary(layout, ACT_FP8_IN, DTYPE_E4M3, T * in, 1, PHASE_ATTENTION, PHASE_MLP);
-        if (again) add_temporary(layout, ACT_FP8_IN, DTYPE_E4M3, T * in, 1, PHASE_MLP_BACKWARD, PHASE_MLP_BACKWARD);
+        if (again) add_temporary(layout, ACT_FP8_IN, DTYPE_E4M3, T * in, 1, PHASE_RECOMPUTE, PHASE_RECOMPUTE);
     }
     if (ffn) {
         add_temporary(layout, ACT_FP8_GATE_UP, DTYPE_BF16, T, 2 * ffn, PHASE_MLP, PHASE_MLP);
-        if (again)
-            add_temporary(layout, ACT_FP8_GATE_UP, DTYPE_BF16, T, 2 * ffn, PHASE_MLP_BACKWARD, PHASE_MLP_BACKWARD);
+        if (again) add_temporary(layout, ACT_FP8_GATE_UP, DTYPE_BF16, T, 2 * ffn, PHASE_RECOMPUTE, PHASE_RECOMPUTE);
         add_temporary(layout, ACT_FP8_DGATE_UP, DTYPE_E5M2, T, 2 * ffn, PHASE_MLP_BACKWARD, PHASE_MLP_BACKWARD);
         add_temporary(layout, ACT_FP8_DGATE_UP_COLS, DTYPE_E5M2, 2 * ffn, T, PHASE_MLP_BACKWARD, PHASE_MLP_BACKWARD);
         add_temporary(layout, ACT_FP8_MLP_COLS, DTYPE_E4M3, larger(ffn, d), T, PHASE_MLP_BACKWARD, PHASE_MLP_BACKWARD);
@@ -216,10 +221,10 @@ static void build_fp8_experts(Layout *layout) {
     int64_t tokens = spreads_experts(layout) ? layout_dispatched_tokens(&layout->request) : layout->local_tokens;
     Phase backward = PHASE_MLP_BACKWARD;
     add_temporary(layout, ACT_FP8_TOKENS, DTYPE_E4M3, tokens, c->hidden, PHASE_MLP, PHASE_MLP);
-    add_temporary(layout, ACT_FP8_TOKENS, DTYPE_E4M3, tokens, c->hidden, backward, backward);
+    add_temporary(layout, ACT_FP8_TOKENS, DTYPE_E4M3, tokens, c->hidden, first_backward(&layout->request), backward);
     add_temporary(layout, ACT_FP8_EXPERT_GATE_UP, DTYPE_BF16, R, 2 * ffn, PHASE_MLP, PHASE_MLP);
     if (runs_again(&layout->request))
-        add_temporary(layout, ACT_FP8_EXPERT_GATE_UP, DTYPE_BF16, R, 2 * ffn, backward, backward);
+        add_temporary(layout, ACT_FP8_EXPERT_GATE_UP, DTYPE_BF16, R, 2 * ffn, PHASE_RECOMPUTE, PHASE_RECOMPUTE);
     add_temporary(layout, ACT_FP8_EXPERT_DGATE_UP, DTYPE_E5M2, R, 2 * ffn, backward, backward);
     add_temporary(layout, ACT_FP8_EXPERT_DGATE_UP_COLS, DTYPE_E5M2, 2 * ffn, R, backward, backward);
     add_temporary(layout, ACT_FP8_HIDDEN_COLS, DTYPE_E4M3, ffn, R, backward, backward);
@@ -230,14 +235,14 @@ static void add_ring(Layout *layout, int64_t queries, int64_t keys, bool again) 
     const LayoutRequest *request = &layout->request;
     int64_t T = layout->tokens, heads = request->config.heads / request->mesh.tp;
     int64_t chunk = mesh_chunk_tokens(&request->mesh, request->seq);
-    Phase backward = again ? PHASE_MLP_BACKWARD : PHASE_ATTENTION_BACKWARD;
+    Phase backward = again ? PHASE_RECOMPUTE : PHASE_ATTENTION_BACKWARD;
     for (int pass = 0; pass < 2; pass++) {
         Phase first = pass ? backward : PHASE_ATTENTION, last = pass ? PHASE_ATTENTION_BACKWARD : PHASE_ATTENTION;
         add_temporary(layout, ACT_RING_KV, layout->dtype, 2 * T, keys, first, last);
         add_temporary(layout, ACT_RING_SUM, DTYPE_F32, T, queries, first, last);
         if (!pass || again)
             add_temporary(layout, ACT_RING_LSE, DTYPE_F32, request->micro_batch * heads, chunk, first,
-                          pass ? PHASE_MLP_BACKWARD : last);
+                          pass ? PHASE_RECOMPUTE : last);
     }
     add_temporary(layout, ACT_RING_DKV, DTYPE_F32, 2 * T, keys, PHASE_ATTENTION_BACKWARD, PHASE_ATTENTION_BACKWARD);
 }
@@ -247,11 +252,11 @@ static void build_exchange(Layout *layout) {
     const ModelConfig *c = &layout->request.config;
     int64_t all = layout_dispatched_tokens(&layout->request);
     for (int pass = 0; pass < 2; pass++) {
-        Phase phase = pass ? PHASE_MLP_BACKWARD : PHASE_MLP;
-        add_temporary(layout, ACT_DISPATCHED, layout->dtype, all, c->hidden, phase, phase);
+        Phase first = pass ? first_backward(&layout->request) : PHASE_MLP, last = pass ? PHASE_MLP_BACKWARD : PHASE_MLP;
+        add_temporary(layout, ACT_DISPATCHED, layout->dtype, all, c->hidden, first, last);
         if (!pass || runs_again(&layout->request))
-            add_temporary(layout, ACT_ALL_EXPERT, DTYPE_I32, all, c->top_k, phase, phase);
-        add_temporary(layout, ACT_ALL_WEIGHT, DTYPE_F32, all, c->top_k, phase, phase);
+            add_temporary(layout, ACT_ALL_EXPERT, DTYPE_I32, all, c->top_k, first, last);
+        add_temporary(layout, ACT_ALL_WEIGHT, DTYPE_F32, all, c->top_k, first, last);
     }
     add_temporary(layout, ACT_DWEIGHT, DTYPE_F32, layout->local_tokens, c->top_k, PHASE_MLP_BACKWARD,
                   PHASE_MLP_BACKWARD);
@@ -271,25 +276,30 @@ static void build_temporaries(Layout *layout, bool dense, bool sparse) {
 
     if (!again) add_temporary(layout, ACT_RESIDUAL_IN, dtype, L, d, PHASE_ATTENTION, PHASE_MLP);
     add_temporary(layout, ACT_RESIDUAL_MID, dtype, L, d, PHASE_ATTENTION, PHASE_MLP);
-    if (again) add_temporary(layout, ACT_RESIDUAL_MID, dtype, L, d, PHASE_MLP_BACKWARD, PHASE_MLP_BACKWARD);
+    if (again) add_temporary(layout, ACT_RESIDUAL_MID, dtype, L, d, PHASE_RECOMPUTE, PHASE_RECOMPUTE);
     // The final norm, which reads one and writes the other, counts as the end of the last MLP: before the logits.
     bool pipeline = layout->request.mesh.pp > 1, last_stage = layout->chunks[layout->chunk_count - 1].predicts;
     if (!pipeline) add_temporary(layout, ACT_RESIDUAL_FINAL, dtype, L, d, PHASE_MLP, PHASE_MLP);
     if (pipeline && last_stage) keep_tensor(layout, ACT_RESIDUAL_FINAL, c->layers - 1, dtype, L, d);
-    add_temporary(layout, ACT_FINAL_NORMED, dtype, L, d, PHASE_MLP, PHASE_HEAD);
-    add_temporary(layout, ACT_LOGITS, dtype, layout->logits_rows, layout_vocab_rows(&layout->request), PHASE_HEAD,
-                  PHASE_HEAD);
+    if (last_stage) {
+        add_temporary(layout, ACT_FINAL_NORMED, dtype, L, d, PHASE_MLP, PHASE_HEAD);
+        add_temporary(layout, ACT_LOGITS, dtype, layout->logits_rows, layout_vocab_rows(&layout->request), PHASE_HEAD,
+                      PHASE_HEAD);
+    }
     if (!pipeline) add_temporary(layout, ACT_DRESIDUAL, dtype, L, d, PHASE_HEAD, PHASE_EMBEDDING_BACKWARD);
     add_temporary(layout, ACT_DNORMED, dtype, L, d, PHASE_HEAD, PHASE_QKV_BACKWARD);
-    add_temporary(layout, ACT_DHIDDEN, dtype, hidden, 1, PHASE_MLP_BACKWARD, PHASE_MLP_BACKWARD);
+    // Experts in FP8 that run forward again have codes there; their rows, in FP8 or gathered, stand in ACT_DROWS.
+    Phase hidden_first = sparse && layout->fp8 & FP8_EXPERTS ? first_backward(&layout->request) : PHASE_MLP_BACKWARD;
+    add_temporary(layout, ACT_DHIDDEN, dtype, hidden, 1, hidden_first, PHASE_MLP_BACKWARD);
     add_temporary(layout, ACT_DATTN, dtype, T, attention, PHASE_O_BACKWARD, PHASE_ATTENTION_BACKWARD);
     add_temporary(layout, ACT_DQKV, dtype, T, qkv, PHASE_ATTENTION_BACKWARD, PHASE_QKV_BACKWARD);
     if (layout->request.mesh.cp > 1) add_ring(layout, attention, qkv - attention, again);
     if (tp > 1) {
         add_temporary(layout, ACT_WIDE, dtype, T, d, PHASE_ATTENTION, PHASE_EMBEDDING_BACKWARD);
         add_temporary(layout, ACT_DWIDE, dtype, T, d, PHASE_HEAD, PHASE_EMBEDDING_BACKWARD);
-        add_temporary(layout, ACT_SPLIT_STATS, DTYPE_F32, tp * layout->logits_rows, SPLIT_STATS, PHASE_HEAD,
-                      PHASE_HEAD);
+        if (last_stage)
+            add_temporary(layout, ACT_SPLIT_STATS, DTYPE_F32, tp * layout->logits_rows, SPLIT_STATS, PHASE_HEAD,
+                          PHASE_HEAD);
     }
     build_fp8(layout, dense);
     if (!sparse) return;
@@ -298,11 +308,10 @@ static void build_temporaries(Layout *layout, bool dense, bool sparse) {
     add_temporary(layout, ACT_ROUTER_LOGITS, DTYPE_F32, L, c->experts, PHASE_MLP, PHASE_MLP);
     add_temporary(layout, ACT_HIDDEN, dtype, R, c->moe_ffn / etp, PHASE_MLP, PHASE_MLP);
     add_temporary(layout, ACT_EXPERT_OUT, dtype, R, d, PHASE_MLP, PHASE_MLP);
-    add_temporary(layout, ACT_DROWS, dtype, R, d, PHASE_MLP_BACKWARD, PHASE_MLP_BACKWARD);
+    add_temporary(layout, ACT_DROWS, dtype, R, d, first_backward(&layout->request), PHASE_MLP_BACKWARD);
     add_temporary(layout, ACT_DROW_WEIGHT, DTYPE_F32, R, 1, PHASE_MLP_BACKWARD, PHASE_MLP_BACKWARD);
     add_temporary(layout, ACT_DLOGITS, DTYPE_F32, L, c->experts, PHASE_MLP_BACKWARD, PHASE_MLP_BACKWARD);
-    if (again)
-        add_temporary(layout, ACT_ROUTER_LOGITS, DTYPE_F32, L, c->experts, PHASE_MLP_BACKWARD, PHASE_MLP_BACKWARD);
+    if (again) add_temporary(layout, ACT_ROUTER_LOGITS, DTYPE_F32, L, c->experts, PHASE_RECOMPUTE, PHASE_RECOMPUTE);
 }
 
 // Places temporaries so that those alive in a common phase do not overlap: largest first, each at the lowest free
@@ -339,21 +348,29 @@ static int64_t place_temporaries(Layout *layout) {
     return end;
 }
 
+static void add_scratch(Layout *layout, int64_t bytes) {
+    add_temporary(layout, ACT_SCRATCH, DTYPE_U8, bytes / LAYOUT_ALIGN * LAYOUT_ALIGN, 1, PHASE_ATTENTION_BACKWARD,
+                  PHASE_ATTENTION_BACKWARD);
+}
+
 // Attention's backward pass is faster with a large workspace, and the LM head's logits, which set the size of the
 // block, are gone by then: whatever the other temporaries of that phase leave is lent to it. Where that is less than
 // its fastest kernel takes (a small vocabulary, a stage without the head) the block grows by the rest, which is at most
-// dQ in float: little beside what the layers keep, and without it attention runs backward at half the speed.
+// dQ in float: little beside what the layers keep, and without it attention runs backward at half the speed. A request
+// may name its size.
 static int64_t place_with_scratch(Layout *layout) {
+    if (layout->request.device != DEVICE_CUDA) return place_temporaries(layout);
+    if (layout->request.scratch) {
+        add_scratch(layout, layout->request.scratch);
+        return place_temporaries(layout);
+    }
     int64_t end = place_temporaries(layout), alive = 0;
-    if (layout->request.device != DEVICE_CUDA) return end;
     for (int i = 0; i < layout->activation_count; i++) {
         const LayoutActivation *act = &layout->activations[i];
         if (!act->kept && act->first <= PHASE_ATTENTION_BACKWARD && act->last >= PHASE_ATTENTION_BACKWARD)
             alive += act->bytes;
     }
-    int64_t bytes = end - alive < LAYOUT_SCRATCH_MAX ? end - alive : LAYOUT_SCRATCH_MAX;
-    add_temporary(layout, ACT_SCRATCH, DTYPE_U8, bytes / LAYOUT_ALIGN * LAYOUT_ALIGN, 1, PHASE_ATTENTION_BACKWARD,
-                  PHASE_ATTENTION_BACKWARD);
+    add_scratch(layout, end - alive < LAYOUT_SCRATCH_MAX ? end - alive : LAYOUT_SCRATCH_MAX);
     LayoutActivation *scratch = &layout->activations[layout->activation_count - 1];
     // The others may leave their room in pieces, and a smaller scratch takes its place later and lets them lie better.
     for (int64_t over; (over = place_temporaries(layout) - end) > 0 && scratch->bytes > 0;)

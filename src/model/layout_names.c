@@ -159,6 +159,7 @@ const char *layout_const_name(ConstId id) {
         [CONST_EXPERT_TOTAL] = "expert counts of the step",
         [CONST_FP8_SCALE] = "FP8 scales",
         [CONST_FP8_AMAX] = "FP8 maxima",
+        [CONST_FP8_BEFORE] = "FP8 scales before",
         [CONST_EXPERT_LOAD] = "expert load",
         [CONST_RANK_NORMS] = "norms of ranks",
         [CONST_NORMS] = "norms of parts",

@@ -338,7 +338,11 @@ void model_step_result(Model *model, StepResult *result) {
 
 // ---- experts ----------------------------------------------------------------------------------------------------
 
-// Parameters, and what they are sharded into, stay as they are: writers of checkpoints hold on to them.
+// Blocks that have room for the experts' rows.
+static const LayoutKind row_kinds[] = {LAYOUT_ACTIVATIONS, LAYOUT_TEMPORARIES};
+
+// Parameters, what they are sharded into and their copies in FP8 stay as they are: writers of checkpoints hold on to
+// them.
 static void take_activations(Layout *layout, Layout *from) {
     free(layout->activations);
     free(layout->act_index);
@@ -349,8 +353,10 @@ static void take_activations(Layout *layout, Layout *from) {
     layout->act_index = from->act_index;
     layout->slot_offset = from->slot_offset;
     layout->slot_bytes = from->slot_bytes;
-    memcpy(layout->bytes, from->bytes, sizeof layout->bytes);
-    layout->total_bytes = from->total_bytes;
+    for (int i = 0; i < 2; i++) {
+        layout->total_bytes += from->bytes[row_kinds[i]] - layout->bytes[row_kinds[i]];
+        layout->bytes[row_kinds[i]] = from->bytes[row_kinds[i]];
+    }
     from->activations = NULL;
     from->act_index = NULL;
     layout_free(from);
@@ -367,15 +373,16 @@ Status model_grow_experts(Model *model, int64_t rows_needed) {
     TRY(layout_build(&grown, &request));
     forget_graphs(model);
     pipeline_forget(model);
-    static const LayoutKind kinds[] = {LAYOUT_ACTIVATIONS, LAYOUT_TEMPORARIES};
     for (int i = 0; i < 2; i++) { // all are given back first: there may not be room for both
-        ops->free(ops, model->memory[kinds[i]], (size_t)layout->bytes[kinds[i]]);
-        model->memory[kinds[i]] = NULL;
+        ops->free(ops, model->memory[row_kinds[i]], (size_t)layout->bytes[row_kinds[i]]);
+        model->memory[row_kinds[i]] = NULL;
     }
     take_activations(layout, &grown);
     Status status = NULL;
-    for (int i = 0; i < 2 && !status; i++)
-        status = ops->alloc(ops, &model->memory[kinds[i]], (size_t)layout->bytes[kinds[i]], layout_kind_name(kinds[i]));
+    for (int i = 0; i < 2 && !status; i++) {
+        LayoutKind kind = row_kinds[i];
+        status = ops->alloc(ops, &model->memory[kind], (size_t)layout->bytes[kind], layout_kind_name(kind));
+    }
     return status;
 }
 

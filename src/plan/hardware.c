@@ -45,6 +45,7 @@ static const Field efficiency_fields[] = {
     NUMBER(HardwareEfficiency, "swiglu_hidden", swiglu_hidden, 1, 0, 1),
     NUMBER(HardwareEfficiency, "rope_hidden", rope_hidden, 1, 0, 1),
     NUMBER(HardwareEfficiency, "sustained", sustained, 1, 0.1, 1),
+    NUMBER(HardwareEfficiency, "sustained_fp8", sustained_fp8, 1, 0.1, 1),
     NUMBER(HardwareEfficiency, "launch_gap_us", launch_gap, MICRO, 0, 1e6),
 };
 
@@ -183,6 +184,7 @@ void hardware_init(Hardware *hardware) {
                        .scattered = 0.60,
                        .link = 0.78,
                        .sustained = 1,
+                       .sustained_fp8 = 1,
                        .launch_gap = 2e-6},
         .defaults = {.usd_per_kwh = 0.10,
                      .pue = 1.3,

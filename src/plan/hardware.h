@@ -45,6 +45,7 @@ typedef struct HardwareEfficiency {
     double rope_hidden;   // and of the rotary's, at head_dim 64 without documents: inside the QKV product, and backward
                           // inside attention, where alone it is measured
     double sustained;     // of their rates, what products and attention keep in a whole step at the power limit
+    double sustained_fp8; // and of theirs, products in FP8
     double launch_gap;    // seconds between two kernels
 } HardwareEfficiency;
 

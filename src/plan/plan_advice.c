@@ -283,6 +283,11 @@ static void warn_mesh(PlanReport *r) {
     if (layout->precision != PRECISION_FP32 && step_dtype(&r->machine, layout) == HARDWARE_FP32)
         add_warning(r, "%s has no %s units: computed at the fp32 rate", r->machine.gpu.title,
                     layout->precision == PRECISION_FP16 ? "fp16" : "bf16");
+    if (layout->precision == PRECISION_FP8 && r->machine.gpu.peak[HARDWARE_FP8] <= 0)
+        add_warning(r,
+                    layout->device == DEVICE_CPU ? "FP8 on a %s is emulated: slower than computed here"
+                                                 : "%s has no FP8 units, and hearth refuses to train in it there",
+                    r->machine.gpu.title);
     if (layout->tf32 && r->machine.gpu.peak[HARDWARE_TF32] <= 0)
         add_warning(r, "the catalogue has no TF32 rate of %s: computed at the fp32 rate", r->machine.gpu.title);
 }

@@ -20,13 +20,16 @@ typedef struct Pricing {
 
 // ---- one line -------------------------------------------------------------------------------------------------------
 
+// Factors of other software were fitted to logs and contain what the power limit takes.
+static double sustained(const Pricing *p) {
+    return p->fused ? p->machine->gpu.efficiency.sustained : 1;
+}
+
 static void add_line(Pricing *p, const char *name, OpCategory category, StepPass pass, double times, double flops,
                      double rate, double bytes, double share) {
     StageCost *cost = p->cost;
     const HardwareGpu *gpu = &p->machine->gpu;
-    // Factors of other software were fitted to logs and contain what the power limit takes.
-    double sustained = p->fused ? gpu->efficiency.sustained : 1;
-    double compute = flops > 0 ? flops / (rate * sustained) * p->compute_factor : 0;
+    double compute = flops > 0 ? flops / (rate * sustained(p)) * p->compute_factor : 0;
     double memory = bytes / (gpu->bandwidth * gpu->efficiency.memory * share);
     bool product = category == CATEGORY_GEMM || category == CATEGORY_GROUPED || category == CATEGORY_ATTENTION;
     if (!product) memory *= p->memory_factor;
@@ -109,11 +112,13 @@ static HardwareDtype fp8_dtype(const Pricing *p) {
 static void price_fp8(Pricing *p, const StepCall *c, OpCost cost) {
     const Tensor *t = c->call.tensor;
     char name[STEP_OP_NAME];
+    const HardwareGpu *gpu = &p->machine->gpu;
+    HardwareDtype dtype = fp8_dtype(p);
     fp8_name(name, t);
-    add_line(
-        p, name, CATEGORY_GEMM, c->pass, c->times, cost.flops,
-        hardware_gemm_rate(&p->machine->gpu, fp8_dtype(p), 0, (double)t[0].rows, (double)t[0].cols, (double)t[1].cols),
-        cost.bytes, 1);
+    double rate = hardware_gemm_rate(gpu, dtype, 0, (double)t[0].rows, (double)t[0].cols, (double)t[1].cols);
+    if (p->fused && dtype == HARDWARE_FP8)
+        rate *= gpu->efficiency.sustained_fp8 / sustained(p); // the line has the other
+    add_line(p, name, CATEGORY_GEMM, c->pass, c->times, cost.flops, rate, cost.bytes, 1);
 }
 
 // An assumption: FP8 brings a grouped product what it brings a plain one of the size of a group.

@@ -66,7 +66,7 @@ static Status open_model(Trainer *trainer) {
                      layout_check_experts(&request)));
     TRY(check_router(config, &trainer->model_config));
     TRY(ranks_open(ranks, trainer->ops, &request));
-    TRY(fp8_choose(trainer->ops, &request, ranks->groups.all));
+    TRY(config_blame(config, "train.precision", fp8_choose(trainer->ops, &request, ranks->groups.all)));
     FitMemory memory = {trainer->ops->memory_free(trainer->ops), trainer->ops->memory_total(trainer->ops)};
     TRY(fit_require(config, &request, memory));
     TRY(config_blame(config, "train.micro_batch",
@@ -347,6 +347,7 @@ static Status grow_and_start_over(Trainer *trainer, int64_t rows_needed, Metrics
     char what[32];
     snprintf(what, sizeof what, "step %lld", (long long)trainer->step + 1);
     TRY(expert_room_grow(trainer->model, what, rows_needed));
+    fp8_scales_undo(trainer->model);
     stop_loader(trainer);
     metrics->expert_rows_grown = trainer->model->layout.rows;
     return NULL;
@@ -440,6 +441,7 @@ static json_t *island_state(const Trainer *trainer) {
         json_pack("{s:I,s:o}", "applied", (json_int_t)trainer->applied, "guard", guard_json(&trainer->guard));
     if (trainer->loss_scale.scale > 0) json_object_set_new(root, "loss_scale", loss_scale_json(&trainer->loss_scale));
     if (trainer->model->router_bias) json_object_set_new(root, "router_bias", router_bias_json(trainer->model));
+    if (trainer->model->fp8_scaled) fp8_scales_save(trainer->model, root);
     return root;
 }
 
@@ -484,6 +486,7 @@ static Status restore_island(Trainer *trainer, const json_t *state, const char *
     TRY(json_get_int(state, "applied", &trainer->applied, where));
     TRY(guard_restore(&trainer->guard, json_object_get(state, "guard"), where));
     TRY(loss_scale_restore(&trainer->loss_scale, state, where));
+    TRY(fp8_scales_restore(trainer->model, state, where));
     return router_bias_restore(trainer->model, state, where);
 }
 

@@ -2,6 +2,7 @@
 
 #include "base/rng.h"
 #include "base/text.h"
+#include "model/fp8.h"
 #include "train/ranks.h"
 
 #include <assert.h>
@@ -159,6 +160,7 @@ static Status train_model(Model *model, const MeshCase *c, int nudge, MeshTraine
         model_step_result(model, &result);
         while (result.rows_needed) { // by experts, beyond the room for them: the guard has refused the step
             TRY(model_grow_experts(model, result.rows_needed));
+            fp8_scales_undo(model);
             run_step(model, c, step);
             model_step_result(model, &result);
         }

@@ -131,6 +131,56 @@ static void test_scratch_costs_nothing_where_logits_are_wide(void **state) {
     }
 }
 
+static void test_a_stage_without_the_head_has_no_room_for_logits(void **state) {
+    (void)state;
+    for (int preset = 0; preset < model_preset_count(); preset++) {
+        for (int variant = 0; variant < 2 * 3; variant++) {
+            LayoutRequest request = request_of(model_preset_name(preset));
+            request.precision = variant % 2 ? PRECISION_FP8 : PRECISION_BF16;
+            request.recompute = (Recompute)(variant / 2);
+            request.seq = 4096;
+            request.mesh.pp = 2;
+            Layout first, last;
+            assert_ok(layout_build(&first, &request));
+            request.rank = 1;
+            assert_ok(layout_build(&last, &request));
+            const LayoutActivation *logits = layout_activation(&last, ACT_LOGITS, -1, STEP_FORWARD);
+            assert_non_null(logits);
+            assert_null(layout_activation(&first, ACT_LOGITS, -1, STEP_FORWARD));
+            if (variant == 0 && strcmp(model_preset_name(preset), "llama-3-8b") == 0)
+                assert_true(first.bytes[LAYOUT_TEMPORARIES] <= last.bytes[LAYOUT_TEMPORARIES] - logits->bytes / 2);
+            layout_free(&first);
+            layout_free(&last);
+        }
+    }
+}
+
+// Full recompute: what only a layer's forward pass needs has gone when its backward pass begins. In FP8 gate and up on
+// their way to SwiGLU (2 bytes) then leave their place to their gradients both ways round (1 byte each).
+static void test_a_forward_pass_that_runs_again_shares_room_with_the_backward_pass(void **state) {
+    (void)state;
+    static const char *const presets[] = {"smollm-360m", "llama-3.2-1b", "llama-3-8b"};
+    for (int i = 0; i < 3; i++) {
+        LayoutRequest request = request_of(presets[i]);
+        request.precision = PRECISION_FP8;
+        request.recompute = RECOMPUTE_FULL;
+        request.seq = 4096;
+        request.micro_batch = 8;
+        Layout layout;
+        assert_ok(layout_build(&layout, &request));
+        int64_t apart = 0; // what is there in the backward half of a layer, if nothing shared its room
+        for (int k = 0; k < layout.activation_count; k++) {
+            const LayoutActivation *act = &layout.activations[k];
+            bool scratch = act->id == ACT_SCRATCH;
+            if (!act->kept && !scratch && act->first <= PHASE_MLP_BACKWARD && act->last >= PHASE_RECOMPUTE)
+                apart += act->bytes;
+        }
+        const LayoutActivation *gate_up = layout_activation(&layout, ACT_FP8_GATE_UP, -1, STEP_RECOMPUTE);
+        assert_true(layout.bytes[LAYOUT_TEMPORARIES] <= apart - gate_up->bytes);
+        layout_free(&layout);
+    }
+}
+
 static void test_recompute_keeps_less_and_less(void **state) {
     (void)state;
     LayoutRequest request = request_of("qwen3-moe-500m");
@@ -571,7 +621,9 @@ int main(void) {
         cmocka_unit_test(test_parameters_sum_to_the_model),
         cmocka_unit_test(test_nothing_alive_overlaps),
         cmocka_unit_test(test_attention_backward_is_lent_what_its_kernel_needs),
+        cmocka_unit_test(test_a_stage_without_the_head_has_no_room_for_logits),
         cmocka_unit_test(test_scratch_costs_nothing_where_logits_are_wide),
+        cmocka_unit_test(test_a_forward_pass_that_runs_again_shares_room_with_the_backward_pass),
         cmocka_unit_test(test_recompute_keeps_less_and_less),
         cmocka_unit_test(test_zero_stages_shard_state),
         cmocka_unit_test(test_one_rank_has_nobody_to_shard_with),

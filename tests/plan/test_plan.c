@@ -167,17 +167,29 @@ static void predictions_for_an_h200_are_near_what_it_did(void **state) {
         int layers; // 0: as the preset has
         int micro_batch, seq, accum;
         double tokens_per_second, tolerance;
-    } cases[] = {{"smollm-360m", 0, 64, 512, 8, 234004, 0.05},
-                 {"smollm-360m", 0, 16, 2048, 8, 200980, 0.05},
-                 {"llama-3.2-1b", 0, 8, 4096, 4, 72963, 0.05},
-                 {"qwen3-moe-500m", 0, 8, 4096, 4, 293023, 0.06},
-                 {"qwen3-30b-a3b", 4, 4, 4096, 2, 136211, 0.06}};
+        Precision precision;
+        unsigned fp8_off;
+    } cases[] = {{"smollm-360m", 0, 64, 512, 8, 234004, 0.05, PRECISION_BF16, 0},
+                 {"smollm-360m", 0, 16, 2048, 8, 200980, 0.05, PRECISION_BF16, 0},
+                 {"llama-3.2-1b", 0, 8, 4096, 4, 72963, 0.05, PRECISION_BF16, 0},
+                 {"qwen3-moe-500m", 0, 8, 4096, 4, 293023, 0.06, PRECISION_BF16, 0},
+                 {"qwen3-30b-a3b", 4, 4, 4096, 2, 136211, 0.06, PRECISION_BF16, 0},
+                 {"smollm-360m", 0, 64, 512, 8, 294207, 0.04, PRECISION_FP8, FP8_HEAD | FP8_O_FORWARD},
+                 {"smollm-360m", 0, 16, 2048, 8, 243471, 0.04, PRECISION_FP8, FP8_HEAD | FP8_QKV_FORWARD},
+                 {"llama-3.2-1b", 0, 8, 4096, 4, 97168, 0.04, PRECISION_FP8, FP8_HEAD},
+                 {"smollm-360m", 0, 64, 512, 8, 304840, 0.04, PRECISION_FP8, 0},
+                 {"smollm-360m", 0, 16, 2048, 8, 253437, 0.04, PRECISION_FP8, 0},
+                 {"llama-3.2-1b", 0, 8, 4096, 4, 106085, 0.04, PRECISION_FP8, 0},
+                 {"qwen3-moe-500m", 0, 8, 4096, 4, 368871, 0.06, PRECISION_FP8, 0},
+                 {"qwen3-30b-a3b", 4, 4, 4096, 2, 170930, 0.06, PRECISION_FP8, 0}};
     PlanMachine machine = catalogue_machine("h200-sxm", "hearth", 1);
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         PlanRun run = preset_run(cases[i].preset, cases[i].micro_batch, cases[i].seq, cases[i].accum);
         PlanPrediction prediction;
         if (cases[i].layers) run.layout.config.layers = cases[i].layers;
+        run.layout.precision = cases[i].precision;
+        run.layout.fp8_off = cases[i].fp8_off;
         assert_ok(plan_predict(&prediction, &machine, &run));
         assert_near(prediction.step.tokens_per_second / cases[i].tokens_per_second, 1, cases[i].tolerance);
     }
@@ -507,6 +519,27 @@ static void warnings_name_what_is_wrong(void **state) {
     assert_error(plan_report(&report, "8B", &machine, &run, &(PlanQuestions){.mfu = 1.2}), "cannot be");
 }
 
+static void fp8_where_there_is_none_is_warned_of(void **state) {
+    const struct {
+        const char *gpu;
+        DeviceKind device;
+        const char *warning;
+    } rows[] = {{"a100-sxm", DEVICE_CUDA, "has no FP8 units"}, {"cpu", DEVICE_CPU, "is emulated"}};
+    (void)state;
+    PlanRun run = preset_run("smollm-360m", 2, 2048, 1);
+    run.layout.precision = PRECISION_FP8;
+    for (int i = 0; i < 2; i++) {
+        PlanMachine machine = catalogue_machine(rows[i].gpu, "hearth", 1),
+                    h200 = catalogue_machine("h200-sxm", "hearth", 1);
+        run.layout.device = rows[i].device;
+        assert_ok(plan_report(&report, "360M", &machine, &run, &(PlanQuestions){0}));
+        assert_true(warned(rows[i].warning));
+        run.layout.device = DEVICE_CUDA;
+        assert_ok(plan_report(&report, "360M", &h200, &run, &(PlanQuestions){0}));
+        assert_false(warned("FP8"));
+    }
+}
+
 // Two islands of a node each do twice the work of one, but for the share of a meeting that each step has to pay.
 static void islands_multiply_the_tokens_and_pay_for_their_meetings(void **state) {
     PlanMachine one = catalogue_machine("h100-sxm", "hearth", 8), two = catalogue_machine("h100-sxm", "hearth", 16);
@@ -595,6 +628,7 @@ int main(void) {
         cmocka_unit_test(named_changes_gain_what_a_new_plan_says),
         cmocka_unit_test(memory_is_warned_of_above_the_limit_that_was_asked_for),
         cmocka_unit_test(warnings_name_what_is_wrong),
+        cmocka_unit_test(fp8_where_there_is_none_is_warned_of),
         cmocka_unit_test(islands_multiply_the_tokens_and_pay_for_their_meetings),
         cmocka_unit_test(calibration_is_the_bounded_median_of_the_last_runs),
         cmocka_unit_test(runs_on_a_busy_machine_teach_nothing_until_they_are_most),

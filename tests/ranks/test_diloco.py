@@ -183,6 +183,7 @@ def tests(bench, quick):
         ("bf16: dp 2 and ZeRO inside of two islands have the same bits", bf16.whole_and_sharded),
         ("bf16: islands meet with equal weights", bf16.meets_with_equal_weights, Mesh(2)),
         ("changes as bf16 are half as many bytes", dense.half_as_many_bytes),
+        ("FP8: a killed run goes on with the scales of each island", until_met, Diloco(bench, "dense", '"fp8"').survives_a_kill, ONE),
         ("experts: a killed run goes on in the middle of a round", until_met, moe.survives_a_kill, ONE),
         ("a plain run goes on with two islands", dense.goes_on_with_other_islands, ONE, Islands(2)),
         ("islands without a meeting are refused", dense.refuses, {"diloco.islands": 2}, 2, "nothing says when they meet"),

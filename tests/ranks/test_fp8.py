@@ -86,6 +86,13 @@ class Fp8:
         if run.curve() != other.curve() or not same_files(run.checkpoint(STEPS), other.checkpoint(STEPS)):
             raise Failure(f"{run.path} and {other.path} have other bits")
 
+    def runs_again(self, mesh):
+        """With room for the mean alone the first step is refused, and what it noted of its numbers is not the next one's."""
+        run, roomy = (self.train(mesh, {"parallelism.expert_headroom": room}) for room in ("1", "64"))
+        if not any(step.get("expert_rows_grown") for step in run.steps()) or any(step.get("expert_rows_grown") for step in roomy.steps()):
+            raise Failure("no step ran again, or one that had room for all")
+        self.same_bits(run, roomy)
+
     def repeats(self, mesh):
         self.same_bits(self.bench.train(self.config, mesh, self.label + "-again", self.sets(mesh, {})), self.train(mesh))
 
@@ -102,6 +109,7 @@ class Fp8:
 
 def tests(bench, quick):
     dense, moe, deep, large = Fp8(bench), Fp8(bench, "moe", EXPERTS), Fp8(bench, "moe together", EXPERTS), Fp8(bench, batch=8)
+    many = Fp8(bench, "many-experts", {"many-experts": {**MODELS["many-experts"], "expert_ffn": 16}})
     sharded = Mesh(2, 1, 3)
     meshes = [(dense, mesh) for mesh in [Mesh(2), Mesh(2, 1, 2), Mesh(1, 2), sharded]] + [(moe, mesh) for mesh in [Mesh(2), Mesh(2, ep=2)]]
     pairs = [(dense, sharded, sharded), (dense, sharded, ONE)]
@@ -124,6 +132,7 @@ def tests(bench, quick):
         name = f"{job.label}: {Mesh(**mesh).name}, recompute {recompute}: ZeRO 3 has the bits of ZeRO 2"
         found.append((name, job.has_bits_of_zero_2, mesh, recompute))
     found.append((f"dense: {Mesh(2, 2, 3).name} has the same bits again", dense.repeats, Mesh(2, 2, 3)))
+    found.append((f"many-experts: {Mesh(2, ep=2).name}: a step that runs again with more room has the bits of one that had it", many.runs_again, Mesh(2, ep=2)))
     return found + [(f"{job.label}: a checkpoint of {a.name} goes on on {b.name}", job.resumes, a, b) for job, a, b in pairs]
 
 

@@ -12,15 +12,19 @@ static LayoutRequest shared_experts(double headroom) {
     return request;
 }
 
-static Model alone_of_four(Ops *ops, double headroom) {
-    LayoutRequest request = shared_experts(headroom);
+static Model alone_of(Ops *ops, const LayoutRequest *request) {
     Model model = {.ops = ops};
-    assert_ok(layout_build(&model.layout, &request));
+    assert_ok(layout_build(&model.layout, request));
     model.tokens = model.layout.tokens;
     for (int kind = 0; kind < LAYOUT_KIND_COUNT; kind++)
         if (model.layout.bytes[kind])
             assert_ok(ops->alloc(ops, &model.memory[kind], (size_t)model.layout.bytes[kind], "test"));
     return model;
+}
+
+static Model alone_of_four(Ops *ops, double headroom) {
+    LayoutRequest request = shared_experts(headroom);
+    return alone_of(ops, &request);
 }
 
 static void release(Model *model) {
@@ -88,6 +92,28 @@ static void much_more_than_twice_is_made_room_for_at_once(void **state) {
     release(&model);
 }
 
+// Copies of the experts' weights may be made anew for each product, where there are more bytes of them than FP8 saves
+// of the rows' gate and up: more rows are no reason to keep them, since what is there already stays where it is.
+static void in_fp8_growing_leaves_the_copies_of_weights_as_they_are(void **state) {
+    (void)state;
+    Ops *ops;
+    assert_ok(ops_cpu_create(&ops));
+    LayoutRequest request = shared_experts(1);
+    request.precision = PRECISION_FP8;
+    request.config.moe_ffn = 32;
+    request.seq = 24;
+    Model model = alone_of(ops, &request);
+    assert_true(model.layout.fp8_passing);
+    int64_t bytes = model.layout.bytes[LAYOUT_FP8], current, peak;
+    assert_ok(expert_room_grow(&model, "a test", 4 * 96));
+    assert_int_equal(model.layout.rows, 4 * 96); // 3 matrices of 48 x 2 experts are fewer than that
+    assert_true(model.layout.fp8_passing);
+    assert_int_equal(model.layout.bytes[LAYOUT_FP8], bytes);
+    ops_cpu_allocated(ops, &current, &peak);
+    assert_int_equal(current, model.layout.total_bytes);
+    release(&model);
+}
+
 static Status no_memory(Ops *ops, void **memory, size_t bytes, const char *what) {
     (void)ops, (void)memory;
     return status_runtime("no memory for %s (%zu bytes)", what, bytes);
@@ -141,6 +167,7 @@ int main(void) {
         cmocka_unit_test(room_is_a_multiple_of_the_share_and_at_most_what_any_routing_needs),
         cmocka_unit_test(growing_makes_room_and_leaves_the_parameters_where_they_are),
         cmocka_unit_test(much_more_than_twice_is_made_room_for_at_once),
+        cmocka_unit_test(in_fp8_growing_leaves_the_copies_of_weights_as_they_are),
         cmocka_unit_test(without_memory_the_error_names_the_key),
         cmocka_unit_test(degrees_that_experts_cannot_be_cut_by_are_refused_with_the_nearest),
     };
