@@ -6,8 +6,10 @@
 #include <math.h>
 #include <stdlib.h>
 
-// Room that a scale leaves above the maximum of the step before.
-#define HEADROOM 2.0f
+// Room that a scale leaves above the maximum of the step before. e5m2 has 30 binades of normal numbers, so that room
+// for gradients costs no digits, and a step's may be many times the ones before.
+#define HEADROOM          2.0f
+#define GRADIENT_HEADROOM 64.0f
 
 // ---- views ----------------------------------------------------------------------------------------------------------
 
@@ -354,7 +356,7 @@ void fp8_scales(Model *model) {
     if (tensor_present(before)) model->ops->convert(model->ops, before, model_const(model, CONST_FP8_SCALE), false);
     share_amax(model, tensor_rows(model_const(model, CONST_FP8_AMAX), 0, FP8_FIRST_WEIGHT));
     set_scales(model, FP8_ATTN_IN, FP8_FIRST_GRADIENT, E4M3_MAX / HEADROOM);
-    set_scales(model, FP8_FIRST_GRADIENT, FP8_FIRST_WEIGHT, E5M2_MAX / HEADROOM);
+    set_scales(model, FP8_FIRST_GRADIENT, FP8_FIRST_WEIGHT, E5M2_MAX / GRADIENT_HEADROOM);
     model->fp8_fresh = false; // there are new weights
 }
 

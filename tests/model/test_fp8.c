@@ -497,6 +497,34 @@ static void a_race_is_of_the_experts_of_a_rank(void **state) {
     free(of_whole), free(of_shared), free(of_few), free(of_one);
 }
 
+// The gradients of a step may be many times those of the step before, whose maxima give the scales: here 32 times, as
+// there are as many fewer targets. Of the norm, rounding to e5m2 may take an eighth.
+static void gradients_that_grow_from_step_to_step_are_not_cut_off(void **state) {
+    (void)state;
+    for (int which = SMALL_LLAMA; which < SMALL_COUNT; which++) {
+        StepResult results[2];
+        for (int fp8 = 0; fp8 < 2; fp8++) {
+            LayoutRequest request = fp8_request((SmallModel)which, fp8 ? PRECISION_FP8 : PRECISION_BF16);
+            Small small;
+            small_open(&small, &request);
+            for (int step = 0; step < 2; step++) {
+                model_step_begin(small.model, step ? small.valid : 32 * small.valid, 1);
+                model_micro_step(small.model, small.ids, small.targets, NULL);
+                model_optimizer_step(small.model, &(OptimizerStep){.step = step + 1,
+                                                                   .lr = 0, // the same weights
+                                                                   .beta1 = 0.9f,
+                                                                   .beta2 = 0.95f,
+                                                                   .eps = 1e-8f,
+                                                                   .loss_limit = INFINITY,
+                                                                   .norm_limit = INFINITY});
+                model_step_result(small.model, &results[fp8]);
+            }
+            small_close(&small);
+        }
+        assert_true(fabs(results[1].grad_norm / results[0].grad_norm - 1) < 0.125);
+    }
+}
+
 // What attention's backward pass was lent by each of the models of a race.
 static struct {
     void (*bind)(Ops *ops, void *memory, size_t bytes);
@@ -659,6 +687,7 @@ int main(void) {
         cmocka_unit_test(evaluation_is_that_of_bf16),
         cmocka_unit_test(scales_follow_the_step_before),
         cmocka_unit_test(sizes_that_tensor_cores_cannot_take_stay_in_bf16),
+        cmocka_unit_test(gradients_that_grow_from_step_to_step_are_not_cut_off),
         cmocka_unit_test(a_race_is_of_the_experts_of_a_rank),
         cmocka_unit_test(a_gpu_without_fp8_is_refused_before_it_races),
         cmocka_unit_test(without_memory_for_a_race_all_products_are_in_fp8),
