@@ -15,8 +15,8 @@ sanitize() { # TOOL COMMAND...: hearth's own kernels under compute-sanitizer
     "$sanitizer" --tool "$1" "${own[@]}" --error-exitcode 9 "${@:2}"
 }
 
-# Every op, and of products with several kernels each of them: the choice is written into the tuning cache. cuBLAS's own
-# kernels fail under racecheck of CUDA 13.0: not the ops that are cuBLAS's alone, and the others in bf16, for which there
+# Every op, and of products with several kernels each of them: the choice is written into the tuning cache. Runs with
+# cuBLAS's kernels end in an error of racecheck of CUDA 13.0: not the ops that are cuBLAS's alone, and the others in bf16, for which there
 # are kernels of hearth. The tool works on the CPU for the most part, so several run at once.
 race_ops() {
     local op keys choice first last count=0 running=0 missed=0 narrow
