@@ -455,8 +455,6 @@ const char *layout_const_name(ConstId id);
 
 // Workspace that the ops of the request's device need.
 size_t layout_workspace_bytes(const LayoutRequest *request);
-// What attention's backward pass is lent at least, 0 where the workspace has as much.
-int64_t layout_scratch_least(const LayoutRequest *request);
 // Memory traffic of one parameter in bytes. AdamW reads its gradient, and reads and writes both moments and the weight
 // with its master part. A weight gradient is written in float; `added` is the share of the times that it is read first,
 // to be added to: 0 for the first micro-batch of a step, 1 for the others.

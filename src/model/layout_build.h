@@ -15,3 +15,5 @@ void layout_build_states(Layout *layout);
 void layout_build_activations(Layout *layout);
 // The next place of an array that grows by doubling: *items has *count elements of `size`, one more on return, cleared.
 void *layout_grow(void *items, int *count, size_t size);
+// What attention's backward pass is lent at least, 0 where the workspace has as much.
+int64_t layout_scratch_least(const LayoutRequest *request);
