@@ -21,7 +21,7 @@ typedef struct BenchEnergy {
     int format_count; // the others are set against the first
     JouleSource source;
     double seconds, warm; // of each measurement, and of the same work before it
-    double batch_ms;      // of work between two looks at the counter; products only
+    double batch_ms;      // of work between two looks at the counter, at least; products only
 } BenchEnergy;
 
 // ---- products -------------------------------------------------------------------------------------------------------

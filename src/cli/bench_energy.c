@@ -253,7 +253,7 @@ static Status run_energy(const EnergyRequest *asked, Ops *ops) {
     BenchEnergy bench = {.source = {counter_read, NULL, &counter},
                          .seconds = asked->seconds,
                          .warm = fmin(1, asked->seconds),
-                         .batch_ms = 5};
+                         .batch_ms = 20};
     TRY(request_read(&bench, asked, ops));
     EnergyTable table = {.counter = &counter, .model = asked->model, .json = asked->json, .bench = &bench};
     MeterWindow rest;

@@ -10,6 +10,7 @@ typedef struct FakeWatt {
     double now, joules, seen, watts;
     OpId last;
     int looks, calls, batch; // calls of products since the last look, and between the last two
+    long look_ns;            // that reading the counter takes
 } FakeWatt;
 
 #define LOOK        0x1p-6
@@ -28,7 +29,9 @@ static double fake_seconds(void *context) {
 }
 
 static Status fake_read(void *context, double *joules) {
-    *joules = ((FakeWatt *)context)->seen;
+    const FakeWatt *fake = context;
+    if (fake->look_ns) nanosleep(&(struct timespec){.tv_nsec = fake->look_ns}, NULL);
+    *joules = fake->seen;
     return NULL;
 }
 
@@ -81,16 +84,17 @@ static BenchEnergy small_energy(SmallModel which, FakeWatt *fake, const char *fo
     BenchEnergy bench = {.request = small_request(which),
                          .source = {fake_read, fake_seconds, fake},
                          .seconds = SECONDS,
-                         .warm = 2 * LOOK,
-                         .batch_ms = 1};
+                         .warm = 2 * LOOK};
     bench.request.seq = 16; // FP8 wants multiples of 16
     assert_ok(energy_formats_parse(bench.formats, &bench.format_count, formats));
     return bench;
 }
 
-static Status measure(SmallModel which, const char *formats, const char *only, Rows *rows) {
-    *rows = (Rows){.fake = {.watts = WATTS_OTHER, .last = OP_COUNT}};
+static Status measure_batches(SmallModel which, const char *formats, const char *only, double batch_ms, long look_ns,
+                              Rows *rows) {
+    *rows = (Rows){.fake = {.watts = WATTS_OTHER, .last = OP_COUNT, .look_ns = look_ns}};
     BenchEnergy bench = small_energy(which, &rows->fake, formats);
+    bench.batch_ms = batch_ms;
     Ops *ops;
     int64_t current, peak;
     assert_ok(ops_cpu_create(&ops));
@@ -101,6 +105,10 @@ static Status measure(SmallModel which, const char *formats, const char *only, R
     assert_int_equal(current, 0); // all operands were given back
     ops_destroy(ops);
     return status;
+}
+
+static Status measure(SmallModel which, const char *formats, const char *only, Rows *rows) {
+    return measure_batches(which, formats, only, 1, 0, rows);
 }
 
 static void expect(const EnergyRow *row, const char *product, const char *direction, const char *format, int64_t m,
@@ -166,6 +174,18 @@ static void joules_of_a_call_are_those_of_the_counter(void **state) {
     }
 }
 
+// A product of this model takes some 10 us, and batches of no time are one call. A process that is put aside for 20 ms
+// while it times a call would get one call too: not three times.
+static void batches_are_longer_than_a_look_at_the_counter(void **state) {
+    (void)state;
+    Rows rows;
+    int longest = 0;
+    assert_ok(measure_batches(SMALL_LLAMA, "bf16", "qkv", 0, 5000000, &rows));
+    for (int i = 0; i < rows.count; i++)
+        if (rows.batch[i] > longest) longest = rows.batch[i];
+    assert_in_range(longest, 4, 1000);
+}
+
 static void products_that_training_does_not_run_in_fp8_have_no_fp8(void **state) {
     (void)state;
     Rows rows;
@@ -222,6 +242,7 @@ int main(void) {
         cmocka_unit_test(every_product_of_a_dense_model_is_measured_in_all_directions),
         cmocka_unit_test(experts_products_are_grouped),
         cmocka_unit_test(joules_of_a_call_are_those_of_the_counter),
+        cmocka_unit_test(batches_are_longer_than_a_look_at_the_counter),
         cmocka_unit_test(products_that_training_does_not_run_in_fp8_have_no_fp8),
         cmocka_unit_test(a_name_without_products_is_refused),
         cmocka_unit_test(a_step_has_joules_by_token),
