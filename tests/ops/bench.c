@@ -11,7 +11,7 @@
 #include <string.h>
 
 Ops *ops;
-bool check_only, small_only;
+bool check_only, small_only, race_only;
 
 static void *workspace;
 static size_t workspace_size;
@@ -19,12 +19,13 @@ static int compared, failures;
 
 void bench_begin(int argc, char **argv, size_t workspace_bytes, const char **word) {
     int at = 1;
-    small_only = at < argc && !strcmp(argv[at], "--small");
+    race_only = at < argc && !strcmp(argv[at], "--race");
+    small_only = race_only || (at < argc && !strcmp(argv[at], "--small"));
     check_only = small_only || (at < argc && !strcmp(argv[at], "--check"));
     at += check_only;
     if (word) *word = at < argc ? argv[at++] : "";
     if (at < argc || (word && **word == '-')) {
-        fprintf(stderr, "usage: %s [--check | --small]%s\n", argv[0], word ? " [NAME]" : "");
+        fprintf(stderr, "usage: %s [--check | --small | --race]%s\n", argv[0], word ? " [NAME]" : "");
         exit(2);
     }
     const char *cache = getenv("HEARTH_TUNE_CACHE");

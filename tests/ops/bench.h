@@ -1,5 +1,5 @@
 // What the benches of CUDA kernels share: values on the device, memory that shows where it was written, a comparison by
-// norm, a clock, and the options --check and --small. What goes wrong beside a comparison ends the program.
+// norm, a clock, and the options --check, --small and --race. What goes wrong beside a comparison ends the program.
 #pragma once
 
 #include "ops/ops.h"
@@ -8,6 +8,7 @@ extern Ops *ops;        // of the first GPU, from bench_begin to bench_end
 extern bool check_only; // --check: every comparison, no times
 extern bool small_only; // --small: likewise, and only products of up to SMALL_SIZE multiply-adds; for compute-sanitizer
 enum { SMALL_SIZE = 1 << 28 };
+extern bool race_only; // --race: likewise, and of grouped products one load; for racecheck, which is many times slower
 
 // word: gets the argument beside the option, or "" when there is none; NULL where the program takes none.
 void bench_begin(int argc, char **argv, size_t workspace_bytes, const char **word);
@@ -26,6 +27,9 @@ void rope_free(const Rope *rope);
 // How the slots of tokens are spread over experts: evenly, as a router does, with every third expert idle, all to one.
 typedef enum Load { LOAD_BALANCED, LOAD_NATURAL, LOAD_SPARSE, LOAD_ONE, LOAD_COUNT } Load;
 extern const char *const load_names[LOAD_COUNT];
+static inline bool load_wanted(Load load) {
+    return !race_only || load == LOAD_NATURAL;
+}
 // Rows of each expert, and where its first one stands: [experts] and [experts + 1].
 void slots_deal(int32_t *counts, int32_t *offsets, int experts, int64_t slots, Load load);
 

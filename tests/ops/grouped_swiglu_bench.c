@@ -1,6 +1,6 @@
 // SwiGLU of experts fused with the grouped product beside it, on the GPU: every variant's results against the separate
 // ops, of rows and forward of tokens, then times under sustained load. Run by hand:
-//     build/tests/grouped_swiglu_bench [--check | --small] [500m|30b]
+//     build/tests/grouped_swiglu_bench [--check | --small | --race] [500m|30b]
 //
 // Outputs hold NaN before each run, two runs (backward one of them in place) must give the same bits, and rows behind
 // the last expert must stay as they were.
@@ -244,6 +244,12 @@ static void case_run(const Case *s, Load load, bool backward) {
     problem_free(&p);
 }
 
+static bool case_wanted(const Case *s, Load load, const char *wanted) {
+    if (s->timed) return !small_only && load == LOAD_NATURAL && !strncmp(s->name, wanted, strlen(wanted));
+    return load >= LOAD_NATURAL && load_wanted(load) &&
+           !(race_only && s->tokens * s->top_k * s->inner * s->dim > SMALL_SIZE);
+}
+
 int main(int argc, char **argv) {
     static const Case cases[] = {
         {"odd", 4, 350, 2, 72, 40, false},          // dim: backward only
@@ -260,8 +266,7 @@ int main(int argc, char **argv) {
     if (check_only && !*wanted) wanted = "500m";
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (int backward = 0; backward < 2; backward++)
-            for (Load load = LOAD_NATURAL; load < (cases[i].timed ? LOAD_NATURAL + 1 : LOAD_COUNT); load++)
-                if (!cases[i].timed || (!small_only && !strncmp(cases[i].name, wanted, strlen(wanted))))
-                    case_run(&cases[i], load, backward);
+            for (Load load = 0; load < LOAD_COUNT; load++)
+                if (case_wanted(&cases[i], load, wanted)) case_run(&cases[i], load, backward);
     return bench_end();
 }
