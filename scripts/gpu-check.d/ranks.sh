@@ -9,6 +9,7 @@
 #         norm 2^-12, half a step of the type.
 #   bf16  three bits fewer, so 8 times fp16's. Where products are parts of a sum, each rounded on its own (context
 #         parallelism), 2e-4 in fp16: loss 1.6e-3, norm 2^-9.
+#   fp8   as bf16 under data parallelism and ZeRO 3: scales do not depend on ranks.
 # shellcheck shell=bash disable=SC2154
 
 rank_steps=3
@@ -144,6 +145,8 @@ rank_cases() {
 2 cp_2_fp32 long 1e-6 1e-5 $one parallelism.context=2
 2 cp_2_bf16 long-bf16 1.6e-3 2e-3 $one parallelism.context=2
 2 dp_2_fp16 dense-fp16 2e-5 2.5e-4 parallelism.data=2 train.grad_accum=2
+2 dp_2_fp8 dense-fp8 1.6e-4 2e-3 parallelism.data=2 train.grad_accum=2
+2 ZeRO_3_x_2_fp8 dense-fp8 1.6e-4 2e-3 parallelism.data=2 parallelism.zero=3 train.grad_accum=2
 CASES
     wait
 }
@@ -151,7 +154,7 @@ CASES
 model_keys() { # REFERENCE
     case $1 in
     dense) echo "${dense[@]}" train.precision=fp32 ;;
-    dense-fp16) echo "${dense[@]}" train.precision=fp16 ;;
+    dense-fp16 | dense-fp8) echo "${dense[@]}" train.precision="${1#dense-}" ;;
     experts) echo "${experts[@]}" train.precision=fp32 ;;
     long) echo "${long[@]}" train.precision=fp32 model.layers="$(pick 8 2)" ;;
     long-bf16) echo "${long[@]}" train.precision=bf16 ;;
@@ -168,7 +171,7 @@ part_ranks() {
     mkdir -p "$work/ranks"
     rank_models
     synthetic_data || return
-    for name in dense dense-fp16 experts long long-bf16; do
+    for name in dense dense-fp16 dense-fp8 experts long long-bf16; do
         # shellcheck disable=SC2046 # keys are words
         check "one rank, $name" "$(pick 20 5)" reference_run "$name" $(model_keys "$name") &
     done
