@@ -464,6 +464,25 @@ static void gradients_that_grow_from_step_to_step_are_not_cut_off(void **state) 
     }
 }
 
+// Scales of the step before are for a step that was refused for its experts' rows, which only experts of many ranks
+// can be.
+static void scales_of_the_step_before_are_where_a_step_may_be_refused(void **state) {
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        LayoutRequest request = fp8_request(i ? SMALL_MOE : SMALL_LLAMA, PRECISION_FP8);
+        Layout layout;
+        request.config.experts = i ? 4 : 0;
+        request.mesh.dp = 2;
+        request.mesh.ep = i > 1 ? 2 : 1;
+        request.expert_headroom = i > 2 ? 64 : 1;
+        assert_ok(layout_build(&layout, &request));
+        int64_t bytes = layout.constants[CONST_FP8_SCALE].bytes;
+        assert_true(bytes > 0);
+        assert_int_equal(layout.constants[CONST_FP8_BEFORE].bytes, i == 2 ? bytes : 0);
+        layout_free(&layout);
+    }
+}
+
 static void scale_sublayers(Model *model, float factor) { // what attention and MLP hand on, by their last weights
     for (int i = 0; i < model->layout.param_count; i++) {
         const LayoutParam *param = &model->layout.params[i];
@@ -514,6 +533,7 @@ int main(void) {
         cmocka_unit_test(scales_follow_the_step_before),
         cmocka_unit_test(sizes_that_tensor_cores_cannot_take_stay_in_bf16),
         cmocka_unit_test(gradients_that_grow_from_step_to_step_are_not_cut_off),
+        cmocka_unit_test(scales_of_the_step_before_are_where_a_step_may_be_refused),
         cmocka_unit_test(weights_next_to_zero_train),
         cmocka_unit_test(any_choice_of_products_trains),
         cmocka_unit_test(zero_3_has_room_for_one_copy_and_its_pieces),

@@ -109,6 +109,8 @@ static void in_fp8_growing_leaves_the_copies_of_weights_as_they_are(void **state
     assert_int_equal(model.layout.rows, 4 * 96); // 3 matrices of 48 x 2 experts are fewer than that
     assert_true(model.layout.fp8_passing);
     assert_int_equal(model.layout.bytes[LAYOUT_FP8], bytes);
+    assert_false(layout_rows_bounded(&model.layout.request));
+    assert_true(tensor_present(model_const(&model, CONST_FP8_BEFORE))); // of the step that was refused
     ops_cpu_allocated(ops, &current, &peak);
     assert_int_equal(current, model.layout.total_bytes);
     release(&model);
