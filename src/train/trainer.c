@@ -399,14 +399,18 @@ Status trainer_step(Trainer *trainer, MetricsStep *metrics, const volatile sig_a
                                  .seed = (uint64_t)config->train.seed}};
     try.samples = (uint64_t)try.accum * (uint64_t)config->train.micro_batch *
                   (uint64_t)(trainer->ranks.islands * trainer->ranks.mesh.dp);
-    TRY(find_first_scales(trainer, &try, metrics));
-    TRY(check_loss(trainer, &try, metrics));
+    Status damage = find_first_scales(trainer, &try, metrics);
+    if (!damage) damage = check_loss(trainer, &try, metrics);
+    if (damage) {
+        *stopped = true;
+        return damage;
+    }
     double start = clock_seconds(), comm_before = comm_waited_so_far(trainer);
     bool profiled;
     split_start(trainer, trainer->step + 1, &profiled);
     do {
         if (try.result.rows_needed) TRY(grow_and_start_over(trainer, try.result.rows_needed, metrics));
-        Status damage = run_micro_batches(trainer, &try, stop, stopped);
+        damage = run_micro_batches(trainer, &try, stop, stopped);
         if (damage || *stopped) {
             drop_step(trainer, profiled);
             *stopped = true;
