@@ -92,7 +92,7 @@ static void cpu_quantize_scales(Ops *ops, Tensor scale, Tensor amax, float most)
     float *scales = scale.data, *largest = amax.data;
     for (int64_t i = 0; i < tensor_count(scale); i++) {
         if (largest[i] > 0 && isfinite(largest[i]))
-            scales[i] = fmaxf(ldexpf(1, -ilogbf(most / largest[i])), OPS_FP8_LEAST_SCALE);
+            scales[i] = ldexpf(1, -ilogbf(most / fmaxf(largest[i], most * OPS_FP8_LEAST_SCALE)));
         largest[i] = 0;
     }
 }
