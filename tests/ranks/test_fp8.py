@@ -89,15 +89,16 @@ class Fp8:
 
     def runs_again(self, mesh):
         """With room for the mean alone there is too little when a first step looks for its scales, and when a checkpoint goes
-        on: that step is refused, and what it noted of its numbers is not the next one's."""
-        run, roomy = (self.train(mesh, {"parallelism.expert_headroom": room}) for room in ("1", "64"))
-        again = self.go_on(roomy, f"{self.label}-less-room", mesh, {"parallelism.expert_headroom": "1"})
-        if any(step.get("expert_rows_grown") for step in roomy.steps()):
-            raise Failure("a step that had room for all ran again")
-        for tight in (run, again):
-            if not any(step.get("expert_rows_grown") for step in tight.steps()):
-                raise Failure("no step ran again")
-            self.same_bits(tight, roomy)
+        on: that step is refused, and what it noted of its numbers is not the next one's. It has more targets than the step
+        before, so that its gradients are smaller and its scales would be finer."""
+        rooms = [{"parallelism.expert_headroom": room} for room in ("1", "64")]
+        whole = [self.train(mesh, room) for room in rooms]
+        more = {"train.grad_accum": "16"}
+        later = [self.go_on(whole[1], f"{self.label}-room-{i}", mesh, {**room, **more}) for i, room in enumerate(rooms)]
+        for run, roomy in (whole, later):
+            if not any(step.get("expert_rows_grown") for step in run.steps()) or any(step.get("expert_rows_grown") for step in roomy.steps()):
+                raise Failure("no step ran again, or one that had room for all")
+            self.same_bits(run, roomy)
 
     def repeats(self, mesh):
         self.same_bits(self.bench.train(self.config, mesh, self.label + "-again", self.sets(mesh, {})), self.train(mesh))
