@@ -80,6 +80,9 @@ static Tensor gathered_weight(const Model *model, ParamId id, int layer) {
     return weight_codes(codes.data, param, false);
 }
 
+// ZeRO 3 rounds a weight for every product that reads it, that of the LM head once a chunk of tokens and again for its
+// gradients. The codes are those of a kept copy, each time: neither the weight nor its scale, which is that of the
+// whole tensor on all ranks (round_weights), changes within a step.
 Tensor fp8_weight(Model *model, ParamId id, int layer, bool cols) {
     Tensor copy = weight_place(model, id, layer, cols);
     if (!copy_passes(model, id)) return copy;
@@ -119,6 +122,13 @@ static Fp8Use forward_use(ParamId id) {
 
 // ---- forward --------------------------------------------------------------------------------------------------------
 
+// Evaluation is in bf16: what a step would round is looked at, where that is asked for.
+static void note_input(Model *model, Fp8Slot slot, int layer, Tensor in) {
+    if (model->fp8_noting)
+        model->ops->quantize(model->ops, TENSOR_NONE, TENSOR_NONE, fp8_amax(model, slot, layer), in,
+                             fp8_scale(model, slot, layer));
+}
+
 // Experts of this rank alone read the norm's own tokens, whatever tensor-parallel ranks there are.
 static bool norm_rounds(const Model *model, ParamId product, int layer) {
     const LayoutRequest *request = &model->layout.request;
@@ -134,12 +144,14 @@ void fp8_norm_forward(Model *model, ParamId product, int layer, Tensor normed, T
     Fp8Slot slot = input_slot(product);
     bool experts = product == PARAM_GATE_UP && model->layout.request.config.sparse[layer];
     ActId place = experts ? ACT_FP8_TOKENS : ACT_FP8_IN;
-    if (norm_rounds(model, product, layer))
+    if (norm_rounds(model, product, layer)) {
         ops->rmsnorm_fp8_forward(ops, normed, copy_place(model, place, normed.rows, normed.cols),
                                  fp8_amax(model, slot, layer), rstd, residual, weight, fp8_scale(model, slot, layer),
                                  eps);
-    else
-        ops->add_rmsnorm_forward(ops, normed, TENSOR_NONE, rstd, residual, TENSOR_NONE, weight, eps);
+        return;
+    }
+    ops->add_rmsnorm_forward(ops, normed, TENSOR_NONE, rstd, residual, TENSOR_NONE, weight, eps);
+    note_input(model, slot, layer, normed);
 }
 
 // The rounded input of a product; norms and SwiGLU have made theirs already.
@@ -155,6 +167,7 @@ static Tensor input_rows(Model *model, ParamId id, int layer, Tensor in) {
 void fp8_linear_forward(Model *model, ParamId id, int layer, Tensor out, Tensor in, Tensor add) {
     Ops *ops = model->ops;
     if (!fp8_uses(model, forward_use(id))) {
+        note_input(model, input_slot(id), layer, in);
         ops->linear_forward(ops, out, in, model_weight(model, id, layer), add);
         return;
     }
@@ -248,6 +261,7 @@ void fp8_head_forward(Model *model, const Fp8HeadChunk *chunk) {
     if (tensor_present(chunk->in_rows) || tensor_present(chunk->in_cols))
         ops->quantize(ops, chunk->in_rows, chunk->in_cols, fp8_amax(model, FP8_HEAD_IN, -1), chunk->in,
                       fp8_scale(model, FP8_HEAD_IN, -1));
+    note_input(model, FP8_HEAD_IN, -1, chunk->in);
     if (tensor_present(chunk->in_rows))
         ops->linear_fp8(ops, chunk->logits, chunk->in_rows, fp8_weight(model, chunk->weight, -1, false),
                         fp8_scale(model, FP8_HEAD_IN, -1), fp8_scale(model, FP8_W_HEAD, -1), TENSOR_NONE, false);
@@ -363,4 +377,9 @@ void fp8_scales(Model *model) {
 void fp8_scales_undo(Model *model) {
     Tensor before = model_const(model, CONST_FP8_BEFORE);
     if (tensor_present(before)) model->ops->convert(model->ops, model_const(model, CONST_FP8_SCALE), before, false);
+}
+
+void fp8_scales_noted(Model *model) {
+    share_amax(model, tensor_rows(model_const(model, CONST_FP8_AMAX), 0, FP8_FIRST_GRADIENT));
+    set_scales(model, FP8_ATTN_IN, FP8_FIRST_GRADIENT, E4M3_MAX / HEADROOM);
 }

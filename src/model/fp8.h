@@ -51,6 +51,8 @@ typedef struct Fp8Experts {
 } Fp8Experts;
 // From normed tokens (of all ranks that share the experts) to wide, what the experts hand on.
 void fp8_experts_forward(Model *model, const Fp8Experts *e, Tensor tokens);
+// Where evaluation notes: gate and up of the rows. Takes the place of narrow.
+void fp8_experts_note(Model *model, const Fp8Experts *e);
 // Back, in parts: from the gradients of tokens to those of gate and up and of combine weights; the weight gradient of
 // down, and the gradient of the experts' inputs into wide; when that has been summed, the weight gradient of gate-up.
 // Before the last, experts that are spread over ranks may have to get their rows again.
@@ -73,10 +75,14 @@ Status fp8_choose(Ops *ops, LayoutRequest *request, Comm *all);
 enum { FP8_TEXT = 256 };
 void fp8_describe(unsigned fp8, char text[FP8_TEXT]); // "qkv, o, MLP with its gradients, head"
 
-#define FP8_FIRST_SCALE 0x1p-4f // of activations, which in a fresh model are small numbers
+#define FP8_FIRST_SCALE 0x1p-4f // of activations that nobody has looked at; in a fresh model they are small numbers
 
 // ---- around a step, for model.c -------------------------------------------------------------------------------------
 
 void fp8_step(Model *model);   // before a micro-step: scales to begin with, and copies of weights that have changed
 void fp8_scales(Model *model); // after the last: the next step's scales
 void fp8_scales_undo(Model *model); // the step was refused and runs again: those that it began with
+
+// A run's first step has none before it. Evaluation of its batch with fp8_noting, and then this: its activations have
+// the scales that they would have after such a step.
+void fp8_scales_noted(Model *model);

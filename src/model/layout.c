@@ -38,6 +38,7 @@ static void build_constants(Layout *layout) {
     const ModelConfig *c = &layout->request.config;
     int64_t T = layout->tokens * layout->slots, documents = layout->request.documents ? T : 0;
     int64_t sparse = model_sparse_layers(c);
+    bool refusable = layout->fp8 && layout_rows_bounded(&layout->request); // a step, which then runs again
     const LayoutChunk *first = &layout->chunks[0], *last = &layout->chunks[layout->chunk_count - 1];
     int64_t seq = layout->request.seq / layout->request.mesh.cp, half = c->head_dim / 2;
     const LayoutConst shapes[CONST_ID_COUNT] = {
@@ -51,7 +52,7 @@ static void build_constants(Layout *layout) {
         [CONST_EXPERT_TOTAL] = {DTYPE_I32, sparse, c->experts},
         [CONST_FP8_SCALE] = {DTYPE_F32, layout->fp8 ? FP8_SLOTS : 0, c->layers * FP8_SCALE_STEP},
         [CONST_FP8_AMAX] = {DTYPE_F32, layout->fp8 ? FP8_SLOTS : 0, c->layers * FP8_SCALE_STEP},
-        [CONST_FP8_BEFORE] = {DTYPE_F32, layout->fp8 && sparse ? FP8_SLOTS : 0, c->layers * FP8_SCALE_STEP},
+        [CONST_FP8_BEFORE] = {DTYPE_F32, refusable ? FP8_SLOTS : 0, c->layers * FP8_SCALE_STEP},
         [CONST_EXPERT_LOAD] = {DTYPE_F32, sparse, MOE_LOAD_STATS},
         [CONST_NORMS] = {DTYPE_F32, 1, layout_norm_parts(layout)},
         [CONST_RANK_NORMS] = {DTYPE_F32, 1, layout_norm_ranks(layout)},

@@ -327,7 +327,7 @@ typedef enum ConstId {
     CONST_EXPERT_LOAD,  // [sparse layers, MOE_LOAD_STATS] float; these three are of the whole model on every rank
     CONST_FP8_SCALE,    // [FP8_SLOTS, layers * FP8_SCALE_STEP] float: of this step
     CONST_FP8_AMAX,     // the same: largest magnitudes so far, for the next step's
-    CONST_FP8_BEFORE,   // the same: scales of the step before, where experts may have to run it again
+    CONST_FP8_BEFORE,   // the same: scales of the step before, where there may be no room for its expert rows
     CONST_NORMS,        // [1, parts] float: norms of the gradients that this rank counts; only where ranks share them
     CONST_RANK_NORMS,   // [1, ranks] float: the norm of those, of every rank
     CONST_ID_COUNT,

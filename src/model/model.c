@@ -205,6 +205,7 @@ void model_micro_step(Model *model, const int32_t *ids, const int32_t *targets, 
 }
 
 void model_eval_step(Model *model, const int32_t *ids, const int32_t *targets, const int32_t *doc_start) {
+    if (model->fp8_noting) fp8_step(model);
     model->evaluating = true;
     if (model->pipeline) {
         pipeline_eval_step(model, ids, targets, doc_start);

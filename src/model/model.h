@@ -75,6 +75,7 @@ typedef struct Model {
     bool evaluating;                           // in bf16, whatever the precision of training
     unsigned fp8_masked;                       // products of the layout's that run in bf16 all the same: a race
     bool fp8_scaled, fp8_fresh;                // there are scales; weights and their FP8 copies are the same
+    bool fp8_noting;                           // evaluation notes the largest of what a step would round
     Trace *trace;                              // likewise; NULL: nobody asks
 } Model;
 

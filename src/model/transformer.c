@@ -226,10 +226,9 @@ static void attention_forward(Model *model, const Layer *l) {
 // residual_out = residual_mid + down(SwiGLU(gate_up(norm(residual_mid))))
 static void dense_forward(Model *model, const Layer *l) {
     Tensor normed = seam_all_tokens(model, l->mlp_normed);
-    if (fp8_uses(model, FP8_MLP))
-        fp8_mlp_forward(model, l->index, normed);
-    else
-        model->ops->linear_swiglu_forward(model->ops, l->gate_up, normed, l->w.gate_up);
+    bool fp8 = fp8_uses(model, FP8_MLP), notes = l->fp8_mlp && model->fp8_noting; // of gate and up
+    if (fp8 || notes) fp8_mlp_forward(model, l->index, normed);
+    if (!fp8) model->ops->linear_swiglu_forward(model->ops, l->gate_up, normed, l->w.gate_up);
     if (model->pass == STEP_RECOMPUTE) return; // this is what the backward pass reads
     seam_project(model, PARAM_DOWN, l->index, l->residual_out, l->hidden, l->residual_mid);
 }
@@ -286,6 +285,10 @@ static void moe_forward(Model *model, const Layer *l) {
                                 l->rows.row_weight, in.token_of_row, scratch);
     ops->grouped_linear_forward(ops, l->expert_out, l->hidden, l->w.expert_down, l->rows.offsets, TENSOR_NONE,
                                 TENSOR_NONE);
+    if (l->fp8_experts && model->fp8_noting) {
+        Fp8Experts experts = fp8_experts(l);
+        fp8_experts_note(model, &experts);
+    }
     seam_combine(model, l->residual_out, l->expert_out, l->residual_mid, &l->rows);
 }
 

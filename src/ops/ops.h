@@ -34,6 +34,10 @@ typedef struct Ops Ops;
 // Addends of a product in FP8 whose sum may have fewer bits than a float: each may cost 2^-14 of it, in one direction.
 #define OPS_FP8_SHORT_SUM (1 << 15)
 
+// No scale is finer, however small a tensor's numbers are: its inverse is finite, and every bf16 number, subnormal or
+// not, has the digits of e4m3 and e5m2 under it.
+#define OPS_FP8_LEAST_SCALE 0x1p-126f
+
 typedef enum DeviceKind { DEVICE_CPU, DEVICE_CUDA } DeviceKind;
 const char *device_kind_name(DeviceKind kind); // "cpu", "cuda"
 
@@ -375,7 +379,8 @@ struct Ops {
     // be a pile of transposes, [n * in.cols, in.rows / n]: of n matrices that stand one below the other in `in` (then
     // without gaps), as the experts' weights do.
     void (*quantize)(Ops *ops, Tensor rows, Tensor cols, Tensor amax, Tensor in, Tensor scale);
-    // Of every pair: scale = 2^-floor(log2(most / amax)), or stays where amax is not a positive number; amax = 0.
+    // Of every pair: scale = 2^-floor(log2(most / amax)), at least OPS_FP8_LEAST_SCALE, or stays where amax is not a
+    // positive number; amax = 0.
     void (*quantize_scales)(Ops *ops, Tensor scale, Tensor amax, float most);
     // out[m, n] = sum over k of a[m, k] b[n, k] a_scale b_scale, + add (like out, may be absent), or += where a weight
     // gradient (float out) accumulates. Results in bf16 may come from sums with fewer bits than a float has (13 beyond

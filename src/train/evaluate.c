@@ -92,11 +92,10 @@ Status evaluate_samples(Model *model, const Samples *samples, uint64_t windows, 
     return model->ops->sync(model->ops);
 }
 
-Status evaluate_batch(Model *model, const EvaluateBatch *batch, double *loss) {
+Status evaluate_batch(Model *model, const EvaluateBatch *batch, StepResult *result) {
     const LayoutRequest *request = &model->layout.request;
     size_t seq = (size_t)request->seq, tokens = (size_t)request->micro_batch * seq;
     int32_t *ids = xcalloc(3 * tokens, sizeof *ids), *targets = ids + tokens, *doc_start = targets + tokens;
-    StepResult result;
     Status status = NULL;
     model_step_begin(model, batch->valid, batch->micro_batches);
     for (int i = 0; i < batch->micro_batches; i++) {
@@ -109,8 +108,7 @@ Status evaluate_batch(Model *model, const EvaluateBatch *batch, double *loss) {
         model_eval_step(model, ids, targets, doc_start);
     }
     seam_step_sums(model);
-    model_step_result(model, &result);
-    *loss = result.rows_needed ? 0 : result.loss;
+    model_step_result(model, result);
 damaged:
     free(ids);
     return status;

@@ -12,9 +12,9 @@ typedef struct EvaluateBatch {
     int micro_batches;
     int64_t valid; // targets of the whole batch, over all ranks
 } EvaluateBatch;
-// Its mean loss, as a step would report it. Damaged data is an error; where experts have no room for the batch, *loss
-// is 0. Collective over the ranks of the model.
-Status evaluate_batch(Model *model, const EvaluateBatch *batch, double *loss);
+// Its mean loss, as a step would report it, unless experts have no room for the batch (rows_needed). Damaged data is an
+// error. Collective over the ranks of the model.
+Status evaluate_batch(Model *model, const EvaluateBatch *batch, StepResult *result);
 
 // Over the first `windows` windows (0: all), in the samples' own fixed order.
 Status evaluate_samples(Model *model, const Samples *samples, uint64_t windows, Evaluation *evaluation);

@@ -7,6 +7,6 @@
 #include "model/model.h"
 
 void fp8_scales_save(Model *model, json_t *state);
-// Sets them from a state, if it has any: a run that goes on in FP8 from a checkpoint of another precision, or of a
-// version whose LM head was in bf16, starts with those of a fresh one.
+// Sets them from a state, if it has any: a run that goes on in FP8 from a checkpoint of another precision looks for
+// those of its first step as a fresh one does. Of a version whose LM head was in bf16, the head has FP8_FIRST_SCALE.
 Status fp8_scales_restore(Model *model, const json_t *state, const char *where);

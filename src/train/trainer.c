@@ -328,10 +328,8 @@ static Status apply_gradients(Trainer *trainer, StepTry *try) {
     return status;
 }
 
-// The loss of the step's batch in bf16, with the weights that the step begins with. Its time is not the step's.
-static Status check_loss(Trainer *trainer, const StepTry *try, MetricsStep *metrics) {
-    int64_t every = trainer->config->train.loss_check_every;
-    if (!every || (trainer->step + 1) % every) return NULL;
+// The step's batch in bf16, with the weights that the step begins with. Its time is not the step's.
+static Status evaluate_step(Trainer *trainer, const StepTry *try, StepResult *result) {
     uint64_t micro = (uint64_t)trainer->config->train.micro_batch, round = try->samples / (uint64_t)try->accum;
     uint64_t rank =
         (uint64_t)ranks_island(&trainer->ranks) * (uint64_t)trainer->ranks.mesh.dp + (uint64_t)trainer->ranks.place.dp;
@@ -340,16 +338,47 @@ static Status check_loss(Trainer *trainer, const StepTry *try, MetricsStep *metr
                            .round = round,
                            .micro_batches = (int)try->accum,
                            .valid = island_targets(trainer, try->accum, round)};
-    return evaluate_batch(trainer->model, &batch, &metrics->loss_bf16);
+    return evaluate_batch(trainer->model, &batch, result);
 }
 
-static Status grow_and_start_over(Trainer *trainer, int64_t rows_needed, MetricsStep *metrics) {
+static Status check_loss(Trainer *trainer, const StepTry *try, MetricsStep *metrics) {
+    int64_t every = trainer->config->train.loss_check_every;
+    StepResult result;
+    if (!every || (trainer->step + 1) % every) return NULL;
+    TRY(evaluate_step(trainer, try, &result));
+    metrics->loss_bf16 = result.rows_needed ? 0 : result.loss;
+    return NULL;
+}
+
+static Status grow_room(Trainer *trainer, int64_t rows_needed, MetricsStep *metrics) {
     char what[32];
     snprintf(what, sizeof what, "step %lld", (long long)trainer->step + 1);
     TRY(expert_room_grow(trainer->model, what, rows_needed));
+    metrics->expert_rows_grown = trainer->model->layout.rows;
+    return NULL;
+}
+
+static Status grow_and_start_over(Trainer *trainer, int64_t rows_needed, MetricsStep *metrics) {
+    TRY(grow_room(trainer, rows_needed, metrics));
     fp8_scales_undo(trainer->model);
     stop_loader(trainer);
-    metrics->expert_rows_grown = trainer->model->layout.rows;
+    return NULL;
+}
+
+// FP8 takes a step's scales from the step before. The first of a run, or of what a run goes on with from another
+// precision, has none, and given weights may make activations of any size.
+static Status find_first_scales(Trainer *trainer, const StepTry *try, MetricsStep *metrics) {
+    Model *model = trainer->model;
+    StepResult result = {0};
+    if (!model->layout.fp8 || model->fp8_scaled) return NULL;
+    do {
+        if (result.rows_needed) TRY(grow_room(trainer, result.rows_needed, metrics));
+        model->fp8_noting = true;
+        Status status = evaluate_step(trainer, try, &result);
+        model->fp8_noting = false;
+        TRY(status);
+        fp8_scales_noted(model);
+    } while (result.rows_needed);
     return NULL;
 }
 
@@ -370,13 +399,18 @@ Status trainer_step(Trainer *trainer, MetricsStep *metrics, const volatile sig_a
                                  .seed = (uint64_t)config->train.seed}};
     try.samples = (uint64_t)try.accum * (uint64_t)config->train.micro_batch *
                   (uint64_t)(trainer->ranks.islands * trainer->ranks.mesh.dp);
-    TRY(check_loss(trainer, &try, metrics));
+    Status damage = find_first_scales(trainer, &try, metrics);
+    if (!damage) damage = check_loss(trainer, &try, metrics);
+    if (damage) {
+        *stopped = true;
+        return damage;
+    }
     double start = clock_seconds(), comm_before = comm_waited_so_far(trainer);
     bool profiled;
     split_start(trainer, trainer->step + 1, &profiled);
     do {
         if (try.result.rows_needed) TRY(grow_and_start_over(trainer, try.result.rows_needed, metrics));
-        Status damage = run_micro_batches(trainer, &try, stop, stopped);
+        damage = run_micro_batches(trainer, &try, stop, stopped);
         if (damage || *stopped) {
             drop_step(trainer, profiled);
             *stopped = true;

@@ -124,9 +124,11 @@ void progress_step(Progress *progress, const MetricsStep *step) {
 }
 
 void progress_evaluation(Progress *progress, int64_t step, const Evaluation *evaluation) {
-    progress_say(progress, "step %lld  validation loss %.4f  perplexity %.2f  (%s, %lld targets, %.1fs)",
-                 (long long)step, evaluation->loss, evaluation->perplexity,
-                 evaluation->full ? "all data" : "fixed subset", (long long)evaluation->targets, evaluation->seconds);
+    char perplexity[32]; // of a run that has diverged it may have hundreds of digits
+    snprintf(perplexity, sizeof perplexity, evaluation->perplexity < 1e9 ? "%.2f" : "%.3g", evaluation->perplexity);
+    progress_say(progress, "step %lld  validation loss %.4f  perplexity %s  (%s, %lld targets, %.1fs)", (long long)step,
+                 evaluation->loss, perplexity, evaluation->full ? "all data" : "fixed subset",
+                 (long long)evaluation->targets, evaluation->seconds);
 }
 
 void progress_say(Progress *progress, const char *format, ...) {

@@ -19,13 +19,19 @@ class DamagedTokens(Case):
         said = self.train("--set", "data.verify=false", "--set", "train.steps=2000", code=1)
         self.assertIn("00000.shard: token 5 of the shard (at byte 138) is 60000, outside its vocabulary of 257", said)
 
-    def test_what_was_learned_before_damaged_data_is_kept(self):
+    def keeps_what_was_learned(self, *sets):
         # The window of the damaged token comes when its turn is: with this seed not in the first step.
         tokens = (os.path.getsize(self.shard()) - 128) // 2
         for at in range(tokens // 2, tokens // 2 + 64):
             token_bytes(self.shard(), at, 60000)
-        self.train("--set", "data.verify=false", "--set", "train.steps=20000", "--set", "checkpoint.every=0", code=1)
+        self.train("--set", "data.verify=false", "--set", "train.steps=20000", "--set", "checkpoint.every=0", *sets, code=1)
         self.assertEqual(self.checkpoints()[-1], self.lines()[-1]["step"])
+
+    def test_what_was_learned_before_damaged_data_is_kept(self):
+        self.keeps_what_was_learned()
+
+    def test_it_is_kept_where_a_check_of_the_loss_reads_the_damaged_data_first(self):
+        self.keeps_what_was_learned("--set", "train.precision=fp8", "--set", "train.loss_check_every=1")
 
     def test_a_token_outside_of_the_vocabulary_ends_an_evaluation(self):
         self.train()

@@ -464,6 +464,64 @@ static void gradients_that_grow_from_step_to_step_are_not_cut_off(void **state) 
     }
 }
 
+// Scales of the step before are for a step that was refused for its experts' rows, which only experts of many ranks
+// can be.
+static void scales_of_the_step_before_are_where_a_step_may_be_refused(void **state) {
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        LayoutRequest request = fp8_request(i ? SMALL_MOE : SMALL_LLAMA, PRECISION_FP8);
+        Layout layout;
+        request.config.experts = i ? 4 : 0;
+        request.mesh.dp = 2;
+        request.mesh.ep = i > 1 ? 2 : 1;
+        request.expert_headroom = i > 2 ? 64 : 1;
+        assert_ok(layout_build(&layout, &request));
+        int64_t bytes = layout.constants[CONST_FP8_SCALE].bytes;
+        assert_true(bytes > 0);
+        assert_int_equal(layout.constants[CONST_FP8_BEFORE].bytes, i == 2 ? bytes : 0);
+        layout_free(&layout);
+    }
+}
+
+static void scale_sublayers(Model *model, float factor) { // what attention and MLP hand on, by their last weights
+    for (int i = 0; i < model->layout.param_count; i++) {
+        const LayoutParam *param = &model->layout.params[i];
+        if (param->id != PARAM_O && param->id != PARAM_DOWN && param->id != PARAM_EXPERT_DOWN) continue;
+        float *host = xmalloc((size_t)param->count * sizeof *host);
+        model_read_param(model, param, MODEL_WEIGHTS, host);
+        for (int64_t k = 0; k < param->count; k++)
+            host[k] *= factor;
+        model_write_param(model, param, MODEL_WEIGHTS, host);
+        free(host);
+    }
+}
+
+// Weights of zero, and of 1e-38 so that they and the gradients through them are below what a scale's inverse reaches.
+// Gradients are those of bf16 from the third step on, when the maxima are those of weights that have moved (the bound:
+// of three layers, above), and the loss is that of bf16. Gradients that were 1e-38 are cut off in the step after, so
+// that those weights lose an update: the loss is at most a step behind.
+static void weights_next_to_zero_train(void **state) {
+    (void)state;
+    for (int i = 0; i < 2 * SMALL_COUNT; i++) {
+        StepResult results[2][3];
+        for (int fp8 = 0; fp8 < 2; fp8++) {
+            LayoutRequest request = fp8_request((SmallModel)(i / 2), fp8 ? PRECISION_FP8 : PRECISION_BF16);
+            Small small;
+            small_open(&small, &request);
+            scale_sublayers(small.model, i % 2 ? 0x1p-121f : 0);
+            for (int step = 0; step < 3; step++)
+                small_step(&small, step + 1, &results[fp8][step]);
+            small_close(&small);
+        }
+        for (int step = 0; step < 3; step++) {
+            assert_false(results[1][step].skipped);
+            bool behind = i % 2 && step && results[1][step].loss < results[0][step - 1].loss;
+            assert_true(behind || fabs(results[1][step].loss / results[0][step].loss - 1) < 0.01);
+        }
+        assert_true(fabs(results[1][2].grad_norm / results[0][2].grad_norm - 1) < 0.25);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gradients_are_near_those_of_bf16),
@@ -477,6 +535,8 @@ int main(void) {
         cmocka_unit_test(scales_follow_the_step_before),
         cmocka_unit_test(sizes_that_tensor_cores_cannot_take_stay_in_bf16),
         cmocka_unit_test(gradients_that_grow_from_step_to_step_are_not_cut_off),
+        cmocka_unit_test(scales_of_the_step_before_are_where_a_step_may_be_refused),
+        cmocka_unit_test(weights_next_to_zero_train),
         cmocka_unit_test(any_choice_of_products_trains),
         cmocka_unit_test(zero_3_has_room_for_one_copy_and_its_pieces),
         cmocka_unit_test(attention_keeps_its_scratch_and_memory_is_saved),

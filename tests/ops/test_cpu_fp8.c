@@ -66,6 +66,35 @@ static void scales_are_the_finest_powers_of_two_without_overflow(void **state) {
     oracle_ops_free(ops);
 }
 
+// With the scale that such a maximum gives, no bf16 number becomes zero or loses a digit of the format: off by half a
+// step, 2^-4 or 2^-3 of itself. Only of a maximum of zero nothing is said.
+static void the_smallest_numbers_are_rounded_as_any_others(void **state) {
+    (void)state;
+    enum { COUNT = 2 << 7 }; // all positive ones below 2^-125: subnormal, and the first binade that is not
+    Ops *ops = oracle_ops(1, 1, 0, 1, 8, 0);
+    bf16 in[COUNT];
+    for (int i = 0; i < COUNT; i++)
+        in[i] = bf16_from_f32(ldexpf((float)i, -133));
+    Tensor values = tensor_make(in, DTYPE_BF16, 1, COUNT, "in");
+    for (int type = 0; type < 2; type++)
+        for (int count = 2; count <= COUNT; count *= 2) { // the largest: from 2^-133 on
+            DType dtype = type ? DTYPE_E5M2 : DTYPE_E4M3;
+            Codes codes = codes_make(dtype, 1, count);
+            float scale = 1, amax = 0;
+            Tensor some = tensor_cols(values, 0, count);
+            ops->quantize(ops, TENSOR_NONE, TENSOR_NONE, number(&amax), some, number(&scale));
+            assert_true(amax == bf16_to_f32(in[count - 1]));
+            ops->quantize_scales(ops, number(&scale), number(&amax), type ? E5M2_MAX / 64 : E4M3_MAX);
+            assert_true(isfinite(1 / scale) && fpclassify(scale) == FP_NORMAL);
+            ops->quantize(ops, codes.tensor, TENSOR_NONE, TENSOR_NONE, some, number(&scale));
+            codes_read(&codes, scale);
+            for (int i = 0; i < count; i++)
+                assert_true(fabs(codes.value[i] - ldexp(i, -133)) <= ldexp(i, -133) * (type ? 0x1p-3 : 0x1p-4));
+            codes_free(&codes);
+        }
+    oracle_ops_free(ops);
+}
+
 static void products_match_float64(void **state) {
     (void)state;
     static const int shapes[][3] = {{1, 1, 1}, {33, 17, 65}, {130, 56, 131}, {40, 300, 1030}}; // m, n, k
@@ -208,6 +237,7 @@ int main(void) {
         cmocka_unit_test(quantize_rounds_both_ways_and_notes_the_largest),
         cmocka_unit_test(codes_are_turned_as_they_are),
         cmocka_unit_test(scales_are_the_finest_powers_of_two_without_overflow),
+        cmocka_unit_test(the_smallest_numbers_are_rounded_as_any_others),
         cmocka_unit_test(products_match_float64),
         cmocka_unit_test(a_norm_rounds_what_it_stores),
         cmocka_unit_test(swiglu_matches_float64_both_ways),

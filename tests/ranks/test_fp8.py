@@ -12,10 +12,11 @@ EXPERTS = {name: {**models[name], "expert_ffn": 32} for name, models in (("moe",
 # Data-parallel ranks add the same gradients in another order: 1e-7 of the norm, and of the loss less, until a weight of bf16
 # falls to its other neighbour. With tensor parallelism products are parts of a sum, which bf16 rounds (2^-9) and FP8
 # rounds again to the other neighbour (2^-4 of the number) where that crosses the middle of two codes: for one number in 2^5.
+# Over eight seeds the worst of these steps was off by 3e-4 to 1e-3 with two ranks.
 # So are the sums over a token's experts where these are spread over ranks. With context parallelism so are the parts of attention's result and of the gradients of keys and values.
 # A token whose two best experts are about equal may then choose the other one and has another loss, by at most a tenth of it:
 # two of the 128 tokens of a step. The balancing loss counts the 256 choices of a step, and is a few of them off.
-LOSS_BOUND = {"dp": 5e-6, "tp": 5e-4, "cp": 2e-3, "experts": 5e-4 + 2 * 0.1 / 128}
+LOSS_BOUND = {"dp": 5e-6, "tp": 1.5e-3, "cp": 2e-3, "experts": 5e-4 + 2 * 0.1 / 128}
 CHOICES_BOUND = 5 / 256
 
 
@@ -87,21 +88,31 @@ class Fp8:
             raise Failure(f"{run.path} and {other.path} have other bits")
 
     def runs_again(self, mesh):
-        """With room for the mean alone the first step is refused, and what it noted of its numbers is not the next one's."""
-        run, roomy = (self.train(mesh, {"parallelism.expert_headroom": room}) for room in ("1", "64"))
-        if not any(step.get("expert_rows_grown") for step in run.steps()) or any(step.get("expert_rows_grown") for step in roomy.steps()):
-            raise Failure("no step ran again, or one that had room for all")
-        self.same_bits(run, roomy)
+        """With room for the mean alone there is too little when a first step looks for its scales, and when a checkpoint goes
+        on: that step is refused, and what it noted of its numbers is not the next one's. It has more targets than the step
+        before, so that its gradients are smaller and its scales would be finer."""
+        rooms = [{"parallelism.expert_headroom": room} for room in ("1", "64")]
+        whole = [self.train(mesh, room) for room in rooms]
+        more = {"train.grad_accum": "16"}
+        later = [self.go_on(whole[1], f"{self.label}-room-{i}", mesh, {**room, **more}) for i, room in enumerate(rooms)]
+        for run, roomy in (whole, later):
+            if not any(step.get("expert_rows_grown") for step in run.steps()) or any(step.get("expert_rows_grown") for step in roomy.steps()):
+                raise Failure("no step ran again, or one that had room for all")
+            self.same_bits(run, roomy)
 
     def repeats(self, mesh):
         self.same_bits(self.bench.train(self.config, mesh, self.label + "-again", self.sets(mesh, {})), self.train(mesh))
 
+    def go_on(self, whole, name, mesh, more={}):
+        """From the checkpoint before its last."""
+        shutil.copytree(whole.path, self.bench.path(name))
+        shutil.rmtree(Run(self.bench.path(name)).checkpoint(STEPS))
+        return self.bench.resume(name, mesh, self.sets(mesh, more))
+
     def resumes(self, source, target):
         whole = self.train(source)
         name = f"{self.label}-{source.name}-to-{target.name}".replace(" ", "-").replace("+", "-")
-        shutil.copytree(whole.path, self.bench.path(name))
-        shutil.rmtree(Run(self.bench.path(name)).checkpoint(STEPS))
-        run = self.bench.resume(name, target, self.sets(target, {}))
+        run = self.go_on(whole, name, target)
         if source.name == target.name:
             self.same_bits(run, whole)
         return self.compare(run, whole, max(self.bound(source), self.bound(target)))

@@ -1,6 +1,7 @@
 // Room for the rows of experts: how much there is, when it is too little, and what growing it does to a model.
 #include "../model/small_models.h"
 
+#include "model/fp8.h"
 #include "train/expert_room.h"
 
 // One of four ranks that share eight experts, without the others.
@@ -109,8 +110,34 @@ static void in_fp8_growing_leaves_the_copies_of_weights_as_they_are(void **state
     assert_int_equal(model.layout.rows, 4 * 96); // 3 matrices of 48 x 2 experts are fewer than that
     assert_true(model.layout.fp8_passing);
     assert_int_equal(model.layout.bytes[LAYOUT_FP8], bytes);
+    assert_false(layout_rows_bounded(&model.layout.request));
+    assert_true(tensor_present(model_const(&model, CONST_FP8_BEFORE))); // of the step that was refused
     ops_cpu_allocated(ops, &current, &peak);
     assert_int_equal(current, model.layout.total_bytes);
+    release(&model);
+}
+
+// Those of activations and gradients; weights have theirs of themselves.
+static void a_refused_step_gives_its_fp8_scales_back(void **state) {
+    (void)state;
+    Ops *ops;
+    assert_ok(ops_cpu_create(&ops));
+    LayoutRequest request = shared_experts(1);
+    request.precision = PRECISION_FP8;
+    request.config.moe_ffn = 32;
+    request.seq = 24;
+    Model model = alone_of(ops, &request);
+    float *scales = model_const(&model, CONST_FP8_SCALE).data, *largest = model_const(&model, CONST_FP8_AMAX).data;
+    int64_t cols = model_const(&model, CONST_FP8_SCALE).cols;
+    for (int64_t i = 0; i < FP8_SLOTS * cols; i++)
+        scales[i] = ldexpf(1, (int)(i % 7)), largest[i] = 0x1p-20f;
+    fp8_scales(&model);
+    for (int64_t i = 0; i < FP8_FIRST_WEIGHT * cols; i++)
+        assert_true(scales[i] < 0x1p-20f);
+    assert_ok(expert_room_grow(&model, "a test", 4 * 96));
+    fp8_scales_undo(&model);
+    for (int64_t i = 0; i < FP8_SLOTS * cols; i++)
+        assert_true(scales[i] == ldexpf(1, (int)(i % 7)));
     release(&model);
 }
 
@@ -168,6 +195,7 @@ int main(void) {
         cmocka_unit_test(growing_makes_room_and_leaves_the_parameters_where_they_are),
         cmocka_unit_test(much_more_than_twice_is_made_room_for_at_once),
         cmocka_unit_test(in_fp8_growing_leaves_the_copies_of_weights_as_they_are),
+        cmocka_unit_test(a_refused_step_gives_its_fp8_scales_back),
         cmocka_unit_test(without_memory_the_error_names_the_key),
         cmocka_unit_test(degrees_that_experts_cannot_be_cut_by_are_refused_with_the_nearest),
     };

@@ -163,14 +163,18 @@ static Status show_evaluations(void) {
     progress_evaluation(&progress, 20, &eval);
     eval.full = true;
     progress_evaluation(&progress, 40, &eval);
+    eval.loss = 654, eval.perplexity = exp(654);
+    progress_evaluation(&progress, 60, &eval);
     return NULL;
 }
 
 static void an_evaluation_says_what_it_is_of(void **state) {
     (void)state;
     char *text = shown(show_evaluations);
-    assert_string_equal(text, "step 20  validation loss 1.2500  perplexity 3.49  (fixed subset, 320 targets, 0.2s)\n"
-                              "step 40  validation loss 1.2500  perplexity 3.49  (all data, 320 targets, 0.2s)\n");
+    assert_string_equal(text,
+                        "step 20  validation loss 1.2500  perplexity 3.49  (fixed subset, 320 targets, 0.2s)\n"
+                        "step 40  validation loss 1.2500  perplexity 3.49  (all data, 320 targets, 0.2s)\n"
+                        "step 60  validation loss 654.0000  perplexity 1.07e+284  (all data, 320 targets, 0.2s)\n");
     free(text);
 }
 

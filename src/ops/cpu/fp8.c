@@ -91,7 +91,8 @@ static void cpu_quantize_scales(Ops *ops, Tensor scale, Tensor amax, float most)
     CPU_TIMED(ops, OP_QUANTIZE_SCALES);
     float *scales = scale.data, *largest = amax.data;
     for (int64_t i = 0; i < tensor_count(scale); i++) {
-        if (largest[i] > 0 && isfinite(largest[i])) scales[i] = ldexpf(1, -ilogbf(most / largest[i]));
+        if (largest[i] > 0 && isfinite(largest[i]))
+            scales[i] = ldexpf(1, -ilogbf(most / fmaxf(largest[i], most * OPS_FP8_LEAST_SCALE)));
         largest[i] = 0;
     }
 }

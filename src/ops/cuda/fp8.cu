@@ -120,7 +120,8 @@ extern "C" void cuda_quantize(Ops *ops, Tensor rows, Tensor cols, Tensor amax, T
 static __global__ void quantize_scales_kernel(float *scale, float *amax, float most, int64_t count) {
     const int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= count) return;
-    if (amax[i] > 0 && isfinite(amax[i])) scale[i] = ldexpf(1, -ilogbf(most / amax[i]));
+    if (amax[i] > 0 && isfinite(amax[i]))
+        scale[i] = ldexpf(1, -ilogbf(most / fmaxf(amax[i], most * OPS_FP8_LEAST_SCALE)));
     amax[i] = 0;
 }
 
