@@ -1,7 +1,7 @@
 // The time of one training step, op by op. Each op of model/transformer.c is a product, an attention or a pass over
-// memory with the shapes of the layout; it takes the longer of its FLOPs at the reachable rate and its bytes at the
-// reachable bandwidth. On top come launch gaps, the optimizer, communication per axis with what hides behind compute,
-// and the pipeline bubble.
+// memory with the shapes of the layout; it takes the longer of its FLOPs (of a pass on a CPU: its instructions) at the
+// reachable rate and its bytes at the reachable bandwidth. On top come launch gaps, the optimizer, communication per
+// axis with what hides behind compute, and the pipeline bubble.
 #pragma once
 
 #include "model/layout.h"
