@@ -30,12 +30,12 @@ static Status counter_read(void *context, double *joules) {
                                                     : status_runtime("NVML cannot read the GPU's energy counter");
 }
 
-// nvml: its library, which is asked also when a CPU does the work; NULL: the system's, of a GPU that does.
-static Status counter_open(EnergyCounter *counter, const Ops *ops, const char *device, const char *powercap,
-                           const char *nvml) {
+// nvml: its library, which is asked also when a CPU does the work (of the first GPU); NULL: the system's, of a GPU that
+// does.
+static Status counter_open(EnergyCounter *counter, const Ops *ops, const char *powercap, const char *nvml) {
     *counter = (EnergyCounter){0};
     if (ops->kind == DEVICE_CPU && !nvml) return rapl_open(&counter->rapl, powercap);
-    int named = device_ordinal(device), gpu = named >= 0 ? named : 0;
+    int gpu = ops->gpu >= 0 ? ops->gpu : 0;
     double joules;
     counter->machine = machine_open(&(MachineOptions){.gpu = gpu, .nvml = nvml, .every = 0.05});
     if (machine_joules(counter->machine, &joules)) return NULL;
@@ -257,7 +257,7 @@ static Status run_energy(const EnergyRequest *asked, Ops *ops) {
     TRY(request_read(&bench, asked, ops));
     EnergyTable table = {.counter = &counter, .model = asked->model, .json = asked->json, .bench = &bench};
     MeterWindow rest;
-    Status status = counter_open(&counter, ops, asked->device, asked->powercap, asked->nvml);
+    Status status = counter_open(&counter, ops, asked->powercap, asked->nvml);
     if (!status) status = meter_rest(&bench.source, fmin(1, asked->seconds), &rest);
     if (!status) {
         print_machine(&table, ops, &rest);

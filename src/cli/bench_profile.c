@@ -14,14 +14,13 @@ Status bench_profile_steps(void *context, Model *model, void (*step)(void *run),
     Prediction *prediction = xcalloc(1, sizeof *prediction);
     Status unknown = prediction_make(prediction, &model->layout.request, profile->accum, ops->device,
                                      (double)ops->memory_total(ops), profile->world->size);
-    Profiler *profiler =
-        profiler_open(&(ProfilerOptions){.warmup = WARMUP,
-                                         .active = ACTIVE,
-                                         .model = model,
-                                         .world = profile->world,
-                                         .prediction = unknown ? NULL : prediction,
-                                         .directory = profile->directory,
-                                         .gpu = ops->kind == DEVICE_CUDA ? profile->world->local_rank : -1});
+    Profiler *profiler = profiler_open(&(ProfilerOptions){.warmup = WARMUP,
+                                                          .active = ACTIVE,
+                                                          .model = model,
+                                                          .world = profile->world,
+                                                          .prediction = unknown ? NULL : prediction,
+                                                          .directory = profile->directory,
+                                                          .gpu = ops->gpu});
     MetricsStep metrics = {.memory_own_bytes = (double)model->layout.total_bytes};
     Status status = NULL;
     for (int i = 0; i < WARMUP + ACTIVE && !status; i++) {

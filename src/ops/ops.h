@@ -250,6 +250,7 @@ typedef struct OpsObserver OpsObserver; // ops/record.h
 struct Ops {
     DeviceKind kind;
     const char *device; // what the hardware calls itself: "NVIDIA H200"; "cpu"
+    int gpu;            // ordinal of the CUDA device that was opened; -1: none
     bool fp8;           // it multiplies in FP8; a CPU emulates that
     bool tf32;          // linear layers of floats may round their inputs to TF32; a CPU never does
     void *state;        // the implementation's own

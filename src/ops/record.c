@@ -434,7 +434,7 @@ static void recorder_bind_workspace(Ops *ops, void *memory, size_t bytes) {
 }
 
 void ops_recorder(Ops *ops, OpsObserverCall *call, void *context) {
-    *ops = (Ops){.device = "recorder", .bind_workspace = recorder_bind_workspace};
+    *ops = (Ops){.device = "recorder", .gpu = -1, .bind_workspace = recorder_bind_workspace};
     install_recording(ops);
     add_observer(ops, call, NULL, context);
 }

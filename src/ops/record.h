@@ -43,6 +43,9 @@ typedef struct OpCost {
 // expert_rows: rows of the experts' buffers that are in use (negative: all). added: how often, of the times that a
 // weight gradient is overwritten in this record, it is read and added to instead (the other micro-batches of a step).
 OpCost op_cost(const OpRecord *record, double expert_rows, double added);
+// Instructions on vectors of floats that a CPU needs for the op beside its products, counted by lane. Of a fused op:
+// none, ask its parts.
+double op_vector_work(const OpRecord *record, double expert_rows);
 
 // ---- observers ------------------------------------------------------------------------------------------------------
 

@@ -54,13 +54,23 @@ static double padded_head(double head_dim) {
     return ceil(head_dim / 32) * 32;
 }
 
-// The share of the peak grows with the size of a head, by its logarithm.
+// A CPU's softmax works on floats whatever is multiplied: a score takes the same time in bf16 as in fp32, at any size
+// of heads, and only the products beside it become faster or more. What the catalogue says is of fp32 and heads of 64;
+// what products alone would leave of that time is the softmax.
+static double cpu_attention_share(const HardwareGpu *cpu, HardwareDtype dtype, double head_dim, double share) {
+    double product = 1 / cpu->efficiency.gemm, softmax = fmax(0, 1 / share - product);
+    return 1 / (product + softmax * 64 / head_dim * cpu->peak[dtype] / cpu->peak[HARDWARE_FP32]);
+}
+
+// The share of the peak grows with the size of a head: on a GPU by its logarithm.
 static double attention_curve(const HardwareGpu *gpu, HardwareDtype dtype, double head_dim, double seq, bool backward) {
     const HardwareEfficiency *e = &gpu->efficiency;
     double padded = padded_head(head_dim), step = fmin(fmax(log2(padded / 64), -1.5), 1.25);
     double small = backward ? e->attention_backward_64 : e->attention_forward_64;
     double large = backward ? e->attention_backward_128 : e->attention_forward_128;
     double half = backward ? e->attention_backward_half : e->attention_forward_half;
+    if (gpu->cpu && gpu->peak[HARDWARE_FP32] > 0)
+        return gpu->peak[dtype] * cpu_attention_share(gpu, dtype, head_dim, small) * seq / (seq + half);
     double share = fmax(small + (large - small) * step, 0.1 * small);
     return gpu->peak[dtype] * share * head_dim / padded * seq / (seq + half);
 }

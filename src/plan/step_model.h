@@ -1,7 +1,7 @@
 // The time of one training step, op by op. Each op of model/transformer.c is a product, an attention or a pass over
-// memory with the shapes of the layout; it takes the longer of its FLOPs at the reachable rate and its bytes at the
-// reachable bandwidth. On top come launch gaps, the optimizer, communication per axis with what hides behind compute,
-// and the pipeline bubble.
+// memory with the shapes of the layout; it takes the longer of its FLOPs (of a pass on a CPU: its instructions) at the
+// reachable rate and its bytes at the reachable bandwidth. On top come launch gaps, the optimizer, communication per
+// axis with what hides behind compute, and the pipeline bubble.
 #pragma once
 
 #include "model/layout.h"
@@ -9,6 +9,10 @@
 #include "plan/hardware.h"
 
 enum { STEP_OPS_MAX = 128, STEP_OP_NAME = 48 };
+// Raise it with every change of a rule or of the shipped catalogue that moves predicted step times by more than a few
+// per cent: what runs taught an older model (train/prediction.c) is no correction of this one. Lines from before the
+// number have none: 0.
+enum { STEP_MODEL_VERSION = 1 };
 #define PLAN_MEMORY_FULL 0.95 // beyond this share of the device a run thrashes or fails
 
 typedef struct PlanMachine { // what runs the job

@@ -25,11 +25,19 @@ static double sustained(const Pricing *p) {
     return p->fused ? p->machine->gpu.efficiency.sustained : 1;
 }
 
+// A CPU's peak counts two FLOPs for each lane of a multiply-add; other instructions of a vector start as often, and
+// come as near to it as products do. A GPU has far more arithmetic beside its products than its memory feeds.
+static double vector_seconds(const HardwareGpu *gpu, double work) {
+    double rate = gpu->peak[HARDWARE_FP32] / 2 * gpu->efficiency.gemm;
+    return gpu->cpu && rate > 0 ? work / rate : 0;
+}
+
+// A product has FLOPs and a rate, a pass over memory work as op_vector_work counts it.
 static void add_line(Pricing *p, const char *name, OpCategory category, StepPass pass, double times, double flops,
-                     double rate, double bytes, double share) {
+                     double rate, double bytes, double share, double work) {
     StageCost *cost = p->cost;
     const HardwareGpu *gpu = &p->machine->gpu;
-    double compute = flops > 0 ? flops / (rate * sustained(p)) * p->compute_factor : 0;
+    double compute = flops > 0 ? flops / (rate * sustained(p)) * p->compute_factor : vector_seconds(gpu, work);
     double memory = bytes / (gpu->bandwidth * gpu->efficiency.memory * share);
     bool product = category == CATEGORY_GEMM || category == CATEGORY_GROUPED || category == CATEGORY_ATTENTION;
     if (!product) memory *= p->memory_factor;
@@ -63,8 +71,16 @@ static double memory_share(const Pricing *p, OpCategory category, const OpRecord
     return category == CATEGORY_ELEMENTWISE || category == CATEGORY_ROUTING ? e->elementwise : 1;
 }
 
-static void add_pass_over(Pricing *p, const char *name, OpCategory category, const StepCall *c, double bytes) {
-    if (bytes > 0) add_line(p, name, category, c->pass, c->times, 0, 1, bytes, memory_share(p, category, &c->call));
+static void add_pass_over(Pricing *p, const char *name, OpCategory category, const StepCall *c, double bytes,
+                          double work) {
+    if (bytes > 0)
+        add_line(p, name, category, c->pass, c->times, 0, 1, bytes, memory_share(p, category, &c->call), work);
+}
+
+// Of a part of the call that is fused with a product or attention.
+static double part_work(const Pricing *p, const StepCall *c, OpId part, Tensor out) {
+    OpRecord record = {part, {out}, .rope = c->call.rope};
+    return op_vector_work(&record, p->expert_rows);
 }
 
 // ---- products -------------------------------------------------------------------------------------------------------
@@ -81,6 +97,12 @@ static double rope_left(const Pricing *p, const OpRecord *r, bool backward) {
     return p->fused && r->tensor[0].dtype == DTYPE_BF16 && inside ? 1 - p->machine->gpu.efficiency.rope_hidden : 1;
 }
 
+// Queries and keys of the rows of `of`, which the rotary turns.
+static Tensor rope_turned(Tensor of, const Rope *rope) {
+    of.cols = (int64_t)(rope->heads + rope->kv_heads) * rope->head_dim;
+    return of;
+}
+
 // Of hearth's own kernels, which know no TF32.
 static HardwareDtype own_dtype(const Pricing *p) {
     return p->dtype == HARDWARE_TF32 ? HARDWARE_FP32 : p->dtype;
@@ -92,8 +114,8 @@ static void add_product(Pricing *p, const StepCall *c, const char *what, Tensor 
     char name[STEP_OP_NAME];
     snprintf(name, sizeof name, "%s%s", weight.name, what);
     add_line(p, name, groups > 0 ? CATEGORY_GROUPED : CATEGORY_GEMM, c->pass, c->times, cost.flops,
-             hardware_gemm_rate(&p->machine->gpu, groups > 0 ? own_dtype(p) : p->dtype, groups, m, n, k), cost.bytes,
-             1);
+             hardware_gemm_rate(&p->machine->gpu, groups > 0 ? own_dtype(p) : p->dtype, groups, m, n, k), cost.bytes, 1,
+             0);
 }
 
 // A product in FP8: which direction it is can be told by what it makes and of what.
@@ -118,7 +140,7 @@ static void price_fp8(Pricing *p, const StepCall *c, OpCost cost) {
     double rate = hardware_gemm_rate(gpu, dtype, 0, (double)t[0].rows, (double)t[0].cols, (double)t[1].cols);
     if (p->fused && dtype == HARDWARE_FP8)
         rate *= gpu->efficiency.sustained_fp8 / sustained(p); // the line has the other
-    add_line(p, name, CATEGORY_GEMM, c->pass, c->times, cost.flops, rate, cost.bytes, 1);
+    add_line(p, name, CATEGORY_GEMM, c->pass, c->times, cost.flops, rate, cost.bytes, 1, 0);
 }
 
 // An assumption: FP8 brings a grouped product what it brings a plain one of the size of a group.
@@ -132,7 +154,7 @@ static void price_grouped_fp8(Pricing *p, const StepCall *c, OpCost cost) {
     char name[STEP_OP_NAME];
     fp8_name(name, t);
     add_line(p, name, CATEGORY_GROUPED, c->pass, c->times, cost.flops,
-             hardware_gemm_rate(gpu, own_dtype(p), groups, m, n, k) * gain, cost.bytes, 1);
+             hardware_gemm_rate(gpu, own_dtype(p), groups, m, n, k) * gain, cost.bytes, 1, 0);
 }
 
 static void price_linear(Pricing *p, const StepCall *c, OpCost cost) {
@@ -145,22 +167,25 @@ static void price_linear(Pricing *p, const StepCall *c, OpCost cost) {
         add_product(p, c, "", t[2], 0, (double)t[0].rows, (double)t[0].cols, (double)t[1].cols, cost);
         break;
     case OP_LINEAR_ROPE_FORWARD: {
-        double turned = (double)(c->call.rope.heads + c->call.rope.kv_heads) * c->call.rope.head_dim;
+        Tensor turned = rope_turned(t[0], &c->call.rope);
+        double left = rope_left(p, &c->call, false);
         add_product(p, c, "", t[2], 0, (double)t[0].rows, (double)t[0].cols, (double)t[1].cols, cost);
-        add_pass_over(p, "RoPE", CATEGORY_GEMM, c,
-                      2 * (double)t[0].rows * turned * width * rope_left(p, &c->call, false));
+        add_pass_over(p, "RoPE", CATEGORY_GEMM, c, 2 * (double)tensor_count(turned) * width * left,
+                      part_work(p, c, OP_QK_ROPE_FORWARD, turned) * left);
         break;
     }
     case OP_LINEAR_SWIGLU_FORWARD:
         add_product(p, c, "", t[2], 0, (double)t[0].rows, (double)t[0].cols, (double)t[1].cols, cost);
-        add_pass_over(p, "SwiGLU", CATEGORY_GEMM, c, 1.5 * (double)tensor_count(t[0]) * width * swiglu_left(p, t[0]));
+        add_pass_over(p, "SwiGLU", CATEGORY_GEMM, c, 1.5 * (double)tensor_count(t[0]) * width * swiglu_left(p, t[0]),
+                      part_work(p, c, OP_SWIGLU_PACKED_FORWARD, t[0]) * swiglu_left(p, t[0]));
         break;
     case OP_LINEAR_SWIGLU_BACKWARD: {
         double rows = (double)t[0].rows, n = (double)t[1].cols, k = (double)t[3].cols;
         cost.bytes = (rows * (n + k) + n * k) * width; // of the product alone; SwiGLU's share is the next line
         add_product(p, c, ", input gradient", t[4], 0, rows, n, k, cost);
         add_pass_over(p, "SwiGLU backward", CATEGORY_GEMM, c,
-                      (p->fused ? 5 : 6) * (double)tensor_count(t[1]) * width * swiglu_left(p, t[0]));
+                      (p->fused ? 5 : 6) * (double)tensor_count(t[1]) * width * swiglu_left(p, t[0]),
+                      part_work(p, c, OP_SWIGLU_PACKED_BACKWARD, t[0]) * swiglu_left(p, t[0]));
         break;
     }
     case OP_LINEAR_BACKWARD_INPUT:
@@ -185,7 +210,7 @@ static void price_rows_of_tokens(Pricing *p, const StepCall *c) {
     char name[STEP_OP_NAME];
     snprintf(name, sizeof name, "gather %s%s", tokens.name, again ? " again" : "");
     add_pass_over(p, name, CATEGORY_ROUTING, c,
-                  2 * p->expert_rows * (double)tokens.cols * (double)dtype_size(tokens.dtype));
+                  2 * p->expert_rows * (double)tokens.cols * (double)dtype_size(tokens.dtype), 0);
 }
 
 static void price_grouped(Pricing *p, const StepCall *c, OpCost cost) {
@@ -213,10 +238,12 @@ static void price_grouped_swiglu(Pricing *p, const StepCall *c) {
                             : (OpRecord){OP_GROUPED_LINEAR_FORWARD, {t[1], t[2], t[3], t[4], t[6], t[7]}};
     price_grouped(p, &product, op_cost(&product.call, p->expert_rows, p->added));
     Tensor hidden = t[backward ? 1 : 0];
+    OpRecord swiglu = {backward ? OP_SWIGLU_BACKWARD : OP_SWIGLU_FORWARD, {t[0], t[1]}};
     double left = swiglu_left(p, hidden);
     add_pass_over(p, backward ? "SwiGLU backward (experts)" : "SwiGLU (experts)",
                   left < 1 ? CATEGORY_GROUPED : CATEGORY_ELEMENTWISE, c,
-                  (backward ? 6 : 3) * p->expert_rows * (double)hidden.cols * (double)dtype_size(hidden.dtype) * left);
+                  (backward ? 6 : 3) * p->expert_rows * (double)hidden.cols * (double)dtype_size(hidden.dtype) * left,
+                  op_vector_work(&swiglu, p->expert_rows) * left);
 }
 
 // ---- attention ------------------------------------------------------------------------------------------------------
@@ -238,11 +265,12 @@ static void price_attention(Pricing *p, const StepCall *c, OpCost cost) {
     snprintf(text, sizeof text, "%s%s", name, backward ? " backward" : "");
     double rate = hardware_attention_rate(&p->machine->gpu, own_dtype(p), r->attention.head_dim, seq, backward);
     if (r->attention.full) rate /= context_factor(p);
-    add_line(p, text, CATEGORY_ATTENTION, c->pass, c->times, cost.flops, rate, cost.bytes, 1);
+    add_line(p, text, CATEGORY_ATTENTION, c->pass, c->times, cost.flops, rate, cost.bytes, 1, 0);
     if (backward && r->rope.head_dim) {
-        double turned = (double)(r->rope.heads + r->rope.kv_heads) * r->rope.head_dim;
-        add_pass_over(p, "RoPE backward", CATEGORY_ATTENTION, c,
-                      2 * (double)out.rows * turned * width * rope_left(p, r, true));
+        Tensor turned = rope_turned(out, &r->rope);
+        double left = rope_left(p, r, true);
+        add_pass_over(p, "RoPE backward", CATEGORY_ATTENTION, c, 2 * (double)tensor_count(turned) * width * left,
+                      part_work(p, c, OP_QK_ROPE_BACKWARD, turned) * left);
     }
 }
 
@@ -305,7 +333,8 @@ static void price_elements(Pricing *p, const StepCall *c, OpCost cost) {
         break;
     }
     }
-    add_pass_over(p, name, c->pass == STEP_ONCE ? CATEGORY_OPTIMIZER : op_category(r->op), c, bytes);
+    add_pass_over(p, name, c->pass == STEP_ONCE ? CATEGORY_OPTIMIZER : op_category(r->op), c, bytes,
+                  op_vector_work(r, p->expert_rows));
 }
 
 // ---- a stage --------------------------------------------------------------------------------------------------------

@@ -3,11 +3,13 @@
 #include "base/file.h"
 #include "base/installed.h"
 #include "base/json.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "base/threads.h"
 #include "base/toml.h"
 
 #include <math.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -84,15 +86,28 @@ static bool same_kind(const json_t *line, const PlanMachine *machine, const Plan
            strcmp(precision, run_precision(run)) == 0 && many == (machine->gpus > 1);
 }
 
+static bool same_model(const json_t *line) {
+    return json_integer_value(json_object_get(line, "step_model")) == STEP_MODEL_VERSION;
+}
+
+static void say_other_models(int lines) {
+    static atomic_flag said = ATOMIC_FLAG_INIT;
+    if (lines && !atomic_flag_test_and_set(&said))
+        log_debug("history: predictions by another version of the step model teach nothing (lines of this kind: %d)",
+                  lines);
+}
+
 // A line that a crash tore, or that something else wrote, is passed over: the history is a help, not a record.
 static PlanCalibration calibrate_from(const char *text, const PlanMachine *machine, const PlanRun *run,
                                       double step_seconds) {
     PlanOutcome *steps = NULL;
-    int count = 0;
+    int count = 0, others = 0;
     while (*text) {
         size_t length = strcspn(text, "\n");
         json_t *line = json_loadb(text, length, 0, NULL);
-        if (line && same_kind(line, machine, run) && same_length(line, step_seconds)) {
+        bool similar = line && same_kind(line, machine, run) && same_length(line, step_seconds);
+        if (similar && !same_model(line)) others++;
+        if (similar && same_model(line)) {
             steps = xrealloc(steps, (size_t)(count + 1) * sizeof *steps);
             steps[count++] = (PlanOutcome){json_number_value(json_object_get(line, "predicted_step_seconds")),
                                            json_number_value(json_object_get(line, "measured_step_seconds"))};
@@ -100,6 +115,7 @@ static PlanCalibration calibrate_from(const char *text, const PlanMachine *machi
         json_decref(line);
         text += length + (text[length] == '\n');
     }
+    say_other_models(others);
     PlanCalibration calibration = plan_calibrate(steps, count);
     free(steps);
     return calibration;
@@ -134,12 +150,12 @@ Status prediction_remember(const Prediction *prediction, const PlanMeasured *mea
     char *path = calibration_off() ? NULL : prediction_history_path();
     if (!path) return NULL;
     const PlanRun *run = &prediction->run;
-    json_t *line = json_pack("{s:I,s:s,s:i,s:s,s:s,s:i,s:i,s:f,s:f,s:f,s:f}", "time", (json_int_t)time(NULL), "device",
-                             prediction->machine.gpu.name, "devices", prediction->machine.gpus, "kind", run_kind(run),
-                             "precision", run_precision(run), "micro_batch", run->layout.micro_batch, "seq",
-                             run->layout.seq, "predicted_step_seconds", prediction->raw_step_seconds,
-                             "measured_step_seconds", measured->step_seconds, "predicted_memory",
-                             prediction->plan.memory.total, "measured_memory", measured->memory);
+    json_t *line = json_pack("{s:I,s:i,s:s,s:i,s:s,s:s,s:i,s:i,s:f,s:f,s:f,s:f}", "time", (json_int_t)time(NULL),
+                             "step_model", STEP_MODEL_VERSION, "device", prediction->machine.gpu.name, "devices",
+                             prediction->machine.gpus, "kind", run_kind(run), "precision", run_precision(run),
+                             "micro_batch", run->layout.micro_batch, "seq", run->layout.seq, "predicted_step_seconds",
+                             prediction->raw_step_seconds, "measured_step_seconds", measured->step_seconds,
+                             "predicted_memory", prediction->plan.memory.total, "measured_memory", measured->memory);
     char *text = json_dumps(line, JSON_COMPACT), *whole = text_format("%s\n", text), *directory = path_directory(path);
     Status status = dir_make(directory);
     if (!status) status = file_append(path, whole, strlen(whole));

@@ -29,7 +29,7 @@ Status prediction_make(Prediction *prediction, const LayoutRequest *layout, int 
                        double device_memory, int ranks);
 
 // What earlier runs on this device say about this kind of run (dense or MoE, precision, one device or many) with steps
-// of about this length.
+// of about this length. Outcomes of predictions by another version of the step model teach nothing.
 Status prediction_calibration(PlanCalibration *calibration, const PlanMachine *machine, const PlanRun *run);
 // Appends the outcome of a run to the history; one line of JSON, so that concurrent runs do not tear it.
 Status prediction_remember(const Prediction *prediction, const PlanMeasured *measured);

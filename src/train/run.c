@@ -116,7 +116,7 @@ static void open_profiler(Run *run) {
                                                      .world = run->world,
                                                      .prediction = run->trainer.prediction,
                                                      .directory = run->profile_directory,
-                                                     .gpu = run_gpu_ordinal(run)});
+                                                     .gpu = run->trainer.ops->gpu});
 }
 
 static void say_profile(Run *run) {

@@ -70,7 +70,6 @@ Status run_too_many_skips(Run *run);
 
 // ---- written down (run_recorder.c) ---------------------------------------------------------------------------------
 
-int run_gpu_ordinal(const Run *run); // -1: none
 Status run_open_recorder(Run *run, Recorder **recorder);
 // What the recorder has to say goes through this thread, which has the terminal.
 void run_hear_recorder(Run *run);

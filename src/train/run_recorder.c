@@ -7,12 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-int run_gpu_ordinal(const Run *run) {
-    if (run->trainer.ops->kind != DEVICE_CUDA) return -1;
-    int named = device_ordinal(run->config->train.device);
-    return named >= 0 ? named : run->world ? run->world->local_rank : 0;
-}
-
 // Seconds between checkpoints that cost the least (Young); 0: nobody knows the machine.
 static double best_interval(const Prediction *prediction, double bytes) {
     if (!prediction) return 0;
@@ -31,7 +25,7 @@ Status run_open_recorder(Run *run, Recorder **recorder) {
         .last_step = trainer->step > 0 ? trainer->step : -1, // else the validation before it is taken again
         .tensorboard = run->config->watch.tensorboard,
         .config_text = config.data,
-        .machine.gpu = run_gpu_ordinal(run),
+        .machine.gpu = trainer->ops->gpu,
         .alarms = {.young_seconds = best_interval(trainer->prediction, bytes),
                    .checkpoint_bytes = bytes,
                    .loss_gap_bound = run->config->train.loss_check_bound},

@@ -9,6 +9,7 @@ static void devices_are_chosen_by_name(void **state) {
     Ops *ops;
     assert_ok(ops_create(&ops, "cpu"));
     assert_int_equal(ops->kind, DEVICE_CPU);
+    assert_int_equal(ops->gpu, -1);
     assert_int_equal(ops->row_align, 1);
     ops_destroy(ops);
     assert_error(ops_create(&ops, "tpu"), "tpu");

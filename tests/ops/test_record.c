@@ -297,6 +297,43 @@ static void costs_of_experts_swiglu_are_those_of_the_product_and_what_goes_past_
     assert_non_null(op_check(&forward));
 }
 
+static double vector_work(OpId op, Tensor first, Tensor second, double expert_rows) {
+    OpRecord record = {.op = op, .tensor = {first, second}};
+    return op_vector_work(&record, expert_rows);
+}
+
+static void vector_work_is_of_elements_and_grows_with_conversions(void **state) {
+    (void)state;
+    static const OpId ops[] = {OP_ADD,
+                               OP_ADD_RMSNORM_FORWARD,
+                               OP_ADD_RMSNORM_BACKWARD,
+                               OP_QK_ROPE_FORWARD,
+                               OP_QK_ROPE_BACKWARD,
+                               OP_SWIGLU_FORWARD,
+                               OP_SWIGLU_BACKWARD,
+                               OP_SWIGLU_PACKED_FORWARD,
+                               OP_SWIGLU_PACKED_BACKWARD,
+                               OP_CROSS_ENTROPY,
+                               OP_CROSS_ENTROPY_STATS,
+                               OP_MOE_SUM};
+    for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) {
+        Tensor one = matrix(4, 8, DTYPE_F32), two = matrix(8, 8, DTYPE_F32), half = matrix(4, 8, DTYPE_BF16);
+        double once = vector_work(ops[i], one, one, -1);
+        assert_true(once >= 32);
+        assert_true(vector_work(ops[i], two, two, -1) == 2 * once);
+        assert_true(vector_work(ops[i], half, half, -1) > once);
+    }
+    Tensor rows = matrix(9, 8, DTYPE_BF16), both = matrix(9, 16, DTYPE_BF16);
+    double all = vector_work(OP_SWIGLU_FORWARD, rows, both, -1);
+    assert_true(vector_work(OP_SWIGLU_FORWARD, rows, both, 3) == all / 3); // of the rows in use
+    assert_true(vector_work(OP_LINEAR_SWIGLU_FORWARD, both, rows, -1) == 0);
+    assert_true(vector_work(OP_MOE_GATHER, rows, rows, -1) == 0);
+    OpRecord loss = {.op = OP_CROSS_ENTROPY, .tensor = {matrix(4, 1, DTYPE_F32), matrix(4, 64, DTYPE_F32)}};
+    double alone = op_vector_work(&loss, -1);
+    loss.tensor[3] = matrix(1, 1, DTYPE_F32);
+    assert_true(op_vector_work(&loss, -1) > 1.9 * alone); // the gradient takes the exponentials again
+}
+
 static void every_op_has_a_name_and_a_category(void **state) {
     (void)state;
     double of_ops[OP_COUNT], sums[CATEGORY_COUNT], all = 0;
@@ -325,6 +362,7 @@ int main(void) {
         cmocka_unit_test(recorded_shares_of_a_vocabulary_run_as_told),
         cmocka_unit_test(costs_count_what_must_move),
         cmocka_unit_test(costs_of_experts_swiglu_are_those_of_the_product_and_what_goes_past_it),
+        cmocka_unit_test(vector_work_is_of_elements_and_grows_with_conversions),
         cmocka_unit_test(every_op_has_a_name_and_a_category),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

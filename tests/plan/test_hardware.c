@@ -149,6 +149,37 @@ static void ranks_on_a_cpu_share_its_cores(void **state) {
     hardware_free(&hardware);
 }
 
+// Seconds of one score of attention on a CPU.
+static double score_seconds(const HardwareGpu *cpu, HardwareDtype dtype, double head_dim, bool backward) {
+    return (backward ? 10 : 4) * head_dim / hardware_attention_rate(cpu, dtype, head_dim, 4096, backward);
+}
+
+// Its products are those of the format and the head; what is left is the softmax, and that is the same for all.
+static void the_softmax_of_a_cpu_takes_as_long_in_every_format_and_head(void **state) {
+    Hardware hardware;
+    const HardwareGpu *cpu;
+    (void)state;
+    catalogue_load(&hardware);
+    assert_ok(hardware_find_gpu(&hardware, "cpu", &cpu));
+    for (int backward = 0; backward < 2; backward++) {
+        const HardwareEfficiency *e = &cpu->efficiency;
+        double beyond = 1 + (backward ? e->attention_backward_half : e->attention_forward_half) / 4096, softmax = 0;
+        for (int i = 0; i < 4; i++) {
+            HardwareDtype dtype = i / 2 ? HARDWARE_BF16 : HARDWARE_FP32;
+            double head_dim = i % 2 ? 32 : 64, flops = (backward ? 10 : 4) * head_dim;
+            double products = beyond * flops / (cpu->peak[dtype] * e->gemm);
+            double left = score_seconds(cpu, dtype, head_dim, backward) - products;
+            if (i == 0) softmax = left;
+            assert_true(left > 0);
+            assert_near(left, softmax, 1e-12 * softmax);
+        }
+        double share = backward ? e->attention_backward_64 : e->attention_forward_64;
+        assert_near(hardware_attention_rate(cpu, HARDWARE_FP32, 64, 4096, backward),
+                    cpu->peak[HARDWARE_FP32] * share / beyond, 1);
+    }
+    hardware_free(&hardware);
+}
+
 static void passes_of_a_profile_have_a_share_of_its_copy(void **state) {
     Hardware hardware;
     const HardwareGpu *gpu;
@@ -218,6 +249,7 @@ int main(void) {
         cmocka_unit_test(a_machine_profile_replaces_measured_rates),
         cmocka_unit_test(measured_links_are_planned_with),
         cmocka_unit_test(ranks_on_a_cpu_share_its_cores),
+        cmocka_unit_test(the_softmax_of_a_cpu_takes_as_long_in_every_format_and_head),
         cmocka_unit_test(passes_of_a_profile_have_a_share_of_its_copy),
         cmocka_unit_test(few_tiles_leave_processors_idle),
         cmocka_unit_test(rates_agree_with_measured_points_and_grow_with_size),

@@ -282,6 +282,34 @@ static void wrong_requests_are_usage_errors(void **state) {
     assert_error(PLAN("smollm-360m", "--pp", "64", "--gpus", "64"), "cannot fill 64 pipeline stages");
 }
 
+// A line without the number is older than it.
+static void outcomes_of_another_step_model_teach_nothing(void **state) {
+    LayoutRequest layout = {.mesh = MESH_SINGLE, .micro_batch = 2, .seq = 128, .device = DEVICE_CPU, .threads = 2};
+    Prediction first, second;
+    char *history = prediction_history_path(), *text;
+    size_t size;
+    json_t *line;
+    (void)state;
+    assert_ok(model_preset(&layout.config, "demo-llama"));
+    assert_ok(prediction_make(&first, &layout, 2, "cpu", 0, 1));
+    assert_ok(prediction_remember(&first, &(PlanMeasured){.step_seconds = 1.5 * first.raw_step_seconds}));
+    assert_ok(file_read(&text, &size, history));
+    assert_ok(json_read_text(&line, text, size, history));
+    free(text);
+    for (int version = STEP_MODEL_VERSION; version <= STEP_MODEL_VERSION + 2; version++) {
+        json_object_set_new(line, "step_model", json_integer(version));
+        if (version > STEP_MODEL_VERSION + 1) json_object_del(line, "step_model");
+        text = json_dumps(line, JSON_COMPACT);
+        assert_ok(file_write_atomic(history, text, strlen(text)));
+        free(text);
+        assert_ok(prediction_make(&second, &layout, 2, "cpu", 0, 1));
+        assert_int_equal(second.calibration.runs, version == STEP_MODEL_VERSION ? 1 : 0);
+    }
+    json_decref(line);
+    assert_int_equal(unlink(history), 0);
+    free(history);
+}
+
 static void earlier_runs_calibrate_the_next_prediction(void **state) {
     LayoutRequest layout = {.mesh = MESH_SINGLE, .micro_batch = 2, .seq = 128, .device = DEVICE_CPU, .threads = 2};
     Prediction first, second;
@@ -394,6 +422,7 @@ int main(void) {
         cmocka_unit_test(figures_of_the_page_stay_on_one_line),
         cmocka_unit_test(the_frontiers_last_column_is_memory),
         cmocka_unit_test(wrong_requests_are_usage_errors),
+        cmocka_unit_test(outcomes_of_another_step_model_teach_nothing),
         cmocka_unit_test(earlier_runs_calibrate_the_next_prediction),
         cmocka_unit_test(outcomes_are_printed_with_their_error),
         cmocka_unit_test(a_measured_profile_reads_back),

@@ -2,6 +2,8 @@
 // to run under ThreadSanitizer (cmake --preset tsan).
 #include "testing.h"
 
+#include "base/text.h"
+#include "plan/step_model.h"
 #include "serve/planner_api.h"
 
 #include <pthread.h>
@@ -77,12 +79,14 @@ static char directory[] = "/tmp/hearth-plan-threads-XXXXXX";
 // A history and a profile of the machine, as a server has them beside it.
 static int set_up(void **state) {
     static const char profile[] = "[machine]\ngpu = \"h100-sxm\"\ncopy_GBps = 2900\n";
-    static const char line[] = "{\"device\":\"cpu\",\"devices\":1,\"kind\":\"dense\",\"precision\":\"fp32\","
-                               "\"predicted_step_seconds\":0.1,\"measured_step_seconds\":0.12}\n";
+    char *line = text_format("{\"step_model\":%d,\"device\":\"cpu\",\"devices\":1,\"kind\":\"dense\","
+                             "\"precision\":\"fp32\",\"predicted_step_seconds\":0.1,\"measured_step_seconds\":0.12}\n",
+                             STEP_MODEL_VERSION);
     (void)state;
     if (!mkdtemp(directory)) return -1;
     char *history = path_join(directory, "history.jsonl"), *machine = path_join(directory, "machine.toml");
     assert_ok(file_append(history, line, strlen(line)));
+    free(line);
     assert_ok(file_append(machine, profile, strlen(profile)));
     setenv("HEARTH_HISTORY", history, 1);
     setenv("HEARTH_MACHINE", machine, 1);

@@ -231,6 +231,7 @@ Status ops_cpu_create(Ops **ops) {
     cpu->ops = (Ops){
         .kind = DEVICE_CPU,
         .device = "cpu",
+        .gpu = -1,
         .fp8 = true,
         .state = cpu,
         .row_align = 1,

@@ -356,6 +356,7 @@ Status ops_cuda_create(Ops **out, int device, const char *tune_cache) {
     ops->state = state;
     state_create_device(state, device);
     ops->device = state->gpu_name;
+    ops->gpu = device;
     ops->fp8 = state->arch >= 89; // Ada and Hopper were the first
     ops->tune = state->tune = tune_open(tune_cache, state->gpu_name);
     state->gemms = gemm_cache_create();
