@@ -20,6 +20,10 @@ sanitize() { # TOOL COMMAND...: hearth's own kernels under compute-sanitizer
 race_bench() { # KIND FILE...: of src/ops/cuda
     local own=() bench
     bench=$(program "$1_bench")
+    if [[ -z $bench ]]; then
+        echo "$1_bench is not built"
+        return 77
+    fi
     own_kernels "${@:2}"
     sanitize racecheck "$bench" --race
 }

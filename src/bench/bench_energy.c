@@ -179,8 +179,8 @@ static Status call_make(Ops *ops, const Product *p, Direction direction, EnergyF
     return p->experts > 1 ? make_offsets(ops, &t[3], p) : NULL;
 }
 
-// While the host looks at the counter (NVML's: some 5 ms) the device has one batch to do. One that is shorter than the
-// look would leave it at rest for a part of the time, which is then taken for work.
+// While the host looks at the counter, which may take NVML milliseconds, the device has one batch to do. One that is
+// shorter than the look would leave it at rest for a part of the time, which is then taken for work.
 static Status batch_milliseconds(const BenchEnergy *bench, double *milliseconds) {
     double joules, began = clock_seconds();
     TRY(bench->source.read(bench->source.context, &joules));

@@ -122,11 +122,14 @@ static Fp8Use forward_use(ParamId id) {
 
 // ---- forward --------------------------------------------------------------------------------------------------------
 
+static void note_largest(Model *model, Fp8Slot slot, int layer, Tensor of) {
+    model->ops->quantize(model->ops, TENSOR_NONE, TENSOR_NONE, fp8_amax(model, slot, layer), of,
+                         fp8_scale(model, slot, layer));
+}
+
 // Evaluation is in bf16: what a step would round is looked at, where that is asked for.
 static void note_input(Model *model, Fp8Slot slot, int layer, Tensor in) {
-    if (model->fp8_noting)
-        model->ops->quantize(model->ops, TENSOR_NONE, TENSOR_NONE, fp8_amax(model, slot, layer), in,
-                             fp8_scale(model, slot, layer));
+    if (model->fp8_noting) note_largest(model, slot, layer, in);
 }
 
 // Experts of this rank alone read the norm's own tokens, whatever tensor-parallel ranks there are.
@@ -327,10 +330,7 @@ static void each_weight(Model *model, void (*call)(Model *, ParamId, int layer))
 
 static void note_weight(Model *model, ParamId id, int layer) {
     Tensor own = rounds_gathered(model) ? own_part(model, LAYOUT_WEIGHTS, id, layer) : model_weight(model, id, layer);
-    Fp8Slot slot = weight_slot(id);
-    if (tensor_present(own))
-        model->ops->quantize(model->ops, TENSOR_NONE, TENSOR_NONE, fp8_amax(model, slot, layer), own,
-                             fp8_scale(model, slot, layer));
+    if (tensor_present(own)) note_largest(model, weight_slot(id), layer, own);
 }
 
 // What is kept in FP8 of a weight: its copies, or this rank's part of what travels.

@@ -5,7 +5,6 @@
 #include "base/dtype.h"
 #include "base/rng.h"
 #include "dist/comm.h"
-#include "dist/device.h"
 #include "dist/sum.h"
 #include "testing.h"
 
@@ -426,19 +425,6 @@ static void device_memory_goes_through_the_host(void **state) {
 }
 #endif
 
-static void ranks_take_the_gpus_of_a_host_in_turn(void **state) {
-    (void)state;
-    static const struct {
-        const char *device;
-        int local_rank, gpus, gpu;
-    } rows[] = {{"cuda", 0, 1, 0},  {"cuda", 3, 4, 3}, {"auto", 3, 4, 3},   {"cuda", 3, 2, 1},  {"auto", 4, 2, 0},
-                {"auto", 1, 0, -1}, {"cpu", 1, 4, -1}, {"cuda:2", 0, 4, 2}, {"cuda:2", 3, 4, 2}};
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-        if (device_of_rank(rows[i].device, rows[i].local_rank, rows[i].gpus) != rows[i].gpu)
-            fail_msg("%s on local rank %d of a host with %d GPUs is not GPU %d", rows[i].device, rows[i].local_rank,
-                     rows[i].gpus, rows[i].gpu);
-}
-
 static int open_world(void **state) {
     (void)state;
     const WorldOptions options = {.watch_seconds = 20, .start_seconds = 30, .backend = COMM_MPI};
@@ -477,7 +463,6 @@ int main(void) {
 #ifndef HEARTH_HAVE_CUDA
         cmocka_unit_test(device_memory_goes_through_the_host),
 #endif
-        cmocka_unit_test(ranks_take_the_gpus_of_a_host_in_turn),
         cmocka_unit_test(staging_stays_below_its_bound),
         cmocka_unit_test(events_tell_what_ran_when),
         cmocka_unit_test(the_same_run_gives_the_same_bits),

@@ -93,17 +93,21 @@ static void much_more_than_twice_is_made_room_for_at_once(void **state) {
     release(&model);
 }
 
+static Model alone_in_fp8(Ops *ops) { // in sizes that FP8 takes
+    LayoutRequest request = shared_experts(1);
+    request.precision = PRECISION_FP8;
+    request.config.moe_ffn = 32;
+    request.seq = 24;
+    return alone_of(ops, &request);
+}
+
 // Copies of the experts' weights may be made anew for each product, where there are more bytes of them than FP8 saves
 // of the rows' gate and up: more rows are no reason to keep them, since what is there already stays where it is.
 static void in_fp8_growing_leaves_the_copies_of_weights_as_they_are(void **state) {
     (void)state;
     Ops *ops;
     assert_ok(ops_cpu_create(&ops));
-    LayoutRequest request = shared_experts(1);
-    request.precision = PRECISION_FP8;
-    request.config.moe_ffn = 32;
-    request.seq = 24;
-    Model model = alone_of(ops, &request);
+    Model model = alone_in_fp8(ops);
     assert_true(model.layout.fp8_passing);
     int64_t bytes = model.layout.bytes[LAYOUT_FP8], current, peak;
     assert_ok(expert_room_grow(&model, "a test", 4 * 96));
@@ -122,11 +126,7 @@ static void a_refused_step_gives_its_fp8_scales_back(void **state) {
     (void)state;
     Ops *ops;
     assert_ok(ops_cpu_create(&ops));
-    LayoutRequest request = shared_experts(1);
-    request.precision = PRECISION_FP8;
-    request.config.moe_ffn = 32;
-    request.seq = 24;
-    Model model = alone_of(ops, &request);
+    Model model = alone_in_fp8(ops);
     float *scales = model_const(&model, CONST_FP8_SCALE).data, *largest = model_const(&model, CONST_FP8_AMAX).data;
     int64_t cols = model_const(&model, CONST_FP8_SCALE).cols;
     for (int64_t i = 0; i < FP8_SLOTS * cols; i++)
