@@ -107,6 +107,13 @@ static double plot_y(const Axis *axis, double value) {
     return HEIGHT - BOTTOM - axis_share(axis, value) * (HEIGHT - TOP - BOTTOM);
 }
 
+// The one of `cells` equal parts of the width that a value falls into. Values too far apart or too near each other for a
+// difference have no share of the axis, but a part all the same.
+static int plot_cell(const Axis *axis, double value, int cells) {
+    int cell = (int)(fmax(axis_share(axis, value), 0) * cells);
+    return cell < cells ? cell : cells - 1;
+}
+
 static bool point_shown(const Chart *chart, const ChartLine *line, size_t i) {
     return isfinite(line->x[i]) && isfinite(line->y[i]) && !(chart->logarithmic && line->y[i] <= 0);
 }
@@ -174,7 +181,7 @@ static void draw_points(const Chart *chart, const ChartLine *line, const Axis *x
         if (every)
             text_buffer_format(out, "%.1f,%.1f ", at_x, at_y);
         else
-            column_take(&columns[(int)((at_x - LEFT) / (WIDTH - LEFT - RIGHT) * (count - 1))], at_x, at_y);
+            column_take(&columns[plot_cell(x, line->x[i], count)], at_x, at_y);
     }
     for (int i = 0; i < count; i++) {
         const Column *c = &columns[i];
@@ -214,8 +221,7 @@ static void draw_bands(const Chart *chart, const Axis *x, const Axis *y, TextBuf
     for (int l = 0; l < chart->count; l++)
         for (size_t i = 0; i < chart->lines[l].count; i++) {
             if (!point_shown(chart, &chart->lines[l], i)) continue;
-            int band = (int)((plot_x(x, chart->lines[l].x[i]) - LEFT) / wide);
-            int place = l * BANDS + (band < BANDS ? band : BANDS - 1);
+            int place = l * BANDS + plot_cell(x, chart->lines[l].x[i], BANDS);
             last[place] = chart->lines[l].y[i], at[place] = chart->lines[l].x[i];
         }
     for (int band = 0; band < BANDS; band++) {

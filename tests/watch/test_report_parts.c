@@ -5,6 +5,8 @@
 #include "watch/html.h"
 #include "watch/report.h"
 
+#include <float.h>
+
 // Ten steps of 100 ms with 1000 tokens: 10 % waits for data, 5 % for ranks; steps 4 and 8 are taken apart.
 static void write_run(double products_ms) {
     TextBuffer text = {0};
@@ -364,6 +366,27 @@ static void a_chart_without_a_point_is_not_there(void **state) {
     assert_int_equal(out.length, 0);
 }
 
+// No difference of these is a number other than 0 and infinity: where on the axis they are cannot be said. Fewer points
+// than columns, and more.
+static void a_chart_of_numbers_without_a_difference_is_drawn(void **state) {
+    (void)state;
+    static const double pairs[][2] = {{-DBL_MAX, DBL_MAX}, {DBL_MAX, DBL_MAX}, {-DBL_MAX, -DBL_MAX}, {5e-324, 5e-324}};
+    for (size_t pair = 0; pair < sizeof pairs / sizeof *pairs; pair++)
+        for (size_t count = 2; count <= 2000; count += 1998) {
+            double *x = xmalloc(count * sizeof *x), *y = xmalloc(count * sizeof *y);
+            for (size_t i = 0; i < count; i++)
+                x[i] = y[i] = pairs[pair][i % 2];
+            Chart chart = {.title = "t", .x_name = "x"};
+            chart_add(&chart, "line", CHART_LINE, 0, x, y, count);
+            TextBuffer out = {0};
+            chart_write(&chart, &out);
+            assert_non_null(strstr(out.data, "<title>")); // each is in one of the bands
+            assert_null(strstr(out.data, "nan"));
+            assert_null(strstr(out.data, "inf"));
+            text_buffer_free(&out);
+        }
+}
+
 static void values_have_units(void **state) {
     (void)state;
     char text[48];
@@ -466,6 +489,7 @@ int main(void) {
         TEST(losses_are_compared_between_lines_and_smoothed_around_them),
         TEST(a_chart_of_many_points_keeps_its_peaks_and_stays_small),
         TEST(a_chart_without_a_point_is_not_there),
+        TEST(a_chart_of_numbers_without_a_difference_is_drawn),
         TEST(values_have_units),
         TEST(text_means_itself_on_a_page),
         TEST(nothing_from_a_file_becomes_markup),
