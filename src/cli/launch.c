@@ -77,6 +77,23 @@ static void set_environment(int ranks) {
     }
 }
 
+// Open MPI keeps the files of all jobs of a user in one folder, and a job that begins while another makes or removes it
+// fails. Each has a folder of its own (malloc'd); NULL: where none can be made, or the user has named one.
+static char *session_folder(void) {
+    static const char name[] = "OMPI_MCA_orte_tmpdir_base";
+    const char *temporary = getenv("TMPDIR");
+    if (getenv(name)) return NULL;
+    char *folder = path_join(temporary && temporary[0] ? temporary : "/tmp", "hearth-ranks-XXXXXX");
+    if (mkdtemp(folder) && setenv(name, folder, 0) == 0) return folder;
+    free(folder);
+    return NULL;
+}
+
+static void session_remove(char *folder) {
+    if (folder) status_free(dir_remove(folder));
+    free(folder);
+}
+
 // ---- while it runs --------------------------------------------------------------------------------------------------
 
 static int parent_of(const char *process) {
@@ -160,7 +177,9 @@ static Status start_ranks(int ranks, int *code) {
         words[3] = self;
         memcpy(words + 4, own + 1, (size_t)(own_count - 1) * sizeof *words);
         set_environment(ranks);
+        char *session = session_folder();
         status = run_ranks(words, code);
+        session_remove(session);
         free(words);
     }
     free(own);

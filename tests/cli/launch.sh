@@ -33,7 +33,7 @@ check "and is printed once" test "$(grep -c 'hearth: error' "$folder/err")" = 1
 
 "$hearth" bench comm --ranks 2 --out "$folder/machine.toml" --sizes 1K,64K --seconds 0.01 --device cpu >"$folder/out" 2>"$folder/err"
 check "the profile gets the links" grep -q '^link_bus_GBps = ' "$folder/machine.toml"
-HEARTH_MACHINE=$folder/machine.toml "$hearth" plan smollm-360m --gpu cpu >"$folder/out" 2>"$folder/err"
+HEARTH_MACHINE=$folder/machine.toml "$hearth" plan smollm-360m --set train.device=cpu >"$folder/out" 2>"$folder/err"
 check "and the planner reads it" test $? = 0
 
 HEARTH_MPIRUN=/nowhere/mpirun "$hearth" "${bench[@]}" --ranks 2 >"$folder/out" 2>"$folder/err"
@@ -52,6 +52,20 @@ check "srun without PMIx is noticed" grep -q 'srun has started 4 ranks, but MPI 
 
 timeout -s KILL 60 env --ignore-signal=CHLD "$hearth" "${bench[@]}" --ranks 2 >"$folder/out" 2>"$folder/err"
 check "who was started with SIGCHLD ignored hears of the end all the same" test $? = 0
+
+mkdir "$folder/sessions"
+printf '#!/bin/sh\necho "$OMPI_MCA_orte_tmpdir_base" >>"%s"\nexec mpirun "$@"\n' "$folder/used" >"$folder/launcher"
+chmod +x "$folder/launcher"
+jobs=()
+for i in 1 2 3 4; do
+    HEARTH_MPIRUN=$folder/launcher TMPDIR=$folder/sessions "$hearth" "${bench[@]}" --ranks 2 >"$folder/out.$i" 2>"$folder/err.$i" &
+    jobs+=($!)
+done
+bad=0
+for job in "${jobs[@]}"; do wait "$job" || bad=$((bad + 1)); done
+check "jobs that begin together do not disturb each other" test $bad = 0
+check "each in a folder of its own" test "$(grep "^$folder/sessions/hearth-ranks-" "$folder/used" | sort -u | wc -l)" = 4
+check "of which nothing is left" test -z "$(ls "$folder/sessions")"
 
 # A signal to the parent goes to the ranks. env -i style background jobs ignore SIGINT in a script, so SIGTERM.
 "$hearth" bench comm --ranks 2 --sizes 4K --seconds 30.$$ --print --device cpu >"$folder/out" 2>"$folder/err" &

@@ -10,7 +10,7 @@ mpirun=${MPIRUN:-mpirun}
 limit=30
 failures=0
 log=$(mktemp /tmp/hearth-faults-XXXXXX)
-trap 'rm -f "$log"' EXIT
+trap 'rm -rf "$log"*' EXIT
 
 # expect CODE TEXT... -- MODE [RANK]: CODE may be "any" for one that is not 0. A text that starts with ! must not be there.
 expect() {
@@ -89,8 +89,9 @@ start() {
     expect 2 'rank 2 of 4 on .*: RANK is 7 in the environment' -- contradiction 2
 }
 
-fine() { # two jobs at once do not meet
-    "$mpirun" -n 4 "$program" fine >"$log.a" 2>&1 </dev/null &
+fine() { # two jobs at once do not meet; mpirun itself does, in the folder of its own files, where both have the same one
+    mkdir "$log.session"
+    OMPI_MCA_orte_tmpdir_base=$log.session "$mpirun" -n 4 "$program" fine >"$log.a" 2>&1 </dev/null &
     local first=$!
     expect 0 '^fine$' '!error' -- fine
     wait $first || { cat "$log.a"; echo "FAILED: the first of two jobs"; failures=$((failures + 1)); }
