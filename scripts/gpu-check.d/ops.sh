@@ -34,6 +34,7 @@ part_ops() {
     unset HEARTH_THREADS
     variants linear "linear layers"
     variants swiglu "SwiGLU products"
+    variants swiglu_fp8 "SwiGLU products in FP8"
     variants attention "attention"
     variants grouped "grouped products"
     variants grouped_swiglu "SwiGLU products of experts"

@@ -2,6 +2,7 @@
 
 #include "base/rng.h"
 #include "base/text.h"
+#include "model/fp8.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -73,7 +74,9 @@ Status model_agree_kernels(Model *model, World *world) {
     Rehearsal rehearsal = {model, xmalloc(tokens * sizeof(int32_t)), xcalloc(tokens, sizeof(int32_t)), NULL};
     for (size_t i = 0; i < tokens; i++)
         rehearsal.ids[i] = (int32_t)rng_below(2, RNG_STREAM_BENCH, i, (uint64_t)request->config.vocab);
+    bool scaled = model->fp8_scaled;
     tune_agree(ops->tune, world, rehearse_step, &rehearsal);
+    fp8_forget(model, scaled);
     ops->forget_choices(ops);
     free(rehearsal.ids);
     free(rehearsal.doc_start);

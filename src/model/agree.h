@@ -8,8 +8,8 @@
 
 // Micro-steps on made-up tokens, in which rank 0 measures its kernels while the others do not; then they take its
 // choices. What only other ranks need is measured by the first of them. From here on nobody measures: what is still not
-// known is done in the first way there is. The model's weights, moments and position stay. Collective; nothing to do on
-// one rank, or where there is nothing to choose.
+// known is done in the first way there is. The model's weights, moments, FP8 scales and position stay. Collective;
+// nothing to do on one rank, or where there is nothing to choose.
 Status model_agree_kernels(Model *model, World *world);
 
 // The same for any work: rehearse() calls everything that has a choice.

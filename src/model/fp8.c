@@ -159,8 +159,9 @@ void fp8_norm_forward(Model *model, ParamId product, int layer, Tensor normed, T
 
 // The rounded input of a product; norms and SwiGLU have made theirs already.
 static Tensor input_rows(Model *model, ParamId id, int layer, Tensor in) {
+    if (id == PARAM_DOWN) return model_act(model, ACT_FP8_HIDDEN, -1);
     Tensor rows = copy_place(model, ACT_FP8_IN, in.rows, in.cols);
-    if (id == PARAM_DOWN || (id != PARAM_O && norm_rounds(model, id, layer))) return rows;
+    if (id != PARAM_O && norm_rounds(model, id, layer)) return rows;
     Fp8Slot slot = input_slot(id);
     model->ops->quantize(model->ops, rows, TENSOR_NONE, fp8_amax(model, slot, layer), in,
                          fp8_scale(model, slot, layer));
@@ -179,12 +180,21 @@ void fp8_linear_forward(Model *model, ParamId id, int layer, Tensor out, Tensor 
 }
 
 void fp8_mlp_forward(Model *model, int layer, Tensor in) {
+    Ops *ops = model->ops;
+    Tensor hidden = model_act(model, ACT_FP8_HIDDEN, -1), gate_up8 = model_act(model, ACT_GATE_UP8, layer);
     Tensor gate_up = model_act(model, ACT_FP8_GATE_UP, -1);
-    fp8_linear_forward(model, PARAM_GATE_UP, layer, gate_up, in, TENSOR_NONE);
-    model->ops->swiglu_fp8_forward(model->ops, copy_place(model, ACT_FP8_IN, gate_up.rows, gate_up.cols / 2),
-                                   fp8_amax(model, FP8_HIDDEN, layer), model_act(model, ACT_GATE_UP8, layer),
-                                   fp8_amax(model, FP8_GATE_UP, layer), gate_up, fp8_scale(model, FP8_HIDDEN, layer),
-                                   fp8_scale(model, FP8_GATE_UP, layer), TENSOR_NONE, TENSOR_NONE);
+    Tensor hidden_amax = fp8_amax(model, FP8_HIDDEN, layer), hidden_scale = fp8_scale(model, FP8_HIDDEN, layer);
+    Tensor gate_up_amax = fp8_amax(model, FP8_GATE_UP, layer), gate_up_scale = fp8_scale(model, FP8_GATE_UP, layer);
+    if (!fp8_uses(model, FP8_MLP)) { // of evaluation, whose product is bf16's, the maxima
+        fp8_linear_forward(model, PARAM_GATE_UP, layer, gate_up, in, TENSOR_NONE);
+        ops->swiglu_fp8_forward(ops, hidden, hidden_amax, gate_up8, gate_up_amax, gate_up, hidden_scale, gate_up_scale,
+                                TENSOR_NONE, TENSOR_NONE);
+        return;
+    }
+    Tensor rows = input_rows(model, PARAM_GATE_UP, layer, in), weight = fp8_weight(model, PARAM_GATE_UP, layer, false);
+    ops->linear_swiglu_fp8_forward(ops, hidden, hidden_amax, gate_up8, gate_up_amax, gate_up, rows, weight,
+                                   fp8_scale(model, FP8_MLP_IN, layer), fp8_scale(model, FP8_W_GATE_UP, layer),
+                                   hidden_scale, gate_up_scale);
 }
 
 // ---- backward -------------------------------------------------------------------------------------------------------
@@ -382,4 +392,11 @@ void fp8_scales_undo(Model *model) {
 void fp8_scales_noted(Model *model) {
     share_amax(model, tensor_rows(model_const(model, CONST_FP8_AMAX), 0, FP8_FIRST_GRADIENT));
     set_scales(model, FP8_ATTN_IN, FP8_FIRST_GRADIENT, E4M3_MAX / HEADROOM);
+}
+
+void fp8_forget(Model *model, bool scaled) {
+    if (!model->layout.fp8) return;
+    model->ops->zero(model->ops, model_const(model, CONST_FP8_AMAX));
+    model->fp8_scaled = scaled;
+    model->fp8_fresh = false; // the first scales are weights' as well
 }

@@ -86,3 +86,7 @@ void fp8_scales_undo(Model *model); // the step was refused and runs again: thos
 // A run's first step has none before it. Evaluation of its batch with fp8_noting, and then this: its activations have
 // the scales that they would have after such a step.
 void fp8_scales_noted(Model *model);
+
+// Micro-steps that are no run's have noted their maxima, and may have begun with scales: as if they had not been.
+// scaled: whether there were scales before.
+void fp8_forget(Model *model, bool scaled);

@@ -42,19 +42,28 @@ static void multiply(Model *model, const Fp8Experts *e, Tensor out, Tensor a, Fp
                                    fp8_scale(model, b_slot, e->layer), e->rows->offsets, accumulate);
 }
 
-// Hidden of the rows, in the place of narrow.
-static Tensor swiglu_rows(Model *model, const Fp8Experts *e) {
-    Tensor hidden = codes_in(e->narrow, DTYPE_E4M3, e->narrow.rows, e->narrow.cols, 0, "hidden");
-    model->ops->swiglu_fp8_forward(model->ops, hidden, fp8_amax(model, FP8_HIDDEN, e->layer),
+static Tensor hidden_in(const Fp8Experts *e) { // [R, moe_ffn]
+    return codes_in(e->narrow, DTYPE_E4M3, e->narrow.rows, e->narrow.cols, 0, "hidden");
+}
+
+void fp8_experts_note(Model *model, const Fp8Experts *e) {
+    model->ops->swiglu_fp8_forward(model->ops, hidden_in(e), fp8_amax(model, FP8_HIDDEN, e->layer),
                                    model_act(model, ACT_EXPERT_GATE_UP8, e->layer),
                                    fp8_amax(model, FP8_GATE_UP, e->layer), model_act(model, ACT_FP8_EXPERT_GATE_UP, -1),
                                    fp8_scale(model, FP8_HIDDEN, e->layer), fp8_scale(model, FP8_GATE_UP, e->layer),
                                    e->rows->row_weight, e->row_count);
-    return hidden;
 }
 
-void fp8_experts_note(Model *model, const Fp8Experts *e) {
-    swiglu_rows(model, e);
+// Hidden of the rows, which stand apart from it.
+static Tensor rows_to_hidden(Model *model, const Fp8Experts *e, Tensor rows) {
+    Tensor hidden = hidden_in(e);
+    model->ops->grouped_swiglu_fp8_forward(
+        model->ops, hidden, fp8_amax(model, FP8_HIDDEN, e->layer), model_act(model, ACT_EXPERT_GATE_UP8, e->layer),
+        fp8_amax(model, FP8_GATE_UP, e->layer), model_act(model, ACT_FP8_EXPERT_GATE_UP, -1), rows,
+        fp8_weight(model, PARAM_EXPERT_GATE_UP, e->layer, false), fp8_scale(model, FP8_MLP_IN, e->layer),
+        fp8_scale(model, FP8_W_GATE_UP, e->layer), fp8_scale(model, FP8_HIDDEN, e->layer),
+        fp8_scale(model, FP8_GATE_UP, e->layer), e->rows->row_weight, e->rows->offsets);
+    return hidden;
 }
 
 void fp8_experts_forward(Model *model, const Fp8Experts *e, Tensor tokens) {
@@ -63,11 +72,8 @@ void fp8_experts_forward(Model *model, const Fp8Experts *e, Tensor tokens) {
     Tensor codes =
         spread ? tokens_round(model, e, DTYPE_E4M3, tokens, FP8_MLP_IN, true) : tokens_place(model, DTYPE_E4M3, tokens);
     Tensor rows = spread ? e->gathered : rows_in(e, DTYPE_E4M3, "expert rows");
-    Tensor gate_up = model_act(model, ACT_FP8_EXPERT_GATE_UP, -1);
     ops->moe_gather_fp8(ops, rows, TENSOR_NONE, codes, e->rows);
-    multiply(model, e, gate_up, rows, FP8_MLP_IN, fp8_weight(model, PARAM_EXPERT_GATE_UP, e->layer, false),
-             FP8_W_GATE_UP, false);
-    Tensor hidden = swiglu_rows(model, e);
+    Tensor hidden = rows_to_hidden(model, e, rows);
     if (model->pass == STEP_RECOMPUTE) return; // this is what the backward pass reads
     multiply(model, e, e->wide, hidden, FP8_HIDDEN, fp8_weight(model, PARAM_EXPERT_DOWN, e->layer, false), FP8_W_DOWN,
              false);

@@ -269,11 +269,12 @@ typedef enum ActId {
     ACT_FP8_MLP_COLS, // inputs of the MLP's products, transposed
     ACT_FP8_DQKV,     // [T, qkv]
     ACT_FP8_DQKV_COLS,
-    ACT_FP8_ATTN_COLS,       // [heads * head_dim, T] input of the O product, transposed
-    ACT_FP8_QKV_COLS,        // [hidden, T] and of QKV's
-    ACT_FP8_GATE_UP,         // [T, 2 ffn] bf16: results of the gate-up product on their way to SwiGLU
-    ACT_FP8_TOKENS,          // [T, hidden] of experts: what their rows are made of; of all ranks that share them
-    ACT_FP8_EXPERT_GATE_UP,  // [R, 2 moe_ffn] bf16: as ACT_FP8_GATE_UP
+    ACT_FP8_ATTN_COLS,      // [heads * head_dim, T] input of the O product, transposed
+    ACT_FP8_QKV_COLS,       // [hidden, T] and of QKV's
+    ACT_FP8_GATE_UP,        // [T, 2 ffn] bf16: results of the gate-up product on their way to SwiGLU
+    ACT_FP8_HIDDEN,         // [T, ffn] e4m3: what SwiGLU makes of them, which may be while the product reads ACT_FP8_IN
+    ACT_FP8_TOKENS,         // [T, hidden] of experts: what their rows are made of; of all ranks that share them
+    ACT_FP8_EXPERT_GATE_UP, // [R, 2 moe_ffn] bf16: as ACT_FP8_GATE_UP
     ACT_FP8_EXPERT_DGATE_UP, // [R, 2 moe_ffn] e5m2, and its transpose
     ACT_FP8_EXPERT_DGATE_UP_COLS,
     ACT_FP8_HIDDEN_COLS, // [moe_ffn, R] e4m3

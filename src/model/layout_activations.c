@@ -18,6 +18,7 @@ static bool rows_are_tokens(ActId id) {
     case ACT_MLP_RSTD:
     case ACT_GATE_UP8:
     case ACT_FP8_GATE_UP:
+    case ACT_FP8_HIDDEN:
     case ACT_FP8_DOUT:
     case ACT_FP8_DGATE_UP:
     case ACT_FP8_DQKV:
@@ -177,16 +178,19 @@ static void build_fp8(Layout *layout, bool dense) {
     const ModelConfig *c = &layout->request.config;
     unsigned on = layout->fp8;
     int64_t T = layout->tokens, d = c->hidden, tp = layout->request.mesh.tp, qkv = layout_qkv_dim(&layout->request);
-    int64_t attention = model_attention_dim(c) / tp, ffn = dense && on & FP8_MLP ? c->ffn / tp : 0, in = larger(d, ffn);
-    if (on & FP8_O_FORWARD) in = larger(in, attention);
+    int64_t attention = model_attention_dim(c) / tp, ffn = dense && on & FP8_MLP ? c->ffn / tp : 0;
+    int64_t in = on & FP8_O_FORWARD ? larger(d, attention) : d;
     bool again = runs_again(&layout->request), rows = on & FP8_O_INPUT || ffn, cols = on & FP8_O_WEIGHT || ffn;
     if (on & (FP8_QKV_FORWARD | FP8_O_FORWARD) || ffn) {
         add_temporary(layout, ACT_FP8_IN, DTYPE_E4M3, T * in, 1, PHASE_ATTENTION, PHASE_MLP);
         if (again) add_temporary(layout, ACT_FP8_IN, DTYPE_E4M3, T * in, 1, PHASE_RECOMPUTE, PHASE_RECOMPUTE);
     }
     if (ffn) {
-        add_temporary(layout, ACT_FP8_GATE_UP, DTYPE_BF16, T, 2 * ffn, PHASE_MLP, PHASE_MLP);
-        if (again) add_temporary(layout, ACT_FP8_GATE_UP, DTYPE_BF16, T, 2 * ffn, PHASE_RECOMPUTE, PHASE_RECOMPUTE);
+        for (int run = 0; run < (again ? 2 : 1); run++) {
+            Phase phase = run ? PHASE_RECOMPUTE : PHASE_MLP;
+            add_temporary(layout, ACT_FP8_GATE_UP, DTYPE_BF16, T, 2 * ffn, phase, phase);
+            add_temporary(layout, ACT_FP8_HIDDEN, DTYPE_E4M3, T, ffn, phase, phase);
+        }
         add_temporary(layout, ACT_FP8_DGATE_UP, DTYPE_E5M2, T, 2 * ffn, PHASE_MLP_BACKWARD, PHASE_MLP_BACKWARD);
         add_temporary(layout, ACT_FP8_DGATE_UP_COLS, DTYPE_E5M2, 2 * ffn, T, PHASE_MLP_BACKWARD, PHASE_MLP_BACKWARD);
         add_temporary(layout, ACT_FP8_MLP_COLS, DTYPE_E4M3, larger(ffn, d), T, PHASE_MLP_BACKWARD, PHASE_MLP_BACKWARD);

@@ -133,6 +133,7 @@ const char *layout_act_name(ActId id) {
         [ACT_FP8_ATTN_COLS] = "FP8 attention result, transposed",
         [ACT_FP8_QKV_COLS] = "FP8 qkv input, transposed",
         [ACT_FP8_GATE_UP] = "gate_up",
+        [ACT_FP8_HIDDEN] = "FP8 hidden",
         [ACT_FP8_HEAD_IN] = "FP8 head input",
         [ACT_FP8_HEAD_COLS] = "FP8 head input, transposed",
         [ACT_FP8_DLOGITS] = "logits gradient",

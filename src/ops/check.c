@@ -283,6 +283,26 @@ static const char *check_swiglu_fp8_backward(const Tensor *t) {
     return check_expert_rows(t[10], t[11], dhidden.rows);
 }
 
+static bool apart(Tensor a, Tensor b) { // in memory
+    uintptr_t first = (uintptr_t)a.data, second = (uintptr_t)b.data;
+    return first + (uintptr_t)tensor_count(a) * dtype_size(a.dtype) <= second ||
+           second + (uintptr_t)tensor_count(b) * dtype_size(b.dtype) <= first;
+}
+
+const char *check_swiglu_fp8_of_product(const Tensor *t, Tensor row_weight, Tensor row_count) {
+    Tensor hidden = t[0], gate_up8 = t[2], scratch = t[4], in = t[5];
+    NEED(in.dtype == DTYPE_E4M3);
+    NEED(apart(hidden, in) && apart(gate_up8, in) && apart(scratch, in));
+    NEED(apart(scratch, hidden) && apart(scratch, gate_up8));
+    return check_swiglu_fp8_forward(
+        (Tensor[]){hidden, t[1], gate_up8, t[3], scratch, t[9], t[10], row_weight, row_count});
+}
+
+static const char *check_linear_swiglu_fp8(const Tensor *t) {
+    NEED(!check_linear_fp8(&(OpRecord){OP_LINEAR_FP8, {t[4], t[5], t[6], t[7], t[8]}}));
+    return check_swiglu_fp8_of_product(t, TENSOR_NONE, TENSOR_NONE);
+}
+
 static const char *check_cross_entropy(const Tensor *t) {
     Tensor losses = t[0], logits = t[1], targets = t[2], scale = t[3];
     NEED(is_storage(logits.dtype));
@@ -376,6 +396,7 @@ const char *op_check(const OpRecord *r) {
     case OP_RMSNORM_FP8_FORWARD: return check_rmsnorm_fp8(t);
     case OP_SWIGLU_FP8_FORWARD: return check_swiglu_fp8_forward(t);
     case OP_SWIGLU_FP8_BACKWARD: return check_swiglu_fp8_backward(t);
+    case OP_LINEAR_SWIGLU_FP8_FORWARD: return check_linear_swiglu_fp8(t);
     case OP_CROSS_ENTROPY: return check_cross_entropy(t);
     case OP_CROSS_ENTROPY_FP8: return check_cross_entropy_fp8(t);
     case OP_CROSS_ENTROPY_STATS: return check_cross_entropy_stats(r);
@@ -398,7 +419,8 @@ const char *op_check(const OpRecord *r) {
     case OP_GROUPED_LINEAR_BACKWARD_WEIGHT:
     case OP_GROUPED_SWIGLU_FORWARD:
     case OP_GROUPED_SWIGLU_BACKWARD:
-    case OP_GROUPED_LINEAR_FP8: return op_check_experts(r);
+    case OP_GROUPED_LINEAR_FP8:
+    case OP_GROUPED_SWIGLU_FP8_FORWARD: return op_check_experts(r);
     case OP_GUARD:
         if (tensor_present(t[3]) && !one(t[3], DTYPE_I32)) return "one(refuse)";
         return one(t[0], DTYPE_I32) && one(t[1], DTYPE_F32) && one(t[2], DTYPE_F32) ? NULL : "one(skip, loss, norm)";

@@ -42,4 +42,7 @@ static inline bool absent_or_one(Tensor t) {
 const char *check_swiglu_forward(const Tensor *t);
 const char *check_swiglu_backward(const Tensor *t);
 
+// And of SwiGLU in FP8 with its product, what is not the product's: t as the two ops have it.
+const char *check_swiglu_fp8_of_product(const Tensor *t, Tensor row_weight, Tensor row_count);
+
 const char *op_check_experts(const OpRecord *r); // OP_MOE_... and OP_GROUPED_...

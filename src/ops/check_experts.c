@@ -72,6 +72,13 @@ static const char *check_grouped_fp8(const OpRecord *r) {
     return NULL;
 }
 
+static const char *check_grouped_swiglu_fp8(const Tensor *t) {
+    Tensor row_weight = t[11], offsets = t[12];
+    NEED(tensor_present(row_weight));
+    NEED(!check_grouped_fp8(&(OpRecord){OP_GROUPED_LINEAR_FP8, {t[4], t[5], t[6], t[7], t[8], offsets}}));
+    return check_swiglu_fp8_of_product(t, row_weight, tensor_cols(offsets, offsets.cols - 1, 1));
+}
+
 // ---- routing --------------------------------------------------------------------------------------------------------
 
 static const char *check_router(Tensor logits, Tensor in, Tensor weight, Tensor weight_or_gradient, DType dtype) {
@@ -190,6 +197,7 @@ const char *op_check_experts(const OpRecord *r) {
     case OP_GROUPED_SWIGLU_FORWARD: return check_grouped_swiglu_forward(t);
     case OP_GROUPED_SWIGLU_BACKWARD: return check_grouped_swiglu_backward(t);
     case OP_GROUPED_LINEAR_FP8: return check_grouped_fp8(r);
+    case OP_GROUPED_SWIGLU_FP8_FORWARD: return check_grouped_swiglu_fp8(t);
     default: return "an op of experts";
     }
 }

@@ -136,6 +136,12 @@ OpCost op_cost(const OpRecord *r, double expert_rows, double added) {
     case OP_SWIGLU_FP8_BACKWARD:
         return (OpCost){.bytes = (bytes_of(t[0]) + bytes_of(t[1]) + bytes_of(t[3]) + bytes_of(t[5]) + bytes_of(t[6])) *
                                  rows_share(t[11], rows, expert_rows)};
+    case OP_LINEAR_SWIGLU_FP8_FORWARD:
+    case OP_GROUPED_SWIGLU_FP8_FORWARD: { // the scratch is not of the least
+        double share = rows_share(t[12], rows, expert_rows);
+        return (OpCost){.flops = 2 * share * rows * (double)t[2].cols * (double)t[5].cols,
+                        .bytes = (bytes_of(t[0]) + bytes_of(t[2]) + bytes_of(t[5])) * share + bytes_of(t[6])};
+    }
     case OP_CROSS_ENTROPY: return (OpCost){.bytes = (tensor_present(t[3]) ? 2 : 1) * bytes_of(t[1])};
     case OP_CROSS_ENTROPY_FP8: return (OpCost){.bytes = bytes_of(t[1]) + bytes_of(t[2])};
     case OP_CROSS_ENTROPY_STATS: return (OpCost){.bytes = bytes_of(t[1]) + bytes_of(t[0])};

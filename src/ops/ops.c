@@ -134,6 +134,14 @@ void ops_linear_then_swiglu_backward(Ops *ops, Tensor dgate_up, Tensor scratch, 
     ops->swiglu_packed_backward(ops, dgate_up, gate_hidden, scratch);
 }
 
+void ops_linear_then_swiglu_fp8_forward(Ops *ops, Tensor hidden, Tensor hidden_amax, Tensor gate_up8,
+                                        Tensor gate_up_amax, Tensor scratch, Tensor in, Tensor weight, Tensor in_scale,
+                                        Tensor weight_scale, Tensor hidden_scale, Tensor gate_up_scale) {
+    ops->linear_fp8(ops, scratch, in, weight, in_scale, weight_scale, TENSOR_NONE, false);
+    ops->swiglu_fp8_forward(ops, hidden, hidden_amax, gate_up8, gate_up_amax, scratch, hidden_scale, gate_up_scale,
+                            TENSOR_NONE, TENSOR_NONE);
+}
+
 static Tensor rows_in_use(Tensor offsets) { // their number
     return tensor_cols(offsets, offsets.cols - 1, 1);
 }
@@ -148,4 +156,13 @@ void ops_grouped_then_swiglu_backward(Ops *ops, Tensor dgate_up, Tensor hidden, 
                                       Tensor dnext, Tensor weight, Tensor offsets, Tensor row_weight) {
     ops->grouped_linear_backward_input(ops, hidden, dnext, weight, offsets);
     ops->swiglu_backward(ops, dgate_up, hidden, drow_weight, gate_up, hidden, row_weight, rows_in_use(offsets));
+}
+
+void ops_grouped_then_swiglu_fp8_forward(Ops *ops, Tensor hidden, Tensor hidden_amax, Tensor gate_up8,
+                                         Tensor gate_up_amax, Tensor scratch, Tensor in, Tensor weight, Tensor in_scale,
+                                         Tensor weight_scale, Tensor hidden_scale, Tensor gate_up_scale,
+                                         Tensor row_weight, Tensor offsets) {
+    ops->grouped_linear_fp8(ops, scratch, in, weight, in_scale, weight_scale, offsets, false);
+    ops->swiglu_fp8_forward(ops, hidden, hidden_amax, gate_up8, gate_up_amax, scratch, hidden_scale, gate_up_scale,
+                            row_weight, rows_in_use(offsets));
 }

@@ -202,6 +202,7 @@ const char *op_category_name(OpCategory category); // "gemm", as bench and metri
     X(RMSNORM_FP8_FORWARD, rmsnorm_fp8_forward, CATEGORY_ELEMENTWISE)                   \
     X(SWIGLU_FP8_FORWARD, swiglu_fp8_forward, CATEGORY_ELEMENTWISE)                     \
     X(SWIGLU_FP8_BACKWARD, swiglu_fp8_backward, CATEGORY_ELEMENTWISE)                   \
+    X(LINEAR_SWIGLU_FP8_FORWARD, linear_swiglu_fp8_forward, CATEGORY_GEMM)              \
     X(CROSS_ENTROPY, cross_entropy, CATEGORY_ELEMENTWISE)                               \
     X(CROSS_ENTROPY_FP8, cross_entropy_fp8, CATEGORY_ELEMENTWISE)                       \
     X(CROSS_ENTROPY_STATS, cross_entropy_stats, CATEGORY_ELEMENTWISE)                   \
@@ -225,6 +226,7 @@ const char *op_category_name(OpCategory category); // "gemm", as bench and metri
     X(GROUPED_SWIGLU_FORWARD, grouped_swiglu_forward, CATEGORY_GROUPED)                 \
     X(GROUPED_SWIGLU_BACKWARD, grouped_swiglu_backward, CATEGORY_GROUPED)               \
     X(GROUPED_LINEAR_FP8, grouped_linear_fp8, CATEGORY_GROUPED)                         \
+    X(GROUPED_SWIGLU_FP8_FORWARD, grouped_swiglu_fp8_forward, CATEGORY_GROUPED)         \
     X(NORM_F32, norm_f32, CATEGORY_OPTIMIZER)                                           \
     X(GUARD, guard, CATEGORY_OPTIMIZER)                                                 \
     X(ADAMW, adamw, CATEGORY_OPTIMIZER)
@@ -249,7 +251,7 @@ typedef struct OpsObserver OpsObserver; // ops/record.h
 
 struct Ops {
     DeviceKind kind;
-    const char *device; // what the hardware calls itself: "NVIDIA H200"; "cpu"
+    const char *device; // what the hardware calls itself: "NVIDIA H200"; of a CPU its name in the catalogue
     int gpu;            // ordinal of the CUDA device that was opened; -1: none
     bool fp8;           // it multiplies in FP8; a CPU emulates that
     bool tf32;          // linear layers of floats may round their inputs to TF32; a CPU never does
@@ -402,6 +404,13 @@ struct Ops {
     void (*swiglu_fp8_backward)(Ops *ops, Tensor drows, Tensor dcols, Tensor damax, Tensor hidden_cols,
                                 Tensor drow_weight, Tensor gate_up8, Tensor dhidden, Tensor dscale, Tensor hidden_scale,
                                 Tensor gate_up_scale, Tensor row_weight, Tensor row_count);
+    // linear_fp8 and swiglu_fp8_forward of tokens: gate and up, rounded to bf16 in between, are in . weight^T, with
+    // weight [2 * dim, in]. scratch: [rows, 2 * dim] bf16 for implementations that need a place for them; its content
+    // is lost. hidden and gate_up8 stand apart from in: they may be written while it is read. So does scratch, and from
+    // them.
+    void (*linear_swiglu_fp8_forward)(Ops *ops, Tensor hidden, Tensor hidden_amax, Tensor gate_up8, Tensor gate_up_amax,
+                                      Tensor scratch, Tensor in, Tensor weight, Tensor in_scale, Tensor weight_scale,
+                                      Tensor hidden_scale, Tensor gate_up_scale);
 
     // -- cross entropy over rows of logits, in place: logits become scale * d(loss)/d(logits). losses [rows, 1] =
     //    -log p of the target; a target (int32) < 0 is ignored: loss 0, gradient 0. scale [1, 1] absent: logits stay as
@@ -482,6 +491,12 @@ struct Ops {
     // and b [n, rows] (e4m3) over the rows of each expert, (+)=.
     void (*grouped_linear_fp8)(Ops *ops, Tensor out, Tensor a, Tensor b, Tensor a_scale, Tensor b_scale, Tensor offsets,
                                bool accumulate);
+    // As linear_swiglu_fp8_forward, of expert rows: grouped_linear_fp8, with weight [experts * 2 * dim, in], and
+    // swiglu_fp8_forward with row_weight. Rows from the last offset on are left alone, in scratch too.
+    void (*grouped_swiglu_fp8_forward)(Ops *ops, Tensor hidden, Tensor hidden_amax, Tensor gate_up8,
+                                       Tensor gate_up_amax, Tensor scratch, Tensor in, Tensor weight, Tensor in_scale,
+                                       Tensor weight_scale, Tensor hidden_scale, Tensor gate_up_scale,
+                                       Tensor row_weight, Tensor offsets);
 
     // -- optimizer --
     void (*norm_f32)(Ops *ops, Tensor out, Tensor in); // out [1, 1] = sqrt(sum of squares), fixed order
@@ -517,15 +532,22 @@ void ops_linear_then_rope_forward(Ops *ops, Tensor out, Tensor in, Tensor weight
 void ops_linear_then_swiglu_forward(Ops *ops, Tensor gate_hidden, Tensor in, Tensor weight);
 void ops_linear_then_swiglu_backward(Ops *ops, Tensor dgate_up, Tensor scratch, Tensor gate_hidden, Tensor dnext,
                                      Tensor weight);
+void ops_linear_then_swiglu_fp8_forward(Ops *ops, Tensor hidden, Tensor hidden_amax, Tensor gate_up8,
+                                        Tensor gate_up_amax, Tensor scratch, Tensor in, Tensor weight, Tensor in_scale,
+                                        Tensor weight_scale, Tensor hidden_scale, Tensor gate_up_scale);
 void ops_grouped_then_swiglu_forward(Ops *ops, Tensor hidden, Tensor gate_up, Tensor in, Tensor weight, Tensor offsets,
                                      Tensor row_weight, Tensor token_of_row, Tensor scratch);
 void ops_grouped_then_swiglu_backward(Ops *ops, Tensor dgate_up, Tensor hidden, Tensor drow_weight, Tensor gate_up,
                                       Tensor dnext, Tensor weight, Tensor offsets, Tensor row_weight);
+void ops_grouped_then_swiglu_fp8_forward(Ops *ops, Tensor hidden, Tensor hidden_amax, Tensor gate_up8,
+                                         Tensor gate_up_amax, Tensor scratch, Tensor in, Tensor weight, Tensor in_scale,
+                                         Tensor weight_scale, Tensor hidden_scale, Tensor gate_up_scale,
+                                         Tensor row_weight, Tensor offsets);
 
 Status ops_cpu_create(Ops **ops);
 void ops_cpu_destroy(Ops *ops);
 void ops_cpu_allocated(Ops *ops, int64_t *current, int64_t *peak); // bytes asked of alloc: now, and at most so far
-bool ops_cpu_multiplies_bf16(Ops *ops);                            // by an instruction of the CPU; else as floats
+const char *ops_cpu_bf16(Ops *ops); // instructions of the CPU that multiply bf16; NULL: it becomes floats
 
 // device: index of the GPU. tune_cache: file that keeps the GEMM algorithm choices, or NULL.
 Status ops_cuda_create(Ops **ops, int device, const char *tune_cache);

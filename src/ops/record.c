@@ -166,6 +166,15 @@ static void record_swiglu_fp8_backward(Ops *ops, Tensor drows, Tensor dcols, Ten
           row_weight, row_count});
 }
 
+static void record_linear_swiglu_fp8_forward(Ops *ops, Tensor hidden, Tensor hidden_amax, Tensor gate_up8,
+                                             Tensor gate_up_amax, Tensor scratch, Tensor in, Tensor weight,
+                                             Tensor in_scale, Tensor weight_scale, Tensor hidden_scale,
+                                             Tensor gate_up_scale) {
+    TELL(ops, OP_LINEAR_SWIGLU_FP8_FORWARD,
+         {hidden, hidden_amax, gate_up8, gate_up_amax, scratch, in, weight, in_scale, weight_scale, hidden_scale,
+          gate_up_scale});
+}
+
 static void record_cross_entropy(Ops *ops, Tensor losses, Tensor logits, Tensor targets, Tensor scale) {
     TELL(ops, OP_CROSS_ENTROPY, {losses, logits, targets, scale});
 }
@@ -270,6 +279,15 @@ static void record_grouped_linear_fp8(Ops *ops, Tensor out, Tensor a, Tensor b, 
     TELL(ops, OP_GROUPED_LINEAR_FP8, {out, a, b, a_scale, b_scale, offsets}, accumulate);
 }
 
+static void record_grouped_swiglu_fp8_forward(Ops *ops, Tensor hidden, Tensor hidden_amax, Tensor gate_up8,
+                                              Tensor gate_up_amax, Tensor scratch, Tensor in, Tensor weight,
+                                              Tensor in_scale, Tensor weight_scale, Tensor hidden_scale,
+                                              Tensor gate_up_scale, Tensor row_weight, Tensor offsets) {
+    TELL(ops, OP_GROUPED_SWIGLU_FP8_FORWARD,
+         {hidden, hidden_amax, gate_up8, gate_up_amax, scratch, in, weight, in_scale, weight_scale, hidden_scale,
+          gate_up_scale, row_weight, offsets});
+}
+
 static void record_norm_f32(Ops *ops, Tensor out, Tensor in) {
     TELL(ops, OP_NORM_F32, {out, in});
 }
@@ -331,6 +349,9 @@ void op_run(const Ops *table, Ops *ops, const OpRecord *r) {
     case OP_SWIGLU_FP8_BACKWARD:
         table->swiglu_fp8_backward(ops, t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8], t[9], t[10], t[11]);
         return;
+    case OP_LINEAR_SWIGLU_FP8_FORWARD:
+        table->linear_swiglu_fp8_forward(ops, t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8], t[9], t[10]);
+        return;
     case OP_CROSS_ENTROPY: table->cross_entropy(ops, t[0], t[1], t[2], t[3]); return;
     case OP_CROSS_ENTROPY_FP8: table->cross_entropy_fp8(ops, t[0], t[1], t[2], t[3], t[4], t[5]); return;
     case OP_CROSS_ENTROPY_STATS:
@@ -366,6 +387,10 @@ void op_run(const Ops *table, Ops *ops, const OpRecord *r) {
         table->grouped_swiglu_backward(ops, t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7]);
         return;
     case OP_GROUPED_LINEAR_FP8: table->grouped_linear_fp8(ops, t[0], t[1], t[2], t[3], t[4], t[5], r->flag); return;
+    case OP_GROUPED_SWIGLU_FP8_FORWARD:
+        table->grouped_swiglu_fp8_forward(ops, t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8], t[9], t[10], t[11],
+                                          t[12]);
+        return;
     case OP_NORM_F32: table->norm_f32(ops, t[0], t[1]); return;
     case OP_GUARD: table->guard(ops, t[0], t[1], t[2], t[3], r->number[0], r->number[1]); return;
     case OP_ADAMW: table->adamw(ops, &r->adamw); return;

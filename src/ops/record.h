@@ -8,7 +8,7 @@
 
 #include "ops/ops.h"
 
-enum { OP_RECORD_TENSORS = 12 };
+enum { OP_RECORD_TENSORS = 13 };
 
 typedef struct OpRecord {
     OpId op;

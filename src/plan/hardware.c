@@ -31,6 +31,7 @@ typedef struct Field {
 static const Field efficiency_fields[] = {
     NUMBER(HardwareEfficiency, "gemm", gemm, 1, 1e-6, 1),
     NUMBER(HardwareEfficiency, "gemm_half", gemm_half, 1, 0, 1e5),
+    NUMBER(HardwareEfficiency, "gemm_bf16", gemm_bf16, 1, 1e-6, 1),
     NUMBER(HardwareEfficiency, "grouped", grouped, 1, 1e-6, 2),
     NUMBER(HardwareEfficiency, "attention_forward_64", attention_forward_64, 1, 1e-6, 1),
     NUMBER(HardwareEfficiency, "attention_forward_128", attention_forward_128, 1, 1e-6, 1),
@@ -43,6 +44,7 @@ static const Field efficiency_fields[] = {
     NUMBER(HardwareEfficiency, "scattered", scattered, 1, 1e-6, 1),
     NUMBER(HardwareEfficiency, "link", link, 1, 1e-6, 1),
     NUMBER(HardwareEfficiency, "swiglu_hidden", swiglu_hidden, 1, 0, 1),
+    NUMBER(HardwareEfficiency, "swiglu_fp8_hidden", swiglu_fp8_hidden, 1, 0, 1),
     NUMBER(HardwareEfficiency, "rope_hidden", rope_hidden, 1, 0, 1),
     NUMBER(HardwareEfficiency, "sustained", sustained, 1, 0.1, 1),
     NUMBER(HardwareEfficiency, "sustained_fp8", sustained_fp8, 1, 0.1, 1),
@@ -449,7 +451,7 @@ static Status read_typical(const Reader *reader, Hardware *hardware, const char 
 // What `hearth bench` writes: which catalogue entry it refines, and what this machine does.
 typedef struct MachineEntry {
     char gpu[HARDWARE_NAME_MAX], device[HARDWARE_TITLE_MAX], written[HARDWARE_NAME_MAX];
-    double cores, copy, elementwise, launch_gap, swiglu_hidden, rope_hidden, host_bandwidth, memory;
+    double cores, method, copy, elementwise, launch_gap, swiglu_hidden, rope_hidden, host_bandwidth, memory;
     double link_bus, link_latency, nic_bus,
         nic_latency; // of `hearth bench comm`: bus bandwidth as collectives reach it
 } MachineEntry;
@@ -458,6 +460,7 @@ static const Field machine_fields[] = {
     TEXT(MachineEntry, "device", device),
     TEXT(MachineEntry, "written", written),
     NUMBER(MachineEntry, "cores", cores, 1, 1, 1e5),
+    NUMBER(MachineEntry, "method", method, 1, 0, 1e5),
     NUMBER(MachineEntry, "copy_GBps", copy, GB, 1e-3, 1e6),
     NUMBER(MachineEntry, "elementwise_GBps", elementwise, GB, 1e-3, 1e6),
     NUMBER(MachineEntry, "launch_gap_us", launch_gap, MICRO, 0, 1e6),
@@ -503,7 +506,10 @@ static Status read_machine(const Reader *reader, Hardware *hardware, const TomlV
     TRY(read_fields(reader, "machine", table, machine_fields, COUNT(machine_fields), &machine));
     TRY(reader_error(reader, table, hardware_find_gpu(hardware, machine.gpu, &found)));
     HardwareGpu *gpu = &hardware->gpus[found - hardware->gpus];
-    gpu->measured |= !only_links(table);
+    if (!only_links(table)) {
+        gpu->measured = true;
+        gpu->outdated = gpu->cpu && machine.method < HARDWARE_CPU_METHOD;
+    }
     double copy = machine.copy > 0 ? machine.copy : machine.elementwise;
     if (copy > 0) { // more than the catalogue's figure means that the figure is too low
         if (copy > gpu->bandwidth) gpu->bandwidth = copy;

@@ -15,7 +15,7 @@ enum {
     HARDWARE_NAME_MAX = 48,
     HARDWARE_TITLE_MAX = 96,
     HARDWARE_SOURCE_MAX = 240,
-    HARDWARE_GEMMS_MAX = 64,
+    HARDWARE_GEMMS_MAX = 96,
     HARDWARE_ATTENTIONS_MAX = 24,
 };
 
@@ -29,19 +29,26 @@ typedef enum HardwareDtype {
 } HardwareDtype;
 const char *hardware_dtype_name(HardwareDtype dtype);
 
+// How `hearth bench machine` measures a CPU, which its profile says: raise it when that changes what rates mean.
+// Without the number (0) its ops ran in a loop on the same operands, out of caches.
+enum { HARDWARE_CPU_METHOD = 1 };
+
 // What a kernel reaches of the peak when nobody measured it. A product of [m,k] by [k,n] runs at
 // gemm * m/(m+h) * n/(n+h) * k/(k+h) of the peak with h = gemm_half; attention at seq/(seq+h) of its share.
 typedef struct HardwareEfficiency {
     double gemm, gemm_half;
-    double grouped; // of a grouped product (MoE), relative to a plain one of the same shape
+    double gemm_bf16; // in gemm's place where bf16 has units of its own that are harder to feed: AMX; 0: as gemm
+    double grouped;   // of a grouped product (MoE), relative to a plain one of the same shape
     double attention_forward_64, attention_forward_128;
     double attention_backward_64, attention_backward_128;
     double attention_forward_half, attention_backward_half; // sequence lengths
     double memory;                                          // of the memory bandwidth: copies and the optimizer
-    double elementwise;   // of that, what hearth's norms, SwiGLU, loss and gathering of rows reach
-    double scattered;     // and QK-norm (single heads) and the rest of routing
-    double link;          // of a link's bandwidth, for collectives
-    double swiglu_hidden; // share of SwiGLU's own time that goes away inside the products beside it (bf16)
+    double elementwise;       // of that, what hearth's norms, SwiGLU, loss and gathering of rows reach
+    double scattered;         // and QK-norm (single heads) and the rest of routing
+    double link;              // of a link's bandwidth, for collectives
+    double swiglu_hidden;     // share of SwiGLU's own time that goes away inside the products beside it (bf16)
+    double swiglu_fp8_hidden; // and forward in FP8, inside the gate-up product. Of both, what is left moves its bytes
+                              // at the rate of copies, as the product beside it does, not at that of `elementwise`
     double rope_hidden;   // and of the rotary's, at head_dim 64 without documents: inside the QKV product, and backward
                           // inside attention, where alone it is measured
     double sustained;     // of their rates, what products and attention keep in a whole step at the power limit
@@ -81,7 +88,8 @@ typedef struct HardwareGpu {
     int gemm_count;
     HardwareAttention attentions[HARDWARE_ATTENTIONS_MAX];
     int attention_count;
-    bool measured; // by `hearth bench` on this machine
+    bool measured; // by `hearth bench` on this machine,
+    bool outdated; // in a way that hearth has given up since
 } HardwareGpu;
 
 typedef struct HardwareNode {
@@ -157,6 +165,9 @@ Status hardware_merge(Hardware *hardware, const TomlValue *root, const char *fil
 
 // Unknown names are usage errors that list what there is.
 Status hardware_find_gpu(const Hardware *hardware, const char *name, const HardwareGpu **gpu);
+// The entry of a CPU as it names itself; "cpu" in catalogues without it.
+Status hardware_find_cpu(const Hardware *hardware, const char *device, const HardwareGpu **gpu);
+bool hardware_names_cpu(const char *device); // a GPU is called something else by its driver
 Status hardware_find_node(const Hardware *hardware, const char *name, const HardwareNode **node);
 Status hardware_find_cluster(const Hardware *hardware, const char *name, const HardwareCluster **cluster);
 Status hardware_find_software(const Hardware *hardware, const char *name, const HardwareSoftware **software);

@@ -41,6 +41,18 @@ Status hardware_find_gpu(const Hardware *hardware, const char *name, const Hardw
     return NULL;
 }
 
+Status hardware_find_cpu(const Hardware *hardware, const char *device, const HardwareGpu **gpu) {
+    for (int i = 0; i < hardware->gpu_count; i++) {
+        *gpu = &hardware->gpus[i];
+        if (strcmp((*gpu)->name, device) == 0) return NULL;
+    }
+    return hardware_find_gpu(hardware, "cpu", gpu);
+}
+
+bool hardware_names_cpu(const char *device) {
+    return text_starts_with(device, "cpu");
+}
+
 Status hardware_find_node(const Hardware *hardware, const char *name, const HardwareNode **node) {
     int index;
     TRY(find_by_name("node", name, hardware->nodes, hardware->node_count, sizeof **node, &index));

@@ -27,10 +27,16 @@ static double share_of_rounds(const HardwareGpu *gpu, double groups, double m, d
     return tiles > 0 && gpu->processors > 0 ? tiles / (ceil(tiles / gpu->processors) * gpu->processors) : 1;
 }
 
+static double gemm_share(const HardwareGpu *gpu, HardwareDtype dtype) {
+    const HardwareEfficiency *e = &gpu->efficiency;
+    return dtype == HARDWARE_BF16 && e->gemm_bf16 > 0 ? e->gemm_bf16 : e->gemm;
+}
+
 static double gemm_curve(const HardwareGpu *gpu, HardwareDtype dtype, bool grouped, double m, double n, double k) {
     const HardwareEfficiency *e = &gpu->efficiency;
     double h = e->gemm_half;
-    return gpu->peak[dtype] * e->gemm * (grouped ? e->grouped : 1) * m / (m + h) * n / (n + h) * k / (k + h);
+    return gpu->peak[dtype] * gemm_share(gpu, dtype) * (grouped ? e->grouped : 1) * m / (m + h) * n / (n + h) * k /
+           (k + h);
 }
 
 double hardware_gemm_rate(const HardwareGpu *gpu, HardwareDtype dtype, double groups, double m, double n, double k) {
@@ -58,8 +64,8 @@ static double padded_head(double head_dim) {
 // of heads, and only the products beside it become faster or more. What the catalogue says is of fp32 and heads of 64;
 // what products alone would leave of that time is the softmax.
 static double cpu_attention_share(const HardwareGpu *cpu, HardwareDtype dtype, double head_dim, double share) {
-    double product = 1 / cpu->efficiency.gemm, softmax = fmax(0, 1 / share - product);
-    return 1 / (product + softmax * 64 / head_dim * cpu->peak[dtype] / cpu->peak[HARDWARE_FP32]);
+    double softmax = fmax(0, 1 / share - 1 / cpu->efficiency.gemm);
+    return 1 / (1 / gemm_share(cpu, dtype) + softmax * 64 / head_dim * cpu->peak[dtype] / cpu->peak[HARDWARE_FP32]);
 }
 
 // The share of the peak grows with the size of a head: on a GPU by its logarithm.

@@ -309,6 +309,9 @@ void plan_warn(PlanReport *r) {
                     100 * r->budget.tokens / r->budget.chinchilla_tokens);
     if (!r->machine.gpu.measured && r->machine.gpu.gemm_count == 0)
         add_warning(r, "nobody measured this device: default efficiencies are used; `hearth bench` measures them");
+    if (r->machine.gpu.outdated)
+        add_warning(r, "an older hearth measured this machine, in a way that makes steps look shorter than they are: "
+                       "run `hearth bench machine` again");
     if (!r->prediction.memory.exact)
         add_warning(r, "memory and speed are those of %s, fitted to logs; hearth's own come without --software",
                     r->machine.software.title);

@@ -28,11 +28,13 @@ const char *step_pass_name(StepPass pass) {
     return pass_names[pass];
 }
 
-// fp16 has the rates of bf16, which are measured; GPUs from before bf16 have their own for it.
+// fp16 has the rates of bf16, which are measured; GPUs from before bf16 have their own for it. A CPU makes floats of
+// it.
 HardwareDtype step_dtype(const PlanMachine *machine, const LayoutRequest *request) {
     const double *peak = machine->gpu.peak;
     if (request->precision == PRECISION_FP32)
         return request->tf32 && peak[HARDWARE_TF32] > 0 ? HARDWARE_TF32 : HARDWARE_FP32;
+    if (machine->gpu.cpu && request->precision == PRECISION_FP16) return HARDWARE_FP32;
     if (peak[HARDWARE_BF16] > 0) return HARDWARE_BF16;
     return request->precision == PRECISION_FP16 && peak[HARDWARE_FP16] > 0 ? HARDWARE_FP16 : HARDWARE_FP32;
 }

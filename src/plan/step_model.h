@@ -12,7 +12,7 @@ enum { STEP_OPS_MAX = 128, STEP_OP_NAME = 48 };
 // Raise it with every change of a rule or of the shipped catalogue that moves predicted step times by more than a few
 // per cent: what runs taught an older model (train/prediction.c) is no correction of this one. Lines from before the
 // number have none: 0.
-enum { STEP_MODEL_VERSION = 1 };
+enum { STEP_MODEL_VERSION = 2 };
 #define PLAN_MEMORY_FULL 0.95 // beyond this share of the device a run thrashes or fails
 
 typedef struct PlanMachine { // what runs the job

@@ -157,6 +157,21 @@ static void price_grouped_fp8(Pricing *p, const StepCall *c, OpCost cost) {
              hardware_gemm_rate(gpu, own_dtype(p), groups, m, n, k) * gain, cost.bytes, 1, 0);
 }
 
+// As its parts: the product, and what is left of SwiGLU beside it. Where these are two kernels, and in other software,
+// that is a pass over memory of its own.
+static void price_swiglu_fp8(Pricing *p, const StepCall *c) {
+    const Tensor *t = c->call.tensor, row_weight = t[11], offsets = t[12];
+    bool experts = c->call.op == OP_GROUPED_SWIGLU_FP8_FORWARD;
+    StepCall product = *c;
+    product.call = (OpRecord){experts ? OP_GROUPED_LINEAR_FP8 : OP_LINEAR_FP8, {t[4], t[5], t[6], t[7], t[8], offsets}};
+    OpRecord swiglu = {OP_SWIGLU_FP8_FORWARD, {t[0], t[1], t[2], t[3], t[4], t[9], t[10], row_weight, offsets}};
+    (experts ? price_grouped_fp8 : price_fp8)(p, &product, op_cost(&product.call, p->expert_rows, p->added));
+    double left = p->fused ? 1 - p->machine->gpu.efficiency.swiglu_fp8_hidden : 1;
+    OpCategory inside = experts ? CATEGORY_GROUPED : CATEGORY_GEMM;
+    add_pass_over(p, experts ? "SwiGLU (experts)" : "SwiGLU", left < 1 ? inside : CATEGORY_ELEMENTWISE, c,
+                  op_cost(&swiglu, p->expert_rows, p->added).bytes * left, 0);
+}
+
 static void price_linear(Pricing *p, const StepCall *c, OpCost cost) {
     const Tensor *t = c->call.tensor;
     double width = (double)dtype_size(t[0].dtype);
@@ -195,6 +210,7 @@ static void price_linear(Pricing *p, const StepCall *c, OpCost cost) {
         add_product(p, c, ", weight gradient", t[0], 0, (double)t[0].rows, (double)t[0].cols, (double)t[1].rows, cost);
         break;
     case OP_LINEAR_FP8: price_fp8(p, c, cost); break;
+    case OP_LINEAR_SWIGLU_FP8_FORWARD: price_swiglu_fp8(p, c); break;
     default: assert(!"a linear op"); break;
     }
 }
@@ -349,6 +365,8 @@ static void price_call(Pricing *p, const StepCall *c) {
     case CATEGORY_GROUPED:
         if (c->call.op == OP_GROUPED_SWIGLU_FORWARD || c->call.op == OP_GROUPED_SWIGLU_BACKWARD)
             price_grouped_swiglu(p, c);
+        else if (c->call.op == OP_GROUPED_SWIGLU_FP8_FORWARD)
+            price_swiglu_fp8(p, c);
         else
             price_grouped(p, c, cost);
         break;

@@ -111,6 +111,65 @@ static void the_models_of_a_race_lend_attention_what_the_run_does(void **state) 
     }
 }
 
+// ---- what a race decides --------------------------------------------------------------------------------------------
+
+// A clock that shows made-up times, and the choice that comes of them.
+static struct {
+    const int *milliseconds; // of each look in turn; 0: the last one stays
+    int looks, at, kept;
+} made_up;
+
+static double made_up_elapsed(Ops *ops, int from, int to) {
+    enum { LOOK = 3 }; // rounds
+    (void)ops, (void)from, (void)to;
+    double shown = made_up.milliseconds[made_up.at];
+    if (++made_up.looks % LOOK == 0 && made_up.milliseconds[made_up.at + 1]) made_up.at++;
+    return shown;
+}
+
+static void keep_choice(Ops *ops, const char *key, int value) {
+    (void)ops, (void)key;
+    made_up.kept = value;
+}
+
+static unsigned choice_by(const int *milliseconds) {
+    LayoutRequest request = fp8_request(SMALL_LLAMA, PRECISION_FP8);
+    request.fp8_off = FP8_HEAD; // its race is another
+    Ops *ops;
+    assert_ok(ops_create(&ops, "cpu"));
+    DeviceKind kind = ops->kind;
+    memset(&made_up, 0, sizeof made_up);
+    made_up.milliseconds = milliseconds;
+    ops->kind = DEVICE_CUDA;
+    ops->mark_elapsed = made_up_elapsed, ops->choice_recall = recall_none, ops->choice_keep = keep_choice;
+    assert_ok(fp8_choose(ops, &request, NULL));
+    ops->kind = kind;
+    ops_destroy(ops);
+    return (unsigned)made_up.kept;
+}
+
+// bf16, all of attention in FP8, then without QKV's forward product; with it and without it again, and so on. The rest,
+// and the MLP in FP8, are slow.
+static void a_product_leaves_fp8_when_that_is_faster_each_time(void **state) {
+    (void)state;
+    static const int each_time[] = {1000, 900, 800, 900, 800, 900, 800, 2000, 0};
+    static const int only_then[] = {1000, 1005, 900, 1005, 900, 1005, 900, 2000, 0}; // faster than bf16
+    static const int once[] = {1000, 900, 800, 790, 800, 2000, 0};
+    static const int twice[] = {1000, 900, 800, 900, 800, 790, 800, 2000, 0};
+    unsigned attention = FP8_ALL & ~(FP8_HEAD | FP8_MLP | FP8_EXPERTS);
+    assert_int_equal(choice_by(each_time), attention & ~FP8_QKV_FORWARD);
+    assert_int_equal(choice_by(only_then), attention & ~FP8_QKV_FORWARD);
+    assert_int_equal(choice_by(once), attention);
+    assert_int_equal(choice_by(twice), attention);
+}
+
+// By less than a difference that repeats.
+static void a_layer_that_is_hardly_faster_in_fp8_stays_in_bf16(void **state) {
+    (void)state;
+    assert_int_equal(choice_by((const int[]){1000, 998, 2000, 0}), 0);
+    assert_int_not_equal(choice_by((const int[]){1000, 990, 2000, 0}), 0);
+}
+
 static void a_gpu_without_fp8_is_refused_before_it_races(void **state) {
     (void)state;
     LayoutRequest fp8 = fp8_request(SMALL_LLAMA, PRECISION_FP8), bf16 = fp8_request(SMALL_LLAMA, PRECISION_BF16);
@@ -201,6 +260,8 @@ static void sizes_that_fp8_does_not_take_are_told_of(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_race_is_of_the_experts_of_a_rank),
+        cmocka_unit_test(a_product_leaves_fp8_when_that_is_faster_each_time),
+        cmocka_unit_test(a_layer_that_is_hardly_faster_in_fp8_stays_in_bf16),
         cmocka_unit_test(a_gpu_without_fp8_is_refused_before_it_races),
         cmocka_unit_test(without_memory_for_a_race_all_products_are_in_fp8),
         cmocka_unit_test(the_models_of_a_race_lend_attention_what_the_run_does),

@@ -420,6 +420,20 @@ void call_grouped_linear_fp8(Ops *ops, void **p, const CallSizes *s) {
         floats(rest[3], 1, 1, "a_scale"), floats(rest[4], 1, 1, "b_scale"), r.offsets, s->flag);
 }
 
+// routing hidden hidden_amax gate_up8 gate_up_amax scratch in weight in_scale weight_scale hidden_scale gate_up_scale
+void call_grouped_swiglu_fp8_forward(Ops *ops, void **p, const CallSizes *s) {
+    void **rest = p + ROUTING_BUFFERS;
+    MoeRouting r = routing_make(p, s);
+    int64_t rows = s->moe.rows;
+    ops->grouped_swiglu_fp8_forward(
+        ops, typed(rest[0], DTYPE_E4M3, rows, s->dim, "hidden"), floats(rest[1], 1, 1, "hidden_amax"),
+        typed(rest[2], DTYPE_E4M3, rows, 2 * s->dim, "gate_up8"), floats(rest[3], 1, 1, "gate_up_amax"),
+        typed(rest[4], DTYPE_BF16, rows, 2 * s->dim, "scratch"), typed(rest[5], DTYPE_E4M3, rows, s->in_dim, "in"),
+        typed(rest[6], DTYPE_E4M3, (int64_t)s->moe.experts * 2 * s->dim, s->in_dim, "weight"),
+        floats(rest[7], 1, 1, "in_scale"), floats(rest[8], 1, 1, "weight_scale"), floats(rest[9], 1, 1, "hidden_scale"),
+        floats(rest[10], 1, 1, "gate_up_scale"), r.row_weight, r.offsets);
+}
+
 // ---- optimizer ------------------------------------------------------------------------------------------------------
 
 void call_guard(Ops *ops, void **p, const CallSizes *s) { // skip loss norm refuse
@@ -482,6 +496,16 @@ void call_swiglu_fp8_forward(Ops *ops, void **p, const CallSizes *s) {
                             floats(p[3], 1, 1, "gate_up_amax"), typed(p[4], DTYPE_BF16, s->rows, 2 * s->dim, "gate_up"),
                             floats(p[5], 1, 1, "hidden_scale"), floats(p[6], 1, 1, "gate_up_scale"),
                             floats(p[7], s->rows, 1, "row_weight"), ints(p[8], 1, 1, "row_count"));
+}
+
+// hidden hidden_amax gate_up8 gate_up_amax scratch in weight in_scale weight_scale hidden_scale gate_up_scale
+void call_linear_swiglu_fp8_forward(Ops *ops, void **p, const CallSizes *s) {
+    ops->linear_swiglu_fp8_forward(
+        ops, typed(p[0], DTYPE_E4M3, s->rows, s->dim, "hidden"), floats(p[1], 1, 1, "hidden_amax"),
+        typed(p[2], DTYPE_E4M3, s->rows, 2 * s->dim, "gate_up8"), floats(p[3], 1, 1, "gate_up_amax"),
+        typed(p[4], DTYPE_BF16, s->rows, 2 * s->dim, "scratch"), typed(p[5], DTYPE_E4M3, s->rows, s->in_dim, "in"),
+        typed(p[6], DTYPE_E4M3, 2 * s->dim, s->in_dim, "weight"), floats(p[7], 1, 1, "in_scale"),
+        floats(p[8], 1, 1, "weight_scale"), floats(p[9], 1, 1, "hidden_scale"), floats(p[10], 1, 1, "gate_up_scale"));
 }
 
 // drows dcols damax hidden_cols drow_weight gate_up8 dhidden dscale hidden_scale gate_up_scale row_weight row_count

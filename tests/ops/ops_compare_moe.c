@@ -498,3 +498,43 @@ void sweep_grouped_linear_fp8(Compare *run) {
         grouped_fp8_case(run, &sizes, (Scene)scene);
     }
 }
+
+// As sweep_linear_swiglu_fp8_forward, in units of the rms of results of which `share` are there. Two weights have the
+// sum 1, so that those of hidden have an rms of at least 1/2.
+static void swiglu_fp8_case(Compare *run, const CallSizes *sizes, Scene scene) {
+    Case c = {.sizes = *sizes};
+    const MoeSizes *m = &c.sizes.moe;
+    const int64_t count = m->rows * sizes->dim;
+    const bool noted = sizes->in_dim != 224;
+    const double off = (sizes->in_dim / 32.0 + 6) * 0x1p-11;
+    const double share = sqrt((double)(m->tokens * m->top_k) / (double)m->rows);
+    const float scales[] = {0x1p-3f, 0x1p-2f, 0x1p-8f, 0x1p-9f}; // the largest are beyond the format
+    add_routing(run, &c, scene, false, true);
+    add(run, &c, ROLE_OUT, DTYPE_E4M3, count, 0, 2 * 20 * off / share);
+    c.buffers[c.count - 1].steps = 1;
+    float *hidden_amax = add(run, &c, noted ? ROLE_INOUT : ROLE_NULL, DTYPE_F32, 1, 1, 2 * off + 0x1p-5);
+    add(run, &c, ROLE_OUT, DTYPE_E4M3, 2 * count, 0, (off + 0x1p-5) / share);
+    float *gate_up_amax = add(run, &c, noted ? ROLE_INOUT : ROLE_NULL, DTYPE_F32, 1, 1, off + 0x1p-7);
+    if (noted) *hidden_amax = *gate_up_amax = 0.125f;
+    add(run, &c, ROLE_SCRATCH, DTYPE_BF16, 2 * count, 0, 0);
+    add_codes(run, &c, DTYPE_E4M3, sizes->in_dim, false);
+    add_in(run, &c, DTYPE_E4M3, (int64_t)m->experts * 2 * sizes->dim * sizes->in_dim);
+    for (int i = 0; i < 4; i++)
+        *(float *)add_in(run, &c, DTYPE_F32, 1) = scales[i];
+    check(run, &c, call_grouped_swiglu_fp8_forward, "in %d dim %d experts %d %s tokens %d", sizes->in_dim, sizes->dim,
+          m->experts, SCENE_NAMES[scene], (int)m->tokens);
+}
+
+void sweep_grouped_swiglu_fp8_forward(Compare *run) {
+    EACH(in_dim, 16, 192, 272) EACH(dim, 48, 96) EACH_SIZE(scene, 0, 1, 2) {
+        CallSizes sizes = {.in_dim = in_dim, .dim = dim};
+        sizes.moe = moe_sizes(run, 300, 16, 2, true, MOE_NATURAL);
+        swiglu_fp8_case(run, &sizes, (Scene)scene);
+    }
+    // So many rows that a GPU races its kernels, which want a dim that is a multiple of 32.
+    EACH(in_dim, 192, 224, 272) EACH(dim, 48, 96, 224) EACH_SIZE(scene, 0, 1, 2) {
+        CallSizes sizes = {.in_dim = in_dim, .dim = dim};
+        sizes.moe = moe_sizes(run, 1500, 5, 2, true, MOE_NATURAL);
+        swiglu_fp8_case(run, &sizes, (Scene)scene);
+    }
+}

@@ -196,6 +196,42 @@ static void swiglu_matches_float64_both_ways(void **state) {
     oracle_ops_free(ops);
 }
 
+// Gate and up are rounded to bf16 on the way, as linear_fp8 would store them; no two scales are the same.
+static void gate_up_with_swiglu_is_the_product_and_then_swiglu(void **state) {
+    (void)state;
+    enum { ROWS = 33, IN = 80, DIM = 48 };
+    Ops *ops = oracle_ops(1, 1, 0, 1, 8, 0);
+    float in_scale = 0x1p-4f, weight_scale = 0x1p-6f, hidden_scale = 0x1p2f, kept_scale = 0x1p-3f;
+    float amax[2] = {0}, want_amax[2] = {0};
+    Codes in = random_codes(ops, DTYPE_E4M3, ROWS, IN, in_scale);
+    Codes weight = random_codes(ops, DTYPE_E4M3, 2 * DIM, IN, weight_scale);
+    Codes hidden = codes_make(DTYPE_E4M3, ROWS, DIM), kept = codes_make(DTYPE_E4M3, ROWS, 2 * DIM);
+    Values scratch = values_poison(DTYPE_BF16, ROWS * 2 * DIM), gate_up = values_poison(DTYPE_BF16, ROWS * 2 * DIM);
+    ops->linear_swiglu_fp8_forward(ops, hidden.tensor, number(&amax[0]), kept.tensor, number(&amax[1]),
+                                   view(&scratch, ROWS, 2 * DIM), in.tensor, weight.tensor, number(&in_scale),
+                                   number(&weight_scale), number(&hidden_scale), number(&kept_scale));
+    ops->linear_fp8(ops, view(&gate_up, ROWS, 2 * DIM), in.tensor, weight.tensor, number(&in_scale),
+                    number(&weight_scale), TENSOR_NONE, false);
+    values_read(&gate_up);
+    codes_read(&hidden, hidden_scale);
+    for (int i = 0; i < ROWS * DIM; i++) {
+        int at = i / DIM * 2 * DIM + i % DIM;
+        float gate = (float)gate_up.value[at], up = (float)gate_up.value[at + DIM];
+        assert_int_equal(kept.data[at], fp8_from_f32(gate / kept_scale, DTYPE_E4M3));
+        assert_int_equal(kept.data[at + DIM], fp8_from_f32(up / kept_scale, DTYPE_E4M3));
+        check_rounded(hidden.value[i], oracle_silu((double)gate) * (double)up, DTYPE_E4M3, (double)hidden_scale);
+        want_amax[0] = fmaxf(want_amax[0], (float)fabs(oracle_silu((double)gate) * (double)up));
+        want_amax[1] = fmaxf(want_amax[1], fmaxf(fabsf(gate), fabsf(up)));
+    }
+    assert_true(fabsf(amax[0] - want_amax[0]) <= 1e-5f * want_amax[0]);
+    assert_true(amax[1] == want_amax[1]);
+    values_free(&scratch, &gate_up);
+    Codes *all[] = {&in, &weight, &hidden, &kept};
+    for (int i = 0; i < 4; i++)
+        codes_free(all[i]);
+    oracle_ops_free(ops);
+}
+
 // The codes are those of the float gradient, which cross_entropy leaves in the place of float logits with the same
 // values: nothing is rounded in between. What that gradient is, test_cpu_elements says.
 static void cross_entropy_rounds_the_float_gradient_once(void **state) {
@@ -241,6 +277,7 @@ int main(void) {
         cmocka_unit_test(products_match_float64),
         cmocka_unit_test(a_norm_rounds_what_it_stores),
         cmocka_unit_test(swiglu_matches_float64_both_ways),
+        cmocka_unit_test(gate_up_with_swiglu_is_the_product_and_then_swiglu),
         cmocka_unit_test(cross_entropy_rounds_the_float_gradient_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

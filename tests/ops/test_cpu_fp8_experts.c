@@ -159,6 +159,50 @@ static void swiglu_of_expert_rows_has_their_weights(void **state) {
     oracle_ops_free(ops);
 }
 
+// To the bit, maxima too; padding becomes zeros. No two scales are the same.
+static void gate_up_of_experts_with_swiglu_is_the_product_and_then_swiglu(void **state) {
+    (void)state;
+    enum { IN = 80, DIM = 48, UNUSED = 0x7f };
+    Ops *ops = oracle_ops(1, 1, 0, 1, 8, 0);
+    float in_scale = 0x1p-4f, weight_scale = 0x1p-6f, hidden_scale = 0x1p-2f, kept_scale = 0x1p-3f;
+    float amax[2] = {0}, want_amax[2] = {0};
+    int32_t used = USED;
+    Codes in = random_codes(ops, DTYPE_E4M3, ROWS, IN, in_scale);
+    Codes weight = random_codes(ops, DTYPE_E4M3, EXPERTS * 2 * DIM, IN, weight_scale);
+    Codes hidden = codes_make(DTYPE_E4M3, ROWS, DIM), kept = codes_make(DTYPE_E4M3, ROWS, 2 * DIM);
+    Codes want_hidden = codes_make(DTYPE_E4M3, ROWS, DIM), want_kept = codes_make(DTYPE_E4M3, ROWS, 2 * DIM);
+    Values scratch = values_poison(DTYPE_BF16, ROWS * 2 * DIM), gate_up = values_poison(DTYPE_BF16, ROWS * 2 * DIM);
+    Values row_weight = values_normal(DTYPE_F32, ROWS, 1, 0);
+    for (int row = 0; row < ROWS; row++) {
+        if (token_of_row[row] >= 0) continue;
+        memset(in.data + row * IN, row < USED ? 0 : UNUSED, IN); // NaN: not read
+        ((float *)row_weight.data)[row] = 0;
+    }
+    Tensor weights = view(&row_weight, ROWS, 1), offsets = view_ints(ends, 1, EXPERTS + 1);
+    ops->grouped_swiglu_fp8_forward(ops, hidden.tensor, number(&amax[0]), kept.tensor, number(&amax[1]),
+                                    view(&scratch, ROWS, 2 * DIM), in.tensor, weight.tensor, number(&in_scale),
+                                    number(&weight_scale), number(&hidden_scale), number(&kept_scale), weights,
+                                    offsets);
+    ops->grouped_linear_fp8(ops, view(&gate_up, ROWS, 2 * DIM), in.tensor, weight.tensor, number(&in_scale),
+                            number(&weight_scale), offsets, false);
+    ops->swiglu_fp8_forward(ops, want_hidden.tensor, number(&want_amax[0]), want_kept.tensor, number(&want_amax[1]),
+                            view(&gate_up, ROWS, 2 * DIM), number(&hidden_scale), number(&kept_scale), weights,
+                            view_ints(&used, 1, 1));
+    assert_memory_equal(hidden.data, want_hidden.data, ROWS * DIM);
+    assert_memory_equal(kept.data, want_kept.data, ROWS * 2 * DIM);
+    assert_memory_equal(amax, want_amax, sizeof amax);
+    assert_true(amax[0] > 0 && amax[1] > 0);
+    for (int i = 0; i < ROWS * DIM; i++)
+        if (token_of_row[i / DIM] < 0) assert_int_equal(hidden.data[i], i / DIM < USED ? 0 : UNUSED);
+    for (int i = USED * 2 * DIM; i < ROWS * 2 * DIM; i++)
+        assert_int_equal(kept.data[i], UNUSED);
+    values_free(&scratch, &gate_up, &row_weight);
+    Codes *all[] = {&in, &weight, &hidden, &kept, &want_hidden, &want_kept};
+    for (int i = 0; i < 6; i++)
+        codes_free(all[i]);
+    oracle_ops_free(ops);
+}
+
 static void a_pile_of_weights_is_turned_one_by_one(void **state) {
     (void)state;
     enum { PILES = 3, HEIGHT = 48, WIDTH = 32 };
@@ -190,6 +234,7 @@ int main(void) {
         cmocka_unit_test(grouped_weight_gradients_sum_the_rows_of_each_expert),
         cmocka_unit_test(rows_are_codes_of_tokens_both_ways),
         cmocka_unit_test(swiglu_of_expert_rows_has_their_weights),
+        cmocka_unit_test(gate_up_of_experts_with_swiglu_is_the_product_and_then_swiglu),
         cmocka_unit_test(a_pile_of_weights_is_turned_one_by_one),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

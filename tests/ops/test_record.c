@@ -7,6 +7,29 @@ static Tensor matrix(int64_t rows, int64_t cols, DType dtype) { // of some memor
     return tensor_make((void *)(uintptr_t)4096, dtype, rows, cols, "matrix");
 }
 
+static Tensor matrix_at(uintptr_t address, int64_t rows, int64_t cols, DType dtype) {
+    return tensor_make((void *)address, dtype, rows, cols, "matrix");
+}
+
+// 5 rows, 3 columns in, 7 hidden ones. What is read stands behind what is written.
+static OpRecord swiglu_fp8_record(void) {
+    Tensor one = matrix(1, 1, DTYPE_F32);
+    return (OpRecord){.op = OP_LINEAR_SWIGLU_FP8_FORWARD,
+                      .tensor = {matrix_at(1000, 5, 7, DTYPE_E4M3), one, matrix_at(1035, 5, 14, DTYPE_E4M3), one,
+                                 matrix_at(2000, 5, 14, DTYPE_BF16), matrix_at(1105, 5, 3, DTYPE_E4M3),
+                                 matrix_at(3000, 14, 3, DTYPE_E4M3), one, one, one, one}};
+}
+
+// Of four experts that have nine rows.
+static OpRecord grouped_swiglu_fp8_record(void) {
+    Tensor one = matrix(1, 1, DTYPE_F32);
+    return (OpRecord){.op = OP_GROUPED_SWIGLU_FP8_FORWARD,
+                      .tensor = {matrix_at(1000, 9, 7, DTYPE_E4M3), one, matrix_at(1063, 9, 14, DTYPE_E4M3), one,
+                                 matrix_at(2000, 9, 14, DTYPE_BF16), matrix_at(1189, 9, 3, DTYPE_E4M3),
+                                 matrix_at(3000, 56, 3, DTYPE_E4M3), one, one, one, one, matrix(9, 1, DTYPE_F32),
+                                 matrix(1, 5, DTYPE_I32)}};
+}
+
 static OpRecord linear_record(void) {
     return (OpRecord){.op = OP_LINEAR_FORWARD,
                       .tensor = {matrix(5, 7, DTYPE_F32), matrix(5, 3, DTYPE_F32), matrix(7, 3, DTYPE_F32)}};
@@ -63,6 +86,8 @@ static void exchanged_arguments_are_refused(void **state) {
         {.op = OP_GROUPED_LINEAR_BACKWARD_WEIGHT, // 6 tokens, 9 rows
          .tensor = {matrix(28, 3, DTYPE_F32), matrix(9, 7, DTYPE_F32), matrix(6, 3, DTYPE_F32), matrix(1, 5, DTYPE_I32),
                     matrix(9, 1, DTYPE_I32), matrix(9, 3, DTYPE_F32)}},
+        swiglu_fp8_record(),
+        grouped_swiglu_fp8_record(),
         {.op = OP_EMBEDDING_FORWARD,
          .tensor = {matrix(5, 3, DTYPE_BF16), matrix(5, 1, DTYPE_I32), matrix(7, 3, DTYPE_BF16)},
          .integer = {14}},
@@ -90,6 +115,42 @@ static void exchanged_arguments_are_refused(void **state) {
                 if (!op_check(&other)) fail_msg("%s accepts tensors %d and %d exchanged", op_name(other.op), a, b);
             }
     }
+}
+
+// It may be written while the input is still read; maxima may be absent, scales not.
+static void hidden_in_fp8_stands_apart_from_the_input(void **state) {
+    (void)state;
+    OpRecord wrong[6], right = swiglu_fp8_record();
+    right.tensor[1] = right.tensor[3] = TENSOR_NONE;
+    assert_null(op_check(&right));
+    for (int i = 0; i < 6; i++)
+        wrong[i] = right;
+    wrong[0].tensor[0].data = (void *)1105;        // the input's place
+    wrong[1].tensor[0].data = (void *)1119;        // and its last byte
+    wrong[2].tensor[2].data = (void *)1036;        // its first one
+    wrong[3].tensor[5].dtype = DTYPE_E5M2;         // a gradient
+    wrong[4].tensor[9] = TENSOR_NONE;              // no scale
+    wrong[5].tensor[4] = matrix(5, 14, DTYPE_F32); // not what SwiGLU reads
+    for (int i = 0; i < 6; i++)
+        if (!op_check(&wrong[i])) fail_msg("case %d was accepted", i);
+}
+
+static void hidden_of_experts_in_fp8_stands_apart_from_the_rows(void **state) {
+    (void)state;
+    OpRecord wrong[7], right = grouped_swiglu_fp8_record();
+    right.tensor[1] = right.tensor[3] = TENSOR_NONE;
+    assert_null(op_check(&right));
+    for (int i = 0; i < 7; i++)
+        wrong[i] = right;
+    wrong[0].tensor[0].data = (void *)1189;         // the place of the rows
+    wrong[1].tensor[0].data = (void *)1215;         // and their last byte
+    wrong[2].tensor[2].data = (void *)1064;         // their first one
+    wrong[3].tensor[5].dtype = DTYPE_E5M2;          // gradients
+    wrong[4].tensor[11] = TENSOR_NONE;              // no weights of rows
+    wrong[5].tensor[6] = matrix(14, 3, DTYPE_E4M3); // the weights of one expert
+    wrong[6].tensor[4] = matrix(9, 14, DTYPE_F32);  // not what SwiGLU reads
+    for (int i = 0; i < 7; i++)
+        if (!op_check(&wrong[i])) fail_msg("case %d was accepted", i);
 }
 
 static void shares_of_a_vocabulary_that_do_not_fit_are_refused(void **state) {
@@ -271,6 +332,9 @@ static void costs_count_what_must_move(void **state) {
                                       matrix(1, 5, DTYPE_I32), matrix(9, 1, DTYPE_I32)}};
     assert_true(op_cost(&of_weights, -1, 0).flops == 2.0 * 9 * 7 * 3);
     assert_true(op_cost(&of_weights, 6, 0).bytes == 2.0 * (6 * 7 + 5 * 3) + 4.0 * (6 + 28 * 3));
+    OpRecord fp8 = swiglu_fp8_record(); // gate and up in bf16 need not leave
+    assert_true(op_cost(&fp8, -1, 0).flops == 2.0 * 5 * 3 * 14);
+    assert_true(op_cost(&fp8, -1, 0).bytes == 5 * 7 + 5 * 14 + 5 * 3 + 14 * 3);
 }
 
 // Four experts, six of nine rows in use, of five tokens; 3 columns in, 7 hidden ones.
@@ -295,6 +359,10 @@ static void costs_of_experts_swiglu_are_those_of_the_product_and_what_goes_past_
     assert_non_null(op_check(&backward));
     forward.tensor[5] = TENSOR_NONE;
     assert_non_null(op_check(&forward));
+    OpRecord fp8 = grouped_swiglu_fp8_record();
+    assert_true(op_cost(&fp8, -1, 0).flops == 2.0 * 9 * 3 * 14);
+    assert_true(fabs(op_cost(&fp8, 6, 0).flops - 2.0 * 6 * 3 * 14) < 1e-9);
+    assert_true(fabs(op_cost(&fp8, 6, 0).bytes - (6 * (7 + 14 + 3) + 56 * 3)) < 1e-9);
 }
 
 static double vector_work(OpId op, Tensor first, Tensor second, double expert_rows) {
@@ -355,6 +423,8 @@ int main(void) {
         cmocka_unit_test(a_call_that_fits_is_accepted),
         cmocka_unit_test(swapped_sizes_types_and_strides_are_refused),
         cmocka_unit_test(exchanged_arguments_are_refused),
+        cmocka_unit_test(hidden_in_fp8_stands_apart_from_the_input),
+        cmocka_unit_test(hidden_of_experts_in_fp8_stands_apart_from_the_rows),
         cmocka_unit_test(shares_of_a_vocabulary_that_do_not_fit_are_refused),
         cmocka_unit_test(observers_hear_of_calls_that_still_run),
         cmocka_unit_test(one_observer_of_several_ends_alone),

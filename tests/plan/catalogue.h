@@ -20,12 +20,17 @@ static inline void catalogue_load(Hardware *hardware) {
     toml_free(&toml);
 }
 
+static inline const HardwareGpu *catalogue_gpu(Hardware *hardware, const char *name) {
+    const HardwareGpu *gpu;
+    catalogue_load(hardware);
+    assert_ok(hardware_find_gpu(hardware, name, &gpu));
+    return gpu;
+}
+
 static inline PlanMachine catalogue_machine(const char *gpu_name, const char *software_name, int gpus) {
     Hardware hardware;
-    const HardwareGpu *gpu;
     const HardwareSoftware *software;
-    catalogue_load(&hardware);
-    assert_ok(hardware_find_gpu(&hardware, gpu_name, &gpu));
+    const HardwareGpu *gpu = catalogue_gpu(&hardware, gpu_name);
     assert_ok(hardware_find_software(&hardware, software_name, &software));
     PlanMachine machine = plan_machine(&hardware, gpu, NULL, software, gpus, 8, 2);
     hardware_free(&hardware);

@@ -106,10 +106,8 @@ static void a_machine_profile_replaces_measured_rates(void **state) {
 // What collectives reached is planned with as it is; a profile of links alone leaves the device to the catalogue.
 static void measured_links_are_planned_with(void **state) {
     Hardware hardware;
-    const HardwareGpu *gpu;
     (void)state;
-    catalogue_load(&hardware);
-    assert_ok(hardware_find_gpu(&hardware, "cpu", &gpu));
+    const HardwareGpu *gpu = catalogue_gpu(&hardware, "cpu");
     double nic = gpu->nic_bandwidth;
     assert_ok(merge_text(&hardware, "[machine]\ngpu = \"cpu\"\nlink_bus_GBps = 3\nlink_latency_us = 40"));
     assert_near(gpu->link_bandwidth * gpu->efficiency.link, 3e9, 1);
@@ -123,13 +121,32 @@ static void measured_links_are_planned_with(void **state) {
     hardware_free(&hardware);
 }
 
+// Rates of a CPU were once taken in a loop on the same operands; a profile of that time is read, and said to be old.
+static void a_cpu_profile_of_another_method_is_outdated(void **state) {
+    Hardware hardware;
+    (void)state;
+    const HardwareGpu *cpu = catalogue_gpu(&hardware, "cpu");
+    assert_ok(merge_text(&hardware, "[machine]\ngpu = \"cpu\"\ncores = 2\ncopy_GBps = 100"));
+    assert_true(cpu->measured && cpu->outdated);
+    assert_near(cpu->bandwidth * cpu->efficiency.memory, 100e9, 1);
+    char *text = text_format("[machine]\ngpu = \"cpu\"\ncores = 2\nmethod = %d\ncopy_GBps = 40", HARDWARE_CPU_METHOD);
+    assert_ok(merge_text(&hardware, text));
+    free(text);
+    assert_true(cpu->measured && !cpu->outdated);
+    assert_ok(merge_text(&hardware, "[machine]\ngpu = \"cpu\"\nlink_latency_us = 40")); // says nothing of the device
+    assert_false(cpu->outdated);
+    hardware_free(&hardware);
+    const HardwareGpu *h200 = catalogue_gpu(&hardware, "h200-sxm");
+    assert_ok(merge_text(&hardware, "[machine]\ngpu = \"h200-sxm\"\ncopy_GBps = 4000"));
+    assert_true(h200->measured && !h200->outdated); // those of a GPU are taken as ever
+    hardware_free(&hardware);
+}
+
 static void ranks_on_a_cpu_share_its_cores(void **state) {
     Hardware hardware;
-    const HardwareGpu *gpu;
     const HardwareSoftware *software;
     (void)state;
-    catalogue_load(&hardware);
-    assert_ok(hardware_find_gpu(&hardware, "cpu", &gpu));
+    const HardwareGpu *gpu = catalogue_gpu(&hardware, "cpu");
     assert_ok(hardware_find_software(&hardware, "hearth", &software));
     assert_ok(merge_text(&hardware, "[machine]\ngpu = \"cpu\"\ncores = 4\ncopy_GBps = 100\nmemory_gib = 8\n"
                                     "gemm = [{dtype = \"fp32\", kind = \"dense\", m = 512, n = 512, k = 512, tflops = "
@@ -157,10 +174,8 @@ static double score_seconds(const HardwareGpu *cpu, HardwareDtype dtype, double 
 // Its products are those of the format and the head; what is left is the softmax, and that is the same for all.
 static void the_softmax_of_a_cpu_takes_as_long_in_every_format_and_head(void **state) {
     Hardware hardware;
-    const HardwareGpu *cpu;
     (void)state;
-    catalogue_load(&hardware);
-    assert_ok(hardware_find_gpu(&hardware, "cpu", &cpu));
+    const HardwareGpu *cpu = catalogue_gpu(&hardware, "cpu");
     for (int backward = 0; backward < 2; backward++) {
         const HardwareEfficiency *e = &cpu->efficiency;
         double beyond = 1 + (backward ? e->attention_backward_half : e->attention_forward_half) / 4096, softmax = 0;
@@ -182,10 +197,8 @@ static void the_softmax_of_a_cpu_takes_as_long_in_every_format_and_head(void **s
 
 static void passes_of_a_profile_have_a_share_of_its_copy(void **state) {
     Hardware hardware;
-    const HardwareGpu *gpu;
     (void)state;
-    catalogue_load(&hardware);
-    assert_ok(hardware_find_gpu(&hardware, "h200-sxm", &gpu));
+    const HardwareGpu *gpu = catalogue_gpu(&hardware, "h200-sxm");
     double scattered = gpu->efficiency.scattered;
     assert_ok(merge_text(&hardware, "[machine]\ngpu = \"h200-sxm\"\ncopy_GBps = 4000\nelementwise_GBps = 3000"));
     assert_ok(hardware_find_gpu(&hardware, "h200-sxm", &gpu));
@@ -199,10 +212,8 @@ static void passes_of_a_profile_have_a_share_of_its_copy(void **state) {
 // seven rounds, 0.97.
 static void few_tiles_leave_processors_idle(void **state) {
     Hardware hardware;
-    const HardwareGpu *gpu;
     (void)state;
-    catalogue_load(&hardware);
-    assert_ok(hardware_find_gpu(&hardware, "h200-sxm", &gpu));
+    const HardwareGpu *gpu = catalogue_gpu(&hardware, "h200-sxm");
     double few = hardware_gemm_rate(gpu, HARDWARE_BF16, 16, 896, 512, 4096);
     double many = hardware_gemm_rate(gpu, HARDWARE_BF16, 64, 896, 512, 4096);
     assert_near(many / few, (896.0 / (7 * 132)) / (224.0 / (2 * 132)), 1e-9);
@@ -211,10 +222,9 @@ static void few_tiles_leave_processors_idle(void **state) {
 
 static void rates_agree_with_measured_points_and_grow_with_size(void **state) {
     Hardware hardware;
-    const HardwareGpu *gpu, *other;
+    const HardwareGpu *other;
     (void)state;
-    catalogue_load(&hardware);
-    assert_ok(hardware_find_gpu(&hardware, "h200-sxm", &gpu));
+    const HardwareGpu *gpu = catalogue_gpu(&hardware, "h200-sxm");
     // The weights of far points leave a trace of at most a few tenths of a per cent.
     for (int i = 0; i < gpu->gemm_count; i++) {
         const HardwareGemm *p = &gpu->gemms[i];
@@ -248,6 +258,7 @@ int main(void) {
         cmocka_unit_test(a_later_file_replaces_single_values),
         cmocka_unit_test(a_machine_profile_replaces_measured_rates),
         cmocka_unit_test(measured_links_are_planned_with),
+        cmocka_unit_test(a_cpu_profile_of_another_method_is_outdated),
         cmocka_unit_test(ranks_on_a_cpu_share_its_cores),
         cmocka_unit_test(the_softmax_of_a_cpu_takes_as_long_in_every_format_and_head),
         cmocka_unit_test(passes_of_a_profile_have_a_share_of_its_copy),

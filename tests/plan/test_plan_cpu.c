@@ -67,11 +67,57 @@ static void arithmetic_beside_products_grows_with_the_cores(void **state) {
     hardware_free(&hardware);
 }
 
+// Products by AMX are as much of its peak as the catalogue says, whatever floats have of theirs; of a step the softmax
+// of attention takes what it took.
+static void amx_has_a_share_of_its_own(void **state) {
+    (void)state;
+    Hardware hardware;
+    HardwareGpu amx = *catalogue_gpu(&hardware, "cpu-amx"), plain = amx;
+    const HardwareEfficiency *e = &amx.efficiency;
+    assert_true(e->gemm_bf16 > 0 && e->gemm_bf16 < e->gemm && amx.peak[HARDWARE_BF16] > 10 * amx.peak[HARDWARE_FP32]);
+    double half = e->gemm_half, large = 1 << 20, size = large / (large + half);
+    assert_near(hardware_gemm_rate(&amx, HARDWARE_BF16, 0, large, large, large),
+                amx.peak[HARDWARE_BF16] * e->gemm_bf16 * size * size * size, 1);
+    plain.efficiency.gemm_bf16 = 0;
+    assert_near(hardware_gemm_rate(&plain, HARDWARE_BF16, 0, large, large, large),
+                amx.peak[HARDWARE_BF16] * e->gemm * size * size * size, 1);
+    assert_true(hardware_gemm_rate(&amx, HARDWARE_FP32, 0, 512, 512, 512) ==
+                hardware_gemm_rate(&plain, HARDWARE_FP32, 0, 512, 512, 512));
+    for (int backward = 0; backward < 2;
+         backward++) { // seconds of a FLOP: a product's and, in floats and here, softmax's
+        double share = backward ? e->attention_backward_64 : e->attention_forward_64, all = 4096 / (4096 + 64.0);
+        double softmax = (1 / share - 1 / e->gemm) / amx.peak[HARDWARE_FP32];
+        double rate = hardware_attention_rate(&amx, HARDWARE_BF16, 64, 4096, backward);
+        assert_near(all / rate * 1e12, 1e12 * (1 / (e->gemm_bf16 * amx.peak[HARDWARE_BF16]) + softmax), 1e-6);
+    }
+    double fp32 = step_on("cpu-amx", "demo-llama", PRECISION_FP32)->seconds;
+    assert_true(fp32 > 2 * step_on("cpu-amx", "demo-llama", PRECISION_BF16)->seconds);
+    assert_true(step_on("cpu-amx", "demo-llama", PRECISION_FP16)->part[STEP_GEMM] >
+                0.9 * step_on("cpu-amx", "demo-llama", PRECISION_FP32)->part[STEP_GEMM]); // floats are made of it
+    hardware_free(&hardware);
+}
+
+static void a_catalogue_without_amx_has_another_cpu_for_it(void **state) {
+    (void)state;
+    Hardware hardware;
+    const HardwareGpu *found, *plain = catalogue_gpu(&hardware, "cpu"), *amx;
+    assert_ok(hardware_find_gpu(&hardware, "cpu-amx", &amx));
+    assert_ok(hardware_find_cpu(&hardware, "cpu-amx", &found));
+    assert_ptr_equal(found, amx);
+    hardware.gpus[amx - hardware.gpus].name[0] = 'x';
+    assert_ok(hardware_find_cpu(&hardware, "cpu-amx", &found));
+    assert_ptr_equal(found, plain);
+    assert_true(hardware_names_cpu("cpu-amx") && hardware_names_cpu("cpu") && !hardware_names_cpu("NVIDIA H200"));
+    hardware_free(&hardware);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bf16_saves_a_cpu_nothing_beside_products),
         cmocka_unit_test(exponentials_bound_a_cpu_and_memory_a_gpu),
         cmocka_unit_test(arithmetic_beside_products_grows_with_the_cores),
+        cmocka_unit_test(amx_has_a_share_of_its_own),
+        cmocka_unit_test(a_catalogue_without_amx_has_another_cpu_for_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -241,4 +241,5 @@ void cpu_install_fp8(Ops *ops) {
     ops->rmsnorm_fp8_forward = cpu_rmsnorm_fp8_forward;
     ops->swiglu_fp8_forward = cpu_swiglu_fp8_forward;
     ops->swiglu_fp8_backward = cpu_swiglu_fp8_backward;
+    ops->linear_swiglu_fp8_forward = ops_linear_then_swiglu_fp8_forward;
 }

@@ -141,6 +141,7 @@ static void cpu_grouped_linear_fp8(Ops *ops, Tensor out, Tensor a, Tensor b, Ten
 
 void cpu_install_grouped(Ops *ops) {
     ops->grouped_linear_fp8 = cpu_grouped_linear_fp8;
+    ops->grouped_swiglu_fp8_forward = ops_grouped_then_swiglu_fp8_forward;
     ops->grouped_linear_forward = cpu_grouped_linear_forward;
     ops->grouped_linear_backward_input = cpu_grouped_linear_backward_input;
     ops->grouped_linear_backward_weight = cpu_grouped_linear_backward_weight;

@@ -151,13 +151,13 @@ static Sample case_sample(CudaState *state, const AttentionCase *item, const Att
             kv = (int64_t)s->kv_heads * s->head_dim;
     Sample sample = {0};
     if (item->backward) {
-        sample_take(state, &sample, 0, a->dq, item->dqkv_stride, q, rows);
-        sample_take(state, &sample, 1, a->dk, item->dqkv_stride, kv, rows);
-        sample_take(state, &sample, 2, a->dv, item->dqkv_stride, kv, rows);
+        sample_take(state, &sample, 0, a->dq, DTYPE_BF16, item->dqkv_stride, q, rows);
+        sample_take(state, &sample, 1, a->dk, DTYPE_BF16, item->dqkv_stride, kv, rows);
+        sample_take(state, &sample, 2, a->dv, DTYPE_BF16, item->dqkv_stride, kv, rows);
     } else {
-        sample_take(state, &sample, 0, a->out, s->o_stride, q, rows);
+        sample_take(state, &sample, 0, a->out, DTYPE_BF16, s->o_stride, q, rows);
         if (!s->full || !s->doc_start) // of queries that see no key it is infinite
-            sample_take(state, &sample, 1, (const bf16 *)a->lse + 1, 2, 1,
+            sample_take(state, &sample, 1, (const bf16 *)a->lse + 1, DTYPE_BF16, 2, 1,
                         rows * s->heads); // a float's upper half is a bf16
     }
     CUDA_CHECK(state, cudaStreamSynchronize(state->stream));
@@ -169,12 +169,12 @@ static void case_poison(CudaState *state, const AttentionCase *item, const Atten
     int64_t rows = (int64_t)s->batch * s->seq, q = (int64_t)s->heads * s->head_dim,
             kv = (int64_t)s->kv_heads * s->head_dim;
     if (item->backward) {
-        sample_poison(state, a->dq, item->dqkv_stride, q, rows);
-        sample_poison(state, a->dk, item->dqkv_stride, kv, rows);
-        sample_poison(state, a->dv, item->dqkv_stride, kv, rows);
+        sample_poison(state, a->dq, DTYPE_BF16, item->dqkv_stride, q, rows);
+        sample_poison(state, a->dk, DTYPE_BF16, item->dqkv_stride, kv, rows);
+        sample_poison(state, a->dv, DTYPE_BF16, item->dqkv_stride, kv, rows);
     } else {
-        sample_poison(state, a->out, s->o_stride, q, rows);
-        sample_poison(state, a->lse, 2, 2, rows * s->heads);
+        sample_poison(state, a->out, DTYPE_BF16, s->o_stride, q, rows);
+        sample_poison(state, a->lse, DTYPE_BF16, 2, 2, rows * s->heads);
     }
 }
 

@@ -225,6 +225,14 @@ void cuda_linear_swiglu_forward(Ops *ops, Tensor gate_hidden, Tensor in, Tensor 
 void cuda_linear_swiglu_backward(Ops *ops, Tensor dgate_up, Tensor scratch, Tensor gate_hidden, Tensor dnext,
                                  Tensor weight);
 
+// swiglu_fp8.c: likewise
+void cuda_linear_swiglu_fp8_forward(Ops *ops, Tensor hidden, Tensor hidden_amax, Tensor gate_up8, Tensor gate_up_amax,
+                                    Tensor scratch, Tensor in, Tensor weight, Tensor in_scale, Tensor weight_scale,
+                                    Tensor hidden_scale, Tensor gate_up_scale);
+void cuda_grouped_swiglu_fp8_forward(Ops *ops, Tensor hidden, Tensor hidden_amax, Tensor gate_up8, Tensor gate_up_amax,
+                                     Tensor scratch, Tensor in, Tensor weight, Tensor in_scale, Tensor weight_scale,
+                                     Tensor hidden_scale, Tensor gate_up_scale, Tensor row_weight, Tensor offsets);
+
 // linear.c: likewise
 void cuda_linear_forward(Ops *ops, Tensor out, Tensor in, Tensor weight, Tensor add);
 void cuda_linear_backward_input(Ops *ops, Tensor din, Tensor dout, Tensor weight);

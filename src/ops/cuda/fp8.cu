@@ -171,15 +171,11 @@ static __global__ __launch_bounds__(256) void swiglu_forward_kernel(SwigluForwar
         float gate[8], up[8];
         vec_unpack<Bf16>(gate, gates[p]);
         vec_unpack<Bf16>(up, ups[p]);
-        gate_up_most = magnitude(up, magnitude(gate, gate_up_most));
-        *(uint2 *)(s.gate_up8 + at[p]) = fp8_pack<false>(gate, gate_up_inverse);
-        *(uint2 *)(s.gate_up8 + at[p] + s.dim) = fp8_pack<false>(up, gate_up_inverse);
         const float weight = EXPERTS ? s.row_weight[to[p] / s.dim] : 1.0f;
-#pragma unroll
-        for (int j = 0; j < 8; j++)
-            gate[j] = gate[j] * fp8_sigmoid(gate[j]) * up[j] * weight;
-        most = magnitude(gate, most);
-        *(uint2 *)(s.hidden + to[p]) = fp8_pack<false>(gate, hidden_inverse);
+        const SwigluCodes codes = swiglu_round(gate, up, weight, hidden_inverse, gate_up_inverse, most, gate_up_most);
+        *(uint2 *)(s.gate_up8 + at[p]) = codes.gate;
+        *(uint2 *)(s.gate_up8 + at[p] + s.dim) = codes.up;
+        *(uint2 *)(s.hidden + to[p]) = codes.hidden;
     }
     amax_note(s.hidden_amax, most);
     amax_note(s.gate_up_amax, gate_up_most);

@@ -93,6 +93,27 @@ __device__ __forceinline__ float fp8_sigmoid(float x) {
     return __fdividef(1.0f, 1.0f + __expf(-x));
 }
 
+typedef struct SwigluCodes { // of 8 columns of a row
+    uint2 gate, up, hidden;
+} SwigluCodes;
+
+// Forward, a thread's 8 columns of a row: gate becomes hidden. weight: of the row. most, gate_up_most: the largest
+// magnitudes of hidden, and of gate and up, or what they were before.
+__device__ __forceinline__ SwigluCodes swiglu_round(float (&gate)[8], const float (&up)[8], float weight,
+                                                    float hidden_inverse, float gate_up_inverse, float &most,
+                                                    float &gate_up_most) {
+    SwigluCodes codes;
+    gate_up_most = magnitude(up, magnitude(gate, gate_up_most));
+    codes.gate = fp8_pack<false>(gate, gate_up_inverse);
+    codes.up = fp8_pack<false>(up, gate_up_inverse);
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+        gate[j] = gate[j] * fp8_sigmoid(gate[j]) * up[j] * weight;
+    most = magnitude(gate, most);
+    codes.hidden = fp8_pack<false>(gate, hidden_inverse);
+    return codes;
+}
+
 typedef struct SwigluBackward {
     uint8_t *drows, *dcols, *hidden_cols;
     float *damax;

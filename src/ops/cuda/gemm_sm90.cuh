@@ -40,6 +40,7 @@ typedef struct GroupedArgs {
     int64_t count;   // of one expert's results, a multiple of 8
     int pair_step;   // PAIRED: from a column of the first matrix to the same of the second, in blocks of 32; twice that
                      // from one expert's to the next one's
+    int half_slice;  // HALF_SLICE: the slice whose second half lies beyond the reduction, or -1
 } GroupedArgs;
 
 // A cluster is CLUSTER_M tiles high and CLUSTER_N wide: blocks above each other share B, those beside each other A.
@@ -50,10 +51,16 @@ template <GroupedProduct PRODUCT_, int TILE_N_, int STAGES_, bool PINGPONG_, int
 struct Config {
     static constexpr GroupedProduct PRODUCT = PRODUCT_;
     static constexpr int TILE_N = TILE_N_, STAGES = STAGES_;
+    static constexpr int K_STEP = TILE_K; // of the reduction, from one stage to the next
     static constexpr bool PINGPONG = PINGPONG_, PAIRED = PAIRED_;
     static constexpr bool FINISH_IN_TURN = false; // the warpgroups finish their tiles in turn as well
-    static constexpr bool TOKENS = false;         // an operand is tokens (grouped_tokens_sm90.cuh)
-    static constexpr int FULL_ARRIVALS = 1;       // on a stage's barrier, until it is full
+    static constexpr bool FRESH_SUMS = false;     // see sums_clear
+    static constexpr bool HALF_SLICE = false;     // args.half_slice is set
+    // Of warpgroups that share tiles the second begins so many slices behind the first, and one finishes a tile while
+    // the other still multiplies.
+    static constexpr int STAGGER = 0;
+    static constexpr bool TOKENS = false;   // an operand is tokens (grouped_tokens_sm90.cuh)
+    static constexpr int FULL_ARRIVALS = 1; // on a stage's barrier, until it is full
     static constexpr int CONSUMER_REGISTERS = ::CONSUMER_REGISTERS, PRODUCER_REGISTERS = ::PRODUCER_REGISTERS;
     static constexpr int CLUSTER_M = CLUSTER_M_, CLUSTER_N = CLUSTER_N_, BLOCKS = CLUSTER_M * CLUSTER_N;
     static constexpr bool TRANSPOSE_A = PRODUCT == GROUPED_WEIGHT, TRANSPOSE_B = PRODUCT != GROUPED_FORWARD;
@@ -86,10 +93,11 @@ template <typename C> struct Ring {
     uint32_t full, empty, turns; // barriers; turns: two to multiply, two to finish
 };
 
-// Sets up the ring at the start of the dynamic shared memory, which must be aligned to 1024 bytes; by all threads.
-template <typename C> DEVICE_CODE Ring<C> ring_make(uint32_t stages, uint64_t (&barriers)[2 * C::STAGES + 4]) {
-    const Ring<C> ring = {stages, shared_address(barriers), shared_address(barriers + C::STAGES),
-                          shared_address(barriers + 2 * C::STAGES)};
+// Sets up the ring at the first multiple of 1024 bytes in the dynamic shared memory, which the swizzle needs; by all
+// threads.
+template <typename C> DEVICE_CODE Ring<C> ring_make(uint8_t *dynamic, uint64_t (&barriers)[2 * C::STAGES + 4]) {
+    const Ring<C> ring = {(shared_address(dynamic) + 1023) & ~1023u, shared_address(barriers),
+                          shared_address(barriers + C::STAGES), shared_address(barriers + 2 * C::STAGES)};
     if (threadIdx.x == 0) {
         for (int s = 0; s < C::STAGES; s++) {
             mbarrier_init(ring.full + s * 8, C::FULL_ARRIVALS);
@@ -165,6 +173,26 @@ DEVICE_CODE bool tile_find(Tile &tile, int wave, const Experts &experts, const G
     return true;
 }
 
+// ---- a block ------------------------------------------------------------------------------------------------------
+
+template <typename C> DEVICE_CODE int block_rank(void) { // in its cluster
+    return C::BLOCKS == 1 ? 0 : (int)cluster_rank();
+}
+
+// By all threads, after all barriers are set up: from here on both blocks of a cluster may signal them.
+template <typename C> DEVICE_CODE void block_begin(Experts &experts, const GroupedArgs &args) {
+    experts_load<C::PRODUCT>(experts, args);
+    __syncthreads();
+    if (C::BLOCKS > 1) cluster_sync();
+}
+
+// By all threads: the other block may still write here, or signal.
+template <typename C> DEVICE_CODE void block_end(void) {
+    if (C::BLOCKS == 1) return;
+    __syncwarp();
+    cluster_sync();
+}
+
 // ---- loads --------------------------------------------------------------------------------------------------------
 
 // One slice of an operand: `chunks` of 64 along its contiguous dimension where the reduction is strided, else one box.
@@ -201,7 +229,7 @@ DEVICE_CODE void b_load(uint32_t to, const CUtensorMap *b, uint32_t barrier, int
 template <typename C>
 DEVICE_CODE void a_slice_load(uint32_t to, const CUtensorMap *a, uint32_t barrier, const Tile &tile, int k, int rank) {
     constexpr bool WEIGHT = C::PRODUCT == GROUPED_WEIGHT;
-    const int m = tile.m * TILE_M, l = k * TILE_K;
+    const int m = tile.m * TILE_M, l = k * C::K_STEP;
     operand_load<C::TRANSPOSE_A, (C::CLUSTER_N > 1), C::A_BOX, 2>(to, a, barrier, WEIGHT ? m : l,
                                                                   tile.row + (WEIGHT ? l : m), 0, rank);
 }
@@ -210,7 +238,7 @@ template <typename C>
 DEVICE_CODE void b_slice_load(uint32_t to, const CUtensorMap *b, uint32_t barrier, const Tile &tile, int k, int rank,
                               int pair_step) {
     constexpr GroupedProduct PRODUCT = C::PRODUCT;
-    const int n = tile.n * C::N_STEP, l = k * TILE_K;
+    const int n = tile.n * C::N_STEP, l = k * C::K_STEP;
     const int by = PRODUCT == GROUPED_FORWARD ? n : PRODUCT == GROUPED_INPUT ? l : tile.row + l;
     b_load<C>(to + C::A_BYTES, b, barrier, PRODUCT == GROUPED_FORWARD ? l : n, by,
               PRODUCT == GROUPED_WEIGHT ? 0 : tile.expert, rank, pair_step);
@@ -283,6 +311,28 @@ template <typename C> DEVICE_CODE void stage_release(uint32_t barrier) {
     }
 }
 
+// A tile's first products overwrite the sums, but the compiler takes them for readers, and keeps the registers of all
+// sums through the epilogue before. One that has none to spare says that they begin anew, for half an instruction each.
+template <int COUNT> DEVICE_CODE void sums_clear(float (&d)[COUNT]) {
+#pragma unroll
+    for (int i = 0; i < COUNT; i++)
+        asm volatile("mov.f32 %0, 0f00000000;" : "=f"(d[i])::"memory");
+}
+
+// The first half of a slice, where the other lies beyond the reduction; its products are a group of their own, as
+// tensor cores wait for each other where a branch stands within one. No operand is transposed.
+template <typename C>
+DEVICE_CODE void half_multiply(float (&d)[C::M_PARTS][C::TILE_N / 2], uint64_t a, uint64_t b, int k) {
+    wgmma_fence();
+#pragma unroll
+    for (int l = 0; l < TILE_K / 32; l++)
+#pragma unroll
+        for (int part = 0; part < C::M_PARTS; part++)
+            C::multiply(d[part], a + l * 2 + part * (CHUNK_BYTES / 16), b + l * 2, k | l);
+    wgmma_commit();
+    wgmma_wait<1>();
+}
+
 // Walks the tiles of a warpgroup and multiplies them. finish(tile, number, d) gets each with its sums: d[part] holds
 // 64 rows, from part * 64 of the tile on when the warpgroups take turns, else from warpgroup * 64 on; number counts the
 // block's tiles.
@@ -290,6 +340,8 @@ template <typename C, typename Finish>
 DEVICE_CODE void consume(const Ring<C> &ring, const Experts &experts, const GroupedArgs &args, int rank, int warpgroup,
                          Finish finish) {
     static_assert(C::PINGPONG || !C::FINISH_IN_TURN, "only warpgroups with tiles of their own finish in turn");
+    static_assert(!C::STAGGER || (!C::PINGPONG && C::STAGGER < C::STAGES),
+                  "the first has as many slices as there are stages");
     // Descriptors move by these per 16 of the reduction, in units of 16 bytes.
     constexpr int A_STEP = (C::TRANSPOSE_A ? 2048 : 32) / 16, B_STEP = (C::TRANSPOSE_B ? 2048 : 32) / 16;
     constexpr int A_PART = CHUNK_BYTES / 16; // 64 rows of A, in either layout
@@ -307,17 +359,26 @@ DEVICE_CODE void consume(const Ring<C> &ring, const Experts &experts, const Grou
             stage = next % C::STAGES;
             continue;
         }
+        if constexpr (C::FRESH_SUMS) {
+#pragma unroll
+            for (int part = 0; part < C::M_PARTS; part++)
+                sums_clear(d[part]);
+        }
         // A stage's barrier tells two phases apart, no more: nobody may wait for a slice before the one that used its
         // stage last has arrived. So the warpgroups take turns.
         if (C::PINGPONG) {
             mbarrier_wait(ring.turns + warpgroup * 8, turn_parity);
             turn_parity ^= 1;
         }
+        const bool staggers = C::STAGGER && wave == 0 && tile.k_blocks >= C::STAGGER; // at the start alone
+        if (staggers && warpgroup == 1) mbarrier_wait(ring.turns, 0);
         int before = -1; // stage whose products may still run
         for (int k = 0; k < tile.k_blocks; k++) {
             mbarrier_wait(ring.full + stage * 8, parity);
             const uint64_t offset = (uint64_t)(stage * (C::STAGE_BYTES / 16));
-            if (tile.real) {
+            if (C::HALF_SLICE && tile.real && k == args.half_slice) {
+                half_multiply<C>(d, a0 + offset, b0 + offset, k);
+            } else if (tile.real) {
                 wgmma_fence();
 #pragma unroll
                 for (int l = 0; l < TILE_K / 16; l++)
@@ -327,6 +388,7 @@ DEVICE_CODE void consume(const Ring<C> &ring, const Experts &experts, const Grou
                 wgmma_commit();
                 wgmma_wait<1>();
             }
+            if (staggers && warpgroup == 0 && k == C::STAGGER - 1 && threadIdx.x % 32 == 0) mbarrier_arrive(ring.turns);
             if (before >= 0) stage_release<C>(ring.empty + before * 8);
             before = stage;
             if (++stage == C::STAGES) stage = 0, parity ^= 1;

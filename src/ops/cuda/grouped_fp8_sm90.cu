@@ -1,19 +1,17 @@
-// Grouped linear layers of MoE in FP8 on Hopper, on the pipeline of gemm_sm90.cuh. A stage has 128 FP8 numbers of the
-// reduction in the bytes of 64 bf16 ones; the layouts in shared memory are those of the bf16 forward product.
+// Grouped linear layers of MoE in FP8 on Hopper, on the pipeline of gemm_sm90.cuh; see fp8_sm90.cuh.
 //
 // Tensor cores add FP8 products with fewer bits than a float has. Results in bf16 take these sums as they are; a weight
 // gradient adds what each stage gives to sums in float, which takes as many registers again: the two warpgroups then
 // share a tile, one adding while the other multiplies, and a whole tile of results has room in shared memory, so that
 // they leave while the next tile is computed.
+#include "ops/cuda/fp8_sm90.cuh"
 #include "ops/cuda/grouped_fp8.h"
 #include "ops/cuda/grouped_sm90.cuh"
 
-enum { FP8_TILE_K = 2 * TILE_K };
-
-template <bool WEIGHT_, bool E5M2_, int TILE_N_, int STAGES_, bool PINGPONG_, int CLUSTER_M_, int CLUSTER_N_>
-struct Fp8Config : Config<GROUPED_FORWARD, TILE_N_, STAGES_, PINGPONG_, CLUSTER_M_, CLUSTER_N_> {
+template <bool WEIGHT_, bool E5M2, int TILE_N_, int STAGES_, bool PINGPONG_, int CLUSTER_M_, int CLUSTER_N_>
+struct Fp8Config : Fp8Products<Config<GROUPED_FORWARD, TILE_N_, STAGES_, PINGPONG_, CLUSTER_M_, CLUSTER_N_>, E5M2> {
     using Base = Config<GROUPED_FORWARD, TILE_N_, STAGES_, PINGPONG_, CLUSTER_M_, CLUSTER_N_>;
-    static constexpr bool WEIGHT = WEIGHT_, E5M2 = E5M2_; // E5M2: of a, else e4m3
+    static constexpr bool WEIGHT = WEIGHT_;
     static constexpr GroupedProduct PRODUCT = WEIGHT ? GROUPED_WEIGHT : GROUPED_FORWARD;
     static constexpr int OUT_COLUMNS = WEIGHT ? 32 : 64; // of one piece of results, 128 bytes wide
     static constexpr int PIECES = Base::M_PARTS * (TILE_N_ / OUT_COLUMNS);
@@ -21,59 +19,9 @@ struct Fp8Config : Config<GROUPED_FORWARD, TILE_N_, STAGES_, PINGPONG_, CLUSTER_
     static constexpr int SHARED = STAGES_ * Base::STAGE_BYTES + 2 * BUFFERS * STAGING_BYTES + 1024; // to align by hand
     static_assert(PIECES % BUFFERS == 0, "every tile begins with the first buffer");
     static_assert(!WEIGHT || !PINGPONG_, "sums in float need the registers of half a tile");
-
-    template <int COUNT>
-    static __device__ __forceinline__ void multiply(float (&d)[COUNT], uint64_t a, uint64_t b, int keep);
 };
 
 // ---- products -----------------------------------------------------------------------------------------------------
-
-// clang-format off
-#define WGMMA_FP8(shape, type, registers, a, b, keep)                                                             \
-    "{\n"                                                                                                         \
-    ".reg .pred p;\n"                                                                                             \
-    "setp.ne.b32 p, " keep ", 0;\n"                                                                               \
-    "wgmma.mma_async.sync.aligned." shape ".f32." type ".e4m3 {" registers "}, " a ", " b ", p, 1, 1;\n"          \
-    "}\n"
-#define WGMMA_FP8_IN "l"(a), "l"(b), "r"(keep)
-#define WGMMA_FP8_N128(type) \
-    asm volatile(WGMMA_FP8("m64n128k32", type, WGMMA_D128, "%64", "%65", "%66") : WGMMA_F64 : WGMMA_FP8_IN)
-#define WGMMA_FP8_N192(type) \
-    asm volatile(WGMMA_FP8("m64n192k32", type, WGMMA_D192, "%96", "%97", "%98") \
-                 : WGMMA_F64, WGMMA_F16(64), WGMMA_F16(80) : WGMMA_FP8_IN)
-#define WGMMA_FP8_N256(type) \
-    asm volatile(WGMMA_FP8("m64n256k32", type, WGMMA_D256, "%128", "%129", "%130") \
-                 : WGMMA_F64, WGMMA_F16(64), WGMMA_F16(80), WGMMA_F16(96), WGMMA_F16(112) : WGMMA_FP8_IN)
-// clang-format on
-
-// As wgmma, with A [64, 32] and B [32, N].
-template <bool E5M2, int COUNT> DEVICE_CODE void wgmma_fp8(float (&d)[COUNT], uint64_t a, uint64_t b, int keep) {
-    static_assert(COUNT == 64 || COUNT == 96 || COUNT == 128, "widths with an instruction below");
-    if constexpr (COUNT == 64) {
-        if constexpr (E5M2)
-            WGMMA_FP8_N128("e5m2");
-        else
-            WGMMA_FP8_N128("e4m3");
-    } else if constexpr (COUNT == 96) {
-        if constexpr (E5M2)
-            WGMMA_FP8_N192("e5m2");
-        else
-            WGMMA_FP8_N192("e4m3");
-    } else {
-        if constexpr (E5M2)
-            WGMMA_FP8_N256("e5m2");
-        else
-            WGMMA_FP8_N256("e4m3");
-    }
-}
-
-template <bool WEIGHT, bool E5M2, int TILE_N, int STAGES, bool PINGPONG, int CLUSTER_M, int CLUSTER_N>
-template <int COUNT>
-__device__ __forceinline__ void
-Fp8Config<WEIGHT, E5M2, TILE_N, STAGES, PINGPONG, CLUSTER_M, CLUSTER_N>::multiply(float (&d)[COUNT], uint64_t a,
-                                                                                  uint64_t b, int keep) {
-    wgmma_fp8<E5M2>(d, a, b, keep);
-}
 
 // Stages of a tile. The walk counts those of a weight gradient in bf16.
 template <typename C> DEVICE_CODE int stages_of(const Tile &tile) {
@@ -179,11 +127,9 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, 1)
     extern __shared__ uint8_t dynamic[];
     __shared__ uint64_t barriers[2 * C::STAGES + 4];
     __shared__ Experts experts;
-    const int rank = C::BLOCKS == 1 ? 0 : (int)cluster_rank(), warpgroup = threadIdx.x / 128;
-    const Ring<C> ring = ring_make<C>((shared_address(dynamic) + 1023) & ~1023u, barriers);
-    experts_load<C::PRODUCT>(experts, args);
-    __syncthreads();
-    if (C::BLOCKS > 1) cluster_sync();
+    const int rank = block_rank<C>(), warpgroup = threadIdx.x / 128;
+    const Ring<C> ring = ring_make<C>(dynamic, barriers);
+    block_begin<C>(experts, args);
 
     if (warpgroup == 2) {
         registers_shrink<C::PRODUCER_REGISTERS>();
@@ -209,11 +155,7 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, 1)
             consume<C>(ring, experts, args, rank, warpgroup, finish);
         if (threadIdx.x % 128 == 0) tensor_store_wait_read<0>();
     }
-    // The other block may still write here, or signal.
-    if (C::BLOCKS > 1) {
-        __syncwarp();
-        cluster_sync();
-    }
+    block_end<C>();
 #endif
 }
 

@@ -36,11 +36,9 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, 1)
     extern __shared__ uint8_t dynamic[];
     __shared__ uint64_t barriers[2 * C::STAGES + 4];
     __shared__ Experts experts;
-    const int rank = C::BLOCKS == 1 ? 0 : (int)cluster_rank(), warpgroup = threadIdx.x / 128;
-    const Ring<C> ring = ring_make<C>((shared_address(dynamic) + 1023) & ~1023u, barriers);
-    experts_load<C::PRODUCT>(experts, args);
-    __syncthreads();
-    if (C::BLOCKS > 1) cluster_sync();
+    const int rank = block_rank<C>(), warpgroup = threadIdx.x / 128;
+    const Ring<C> ring = ring_make<C>(dynamic, barriers);
+    block_begin<C>(experts, args);
 
     if (warpgroup == 2) {
         registers_shrink<C::PRODUCER_REGISTERS>();
@@ -70,11 +68,7 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, 1)
         });
         if (threadIdx.x % 128 == 0) tensor_store_wait_read<0>();
     }
-    // The other block may still write here, or signal.
-    if (C::BLOCKS > 1) {
-        __syncwarp();
-        cluster_sync();
-    }
+    block_end<C>();
 #endif
 }
 

@@ -166,12 +166,10 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, 1)
     extern __shared__ uint8_t dynamic[];
     __shared__ uint64_t barriers[2 * C::STAGES + 4], round_barriers[3 * C::SLOTS];
     __shared__ Experts experts;
-    const int rank = C::BLOCKS == 1 ? 0 : (int)cluster_rank(), warpgroup = threadIdx.x / 128;
-    const Ring<C> ring = ring_make<C>((shared_address(dynamic) + 1023) & ~1023u, barriers);
+    const int rank = block_rank<C>(), warpgroup = threadIdx.x / 128;
+    const Ring<C> ring = ring_make<C>(dynamic, barriers);
     const Slots rounds = slots_make<C::SLOTS>(ring.stages + C::STAGES * C::STAGE_BYTES, round_barriers);
-    experts_load<C::PRODUCT>(experts, args);
-    __syncthreads();
-    if (C::BLOCKS > 1) cluster_sync();
+    block_begin<C>(experts, args);
 
     if (warpgroup == 2) {
         registers_shrink<C::PRODUCER_REGISTERS>();
@@ -202,11 +200,7 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, 1)
             }
         });
     }
-    // The other block may still write here, or signal.
-    if (C::BLOCKS > 1) {
-        __syncwarp();
-        cluster_sync();
-    }
+    block_end<C>();
 #endif
 }
 
@@ -229,8 +223,9 @@ static void grouped_swiglu_launch(CudaState *state, const GroupedSwigluCall *cal
     GroupedSwigluArgs out = {
         (uint8_t *)call->out.data, (uint8_t *)call->hidden.data, (const float *)call->row_weight.data, NULL, rows, dim};
     TokenRows tokens = {};
-    CUtensorMap b = BACKWARD ? map_make(state, call->weight.data, DTYPE_BF16, experts, inner, dim, C::B_BOX, 64)
-                             : woven_map_make(state, call->weight.data, (int64_t)experts * 2 * dim, inner, C::B_BOX);
+    CUtensorMap b =
+        BACKWARD ? map_make(state, call->weight.data, DTYPE_BF16, experts, inner, dim, C::B_BOX, 64)
+                 : woven_map_make(state, call->weight.data, DTYPE_BF16, (int64_t)experts * 2 * dim, inner, C::B_BOX);
     CUtensorMap a = b, before = b, after = b, hidden = b;
     if (TOKENS)
         tokens = {(const uint16_t *)call->in.data, (const int32_t *)call->token_of_row.data, inner};

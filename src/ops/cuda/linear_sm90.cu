@@ -142,12 +142,10 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, 1)
     extern __shared__ uint8_t dynamic[];
     __shared__ uint64_t barriers[2 * C::STAGES + 4], piece_barriers[3 * C::PIECES];
     __shared__ Experts experts;
-    const int rank = (int)cluster_rank(), warpgroup = threadIdx.x / 128;
-    const Ring<C> ring = ring_make<C>((shared_address(dynamic) + 1023) & ~1023u, barriers);
+    const int rank = block_rank<C>(), warpgroup = threadIdx.x / 128;
+    const Ring<C> ring = ring_make<C>(dynamic, barriers);
     const Slots pieces = slots_make<C::PIECES>(ring.stages + C::STAGES * C::STAGE_BYTES, piece_barriers);
-    experts_load<C::PRODUCT>(experts, args);
-    __syncthreads();
-    cluster_sync();
+    block_begin<C>(experts, args);
 
     if (warpgroup == 2) {
         registers_shrink<PRODUCER_REGISTERS>();
@@ -173,9 +171,7 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, 1)
             }
         });
     }
-    // The other block may still write here, or signal.
-    __syncwarp();
-    cluster_sync();
+    block_end<C>();
 #endif
 }
 

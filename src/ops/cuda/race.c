@@ -101,11 +101,16 @@ static float run_time(Ops *ops, const Race *race, int choice) {
     return milliseconds;
 }
 
+static DType result_dtype(const Race *race, int part) {
+    return race->results[part].fp8 ? DTYPE_E4M3 : DTYPE_BF16;
+}
+
 static Sample results_sample(CudaState *state, const Race *race) {
     Sample sample = {0};
     for (int i = 0; i < SAMPLE_PARTS; i++) {
         int64_t stride = race->results[i].stride, columns = race->results[i].columns;
-        if (columns) sample_take(state, &sample, i, race->results[i].memory, stride, columns, race->rows);
+        if (columns)
+            sample_take(state, &sample, i, race->results[i].memory, result_dtype(race, i), stride, columns, race->rows);
     }
     CUDA_CHECK(state, cudaStreamSynchronize(state->stream));
     return sample;
@@ -116,7 +121,7 @@ static float trial(Ops *ops, const Race *race, int choice, const Sample *referen
     CudaState *state = cuda_state(ops);
     for (int i = 0; i < SAMPLE_PARTS; i++) {
         int64_t stride = race->results[i].stride, columns = race->results[i].columns;
-        if (columns) sample_poison(state, race->results[i].memory, stride, columns, race->rows);
+        if (columns) sample_poison(state, race->results[i].memory, result_dtype(race, i), stride, columns, race->rows);
     }
     float time = run_time(ops, race, choice);
     if (time < 0) return time;

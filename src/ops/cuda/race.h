@@ -18,8 +18,9 @@ typedef struct Race {
     bool (*run)(Ops *ops, const void *call, int choice); // false: not for this shape, nothing was done
     const void *call;
     struct {
-        void *memory; // bf16; must not be an input of the call
+        void *memory; // bf16, or e4m3; must not be an input of the call
         int64_t stride, columns;
+        bool fp8;
     } results[SAMPLE_PARTS];
     int64_t rows;
 } Race;

@@ -1,5 +1,7 @@
 // A second opinion on kernels that are raced on the run's own data: a few rows of every result must agree with those of
-// the plainest way to compute it. bf16 results of right kernels differ by about 3e-3 of their norm.
+// the plainest way to compute it. bf16 results of right kernels differ by about 3e-3 of their norm. Codes of FP8 are
+// made of such results and differ where a step of bf16, 1/16 of theirs, crosses their middle, as some of them do: by up
+// to 2e-2.
 #pragma once
 
 #include "ops/cuda/cuda.h"
@@ -7,15 +9,16 @@
 enum { SAMPLE_ROWS = 64, SAMPLE_PARTS = 3 };
 
 typedef struct Sample {
-    bf16 *part[SAMPLE_PARTS]; // rows of each result, on the host; unused parts are NULL
+    void *part[SAMPLE_PARTS]; // rows of each result, on the host; unused parts are NULL
     size_t count[SAMPLE_PARTS];
+    DType dtype[SAMPLE_PARTS]; // bf16 or e4m3
 } Sample;
 
-// NaN into a result of `columns` bf16 elements a row, so that what a kernel leaves unwritten shows.
-void sample_poison(CudaState *state, void *result, int64_t stride, int64_t columns, int64_t rows);
+// NaN into a result of `columns` elements a row, so that what a kernel leaves unwritten shows.
+void sample_poison(CudaState *state, void *result, DType dtype, int64_t stride, int64_t columns, int64_t rows);
 // SAMPLE_ROWS rows (or all) of a result, evenly spread. The copy is there when the stream has been synchronised.
-void sample_take(CudaState *state, Sample *sample, int part, const void *from, int64_t stride, int64_t columns,
-                 int64_t rows);
+void sample_take(CudaState *state, Sample *sample, int part, const void *from, DType dtype, int64_t stride,
+                 int64_t columns, int64_t rows);
 void sample_free(Sample *sample);
 
 // The largest relative difference of a part, by norm; NaN when a result is.

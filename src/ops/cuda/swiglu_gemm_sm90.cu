@@ -144,12 +144,10 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, 1)
     extern __shared__ uint8_t dynamic[];
     __shared__ uint64_t barriers[2 * C::STAGES + 4], round_barriers[3 * C::SLOTS];
     __shared__ Experts experts;
-    const int rank = (int)cluster_rank(), warpgroup = threadIdx.x / 128;
-    const Ring<C> ring = ring_make<C>((shared_address(dynamic) + 1023) & ~1023u, barriers);
+    const int rank = block_rank<C>(), warpgroup = threadIdx.x / 128;
+    const Ring<C> ring = ring_make<C>(dynamic, barriers);
     const Slots rounds = slots_make<C::SLOTS>(ring.stages + C::STAGES * C::STAGE_BYTES, round_barriers);
-    experts_load<C::PRODUCT>(experts, args);
-    __syncthreads();
-    cluster_sync();
+    block_begin<C>(experts, args);
 
     if (warpgroup == 2) {
         registers_shrink<PRODUCER_REGISTERS>();
@@ -179,9 +177,7 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, 1)
             }
         });
     }
-    // The other block may still write here, or signal.
-    __syncwarp();
-    cluster_sync();
+    block_end<C>();
 #endif
 }
 
@@ -208,7 +204,7 @@ template <bool BACKWARD, int TILE_N, bool ONCE> static bool swiglu_launch(CudaSt
         before = pair_map_make<C>(state, call->before.data, rows, dim);
         after = pair_map_make<C>(state, call->out.data, rows, dim);
     } else {
-        b = woven_map_make(state, call->weight.data, 2 * (int64_t)dim, inner, C::B_BOX);
+        b = woven_map_make(state, call->weight.data, DTYPE_BF16, 2 * (int64_t)dim, inner, C::B_BOX);
     }
     if (!state->failure) persistent_launch<C>(state, swiglu_kernel<C>, C::SHARED, a, b, before, after, out, args);
     return true;

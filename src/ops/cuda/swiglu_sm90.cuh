@@ -1,6 +1,6 @@
-// What products with SwiGLU in their epilogue share on Hopper, of dense layers and of experts (swiglu_gemm_sm90.cu,
-// grouped_swiglu_sm90.cu): the sigmoid, the weave of gate and up, and the rounds through which a finished tile of a
-// backward product leaves.
+// What products with SwiGLU in their epilogue share on Hopper, of dense layers, of experts and in FP8
+// (swiglu_gemm_sm90.cu, grouped_swiglu_sm90.cu, swiglu_fp8_sm90.cu): the sigmoid, the weave of gate and up, and the
+// rounds through which a finished tile of a backward product leaves.
 //
 // A round is 64 rows by C::COLUMNS of a tile. A ring of slots in shared memory holds what it is made with, side by side
 // in pieces of C::PIECE_BYTES: a warp of the producers loads the first two ahead of time, the consumers replace them by
@@ -65,14 +65,15 @@ DEVICE_CODE void rounds_store(const Slots &rounds, const Experts &experts, const
 
 // ---- maps ---------------------------------------------------------------------------------------------------------
 
-// A matrix [rows, columns] in boxes of box_rows by 64 whose rows are woven: of 32, row 8 q + 2 j + i goes to place
-// 8 j + 2 q + i, the column of a product that thread q of four holds as its j-th pair. All but columns are multiples
-// of 32.
-static inline CUtensorMap woven_map_make(CudaState *state, const void *memory, int64_t rows, int columns,
+// A matrix [rows, columns] in boxes of box_rows by 128 bytes whose rows are woven: of 32, row 8 q + 2 j + i goes to
+// place 8 j + 2 q + i, the column of a product that thread q of four holds as its j-th pair. All but columns are
+// multiples of 32.
+static inline CUtensorMap woven_map_make(CudaState *state, const void *memory, DType dtype, int64_t rows, int columns,
                                          int box_rows) {
-    const cuuint64_t line = (cuuint64_t)columns * 2;
-    return map_encode<5>(state, memory, DTYPE_BF16, {(cuuint64_t)columns, 2, 4, 4, (cuuint64_t)rows / 32},
-                         {line, 8 * line, 2 * line, 32 * line}, {64, 2, 4, 4, (cuuint32_t)box_rows / 32});
+    const cuuint32_t size = (cuuint32_t)dtype_size(dtype);
+    const cuuint64_t line = (cuuint64_t)columns * size;
+    return map_encode<5>(state, memory, dtype, {(cuuint64_t)columns, 2, 4, 4, (cuuint64_t)rows / 32},
+                         {line, 8 * line, 2 * line, 32 * line}, {128 / size, 2, 4, 4, (cuuint32_t)box_rows / 32});
 }
 
 // Two matrices whose rows lie in turn: a round is 64 rows of both.
