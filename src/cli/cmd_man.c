@@ -16,7 +16,8 @@ static const struct {
 } man_environment[] = {
     {"HEARTH_THREADS", "threads of a process (default: all cores; train.threads goes before it)"},
     {"HEARTH_CPU", "instruction set: v1 (any x86-64), v3 (AVX2) or v4 (AVX-512); default: the best that the CPU has"},
-    {"HEARTH_CPU_BF16", "0: products of bf16 numbers without the CPU's own instruction for them"},
+    {"HEARTH_CPU_BF16", "products of bf16 on a CPU: amx or avx512 (AVX512-BF16), its own instructions, or 0, floats; "
+                        "default: the first it has"},
     {"HEARTH_HARDWARE", "the hardware catalogue (default: configs/hardware.toml here, or the installed one)"},
     {"HEARTH_MACHINE", "what hearth bench machine has measured (default: ~/.config/hearth/machine.toml)"},
     {"HEARTH_HISTORY", "outcomes of runs, for predictions (default: ~/.local/share/hearth/history.jsonl); empty: none"},

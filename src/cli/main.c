@@ -15,13 +15,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void print_version(const CpuLevel *level) {
+static Status print_version(const CpuLevel *level) {
     char levels[64];
+    CpuBf16 bf16;
+    TRY(cpu_bf16(&bf16));
     cpu_level_names(levels, sizeof levels);
     printf("hearth %s, commit %s\n", HEARTH_VERSION, HEARTH_COMMIT);
     printf("with:    %s\nwithout: %s\n", HEARTH_FEATURES_IN, HEARTH_FEATURES_OUT[0] ? HEARTH_FEATURES_OUT : " nothing");
-    printf("CPU:      %s (%s), of %s\nCUDA:     %s\ncompiler: %s\n", level->name, level->title, levels,
-           HEARTH_BUILT_ARCHITECTURES, __VERSION__);
+    printf("CPU:      %s (%s), of %s\nbf16:     by %s\nCUDA:     %s\ncompiler: %s\n", level->name, level->title, levels,
+           cpu_bf16_title(bf16) ? cpu_bf16_title(bf16) : "floats", HEARTH_BUILT_ARCHITECTURES, __VERSION__);
+    return NULL;
 }
 
 static Status run(int argc, char **argv) {
@@ -29,8 +32,7 @@ static Status run(int argc, char **argv) {
     TRY(threads_check_environment());
     TRY(cpu_level(&level));
     if (argc > 1 && strcmp(argv[1], "--version") == 0) {
-        print_version(level);
-        return NULL;
+        return print_version(level);
     }
     return commands_run("hearth", "hearth pretrains language models: plan, prepare, train, explain.", hearth_commands,
                         hearth_command_count, argc, argv);

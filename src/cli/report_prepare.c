@@ -17,7 +17,7 @@ static Status advise_run(ReportRun *run, const Config *config, const char *devic
     ModelConfig model;
     LayoutRequest layout;
     TRY(setup_model(config, 0, &model));
-    TRY(setup_layout(config, &model, strcmp(device, "cpu") == 0 ? DEVICE_CPU : DEVICE_CUDA, &layout));
+    TRY(setup_layout(config, &model, hardware_names_cpu(device) ? DEVICE_CPU : DEVICE_CUDA, &layout));
     TRY(ranks_mesh(config, (int)ranks / islands, &layout.mesh));
     BatchPlan batch = batch_plan(config, layout.mesh.dp * islands);
     TRY(setup_micro_batches(config, &layout, &batch));

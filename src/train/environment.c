@@ -134,6 +134,8 @@ static json_t *environment_json(const Trainer *trainer) {
     json_object_set_new(root, "device", json_string(ops->device));
     add_build(root);
     add_cpu(root);
+    const char *bf16 = ops->kind == DEVICE_CPU ? ops_cpu_bf16(ops) : NULL;
+    if (bf16) json_object_set_new(root, "cpu_bf16", json_string(bf16));
     json_object_set_new(root, "ranks", json_integer(ranks_size(&trainer->ranks)));
     json_object_set_new(root, "threads", json_integer(threads_count()));
     json_object_set_new(root, "first_step", json_integer(trainer->step + 1));

@@ -3,6 +3,7 @@
 #include "base/file.h"
 #include "base/range.h"
 #include "base/threads.h"
+#include "ops/cpu/level.h"
 #include "train/prediction.h"
 #include "train/ranks.h"
 #include "train/schedule.h"
@@ -153,12 +154,19 @@ static Status read_config(Config *config, const PlanRequest *request) {
 }
 
 // Without --gpu: the node's device, the CPU if the config says so, the one that was measured here, else a common one.
-static const char *default_gpu(const Hardware *hardware, const HardwareNode *node, const Config *config) {
-    if (node) return node->gpu;
-    if (strcmp(config->train.device, "cpu") == 0) return "cpu";
-    for (int i = 0; i < hardware->gpu_count; i++)
-        if (hardware->gpus[i].measured) return hardware->gpus[i].name;
-    return "h100-sxm";
+static Status default_gpu(const Hardware *hardware, const HardwareNode *node, const Config *config,
+                          const HardwareGpu **gpu) {
+    CpuBf16 bf16;
+    if (node) return hardware_find_gpu(hardware, node->gpu, gpu);
+    if (strcmp(config->train.device, "cpu") == 0) {
+        TRY(cpu_bf16(&bf16));
+        return hardware_find_cpu(hardware, cpu_device_name(bf16), gpu);
+    }
+    for (int i = 0; i < hardware->gpu_count; i++) {
+        *gpu = &hardware->gpus[i];
+        if ((*gpu)->measured) return NULL;
+    }
+    return hardware_find_gpu(hardware, "h100-sxm", gpu);
 }
 
 static Status make_machine(PlanMachine *machine, const Hardware *hardware, const PlanRequest *request,
@@ -167,12 +175,10 @@ static Status make_machine(PlanMachine *machine, const Hardware *hardware, const
     const HardwareNode *node = NULL;
     const HardwareCluster *cluster = NULL;
     const HardwareSoftware *software;
-    const char *name = request->gpu;
     if (request->cluster) TRY(hardware_find_cluster(hardware, request->cluster, &cluster));
     if (request->node || cluster)
         TRY(hardware_find_node(hardware, request->node ? request->node : cluster->node, &node));
-    if (!name) name = default_gpu(hardware, node, config);
-    TRY(hardware_find_gpu(hardware, name, &gpu));
+    TRY(request->gpu ? hardware_find_gpu(hardware, request->gpu, &gpu) : default_gpu(hardware, node, config, &gpu));
     if (node && strcmp(gpu->name, node->gpu) != 0)
         return status_hint(status_usage("--gpu %s, and the node %s has %s", gpu->name, node->name, node->gpu),
                            "leave --gpu out, or name its --nodes and --gpus-per-node instead of a node");

@@ -170,7 +170,7 @@ Status prediction_remember(const Prediction *prediction, const PlanMeasured *mea
 // ---- prediction -----------------------------------------------------------------------------------------------------
 
 static Status device_gpu(const Hardware *hardware, const char *device, const HardwareGpu **gpu) {
-    if (strcmp(device, "cpu") == 0) return hardware_find_gpu(hardware, "cpu", gpu);
+    if (hardware_names_cpu(device)) return hardware_find_cpu(hardware, device, gpu);
     *gpu = hardware_match_device(hardware, device);
     if (*gpu) return NULL;
     return status_hint(status_usage("the hardware catalogue does not know the device \"%s\"", device),

@@ -22,9 +22,9 @@ typedef struct Prediction {
     double raw_step_seconds;     // without it
 } Prediction;
 
-// Of `ranks` devices as `device` names one ("cpu", or a GPU as its driver calls it; memory in bytes, 0: as the
-// catalogue says). An unknown device is a usage error that says how to add it. $HEARTH_CALIBRATION=off leaves the
-// history aside, here and in prediction_remember.
+// Of `ranks` devices as `device` names one (a CPU by its name in the catalogue, a GPU as its driver calls it; memory in
+// bytes, 0: as the catalogue says). An unknown device is a usage error that says how to add it. $HEARTH_CALIBRATION=off
+// leaves the history aside, here and in prediction_remember.
 Status prediction_make(Prediction *prediction, const LayoutRequest *layout, int grad_accum, const char *device,
                        double device_memory, int ranks);
 

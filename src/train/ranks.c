@@ -174,12 +174,13 @@ Status ranks_agree_device(const Ranks *ranks, Ops *ops) {
     char kind[64] = "GPU";
     if (ops->kind == DEVICE_CPU) {
         TRY(cpu_level(&level));
-        snprintf(kind, sizeof kind, "CPU %s%s", level->name, ops_cpu_multiplies_bf16(ops) ? " with bf16" : "");
+        const char *bf16 = ops_cpu_bf16(ops);
+        snprintf(kind, sizeof kind, "CPU %s%s%s", level->name, bf16 ? " with " : "", bf16 ? bf16 : "");
     }
     Status differs = world_agree(ranks->world, "kind of device", kind, strlen(kind));
     if (!differs) return NULL;
     Status status = status_hint(status_usage("%s", status_message(differs)),
-                                "this one is a %s; train.device, HEARTH_CPU and HEARTH_CPU_BF16=0, the same on all "
+                                "this one is a %s; train.device, HEARTH_CPU and HEARTH_CPU_BF16, the same on all "
                                 "ranks, choose what all of them have",
                                 kind);
     status_free(differs);

@@ -16,6 +16,22 @@ BUILT = re.search(r"^CPU: +(\S+) .*of ([\w ]+)$", version(), re.MULTILINE)
 CHOSEN, IN_BUILD = BUILT[1], BUILT[2].split()
 
 
+class CpuBf16(Case):
+    def test_what_multiplies_bf16_is_said_and_planned_with(self):
+        catalogue = str(pathlib.Path(__file__).resolve().parents[2] / "configs" / "hardware.toml")
+        titles = {"AMX": "CPU with AMX", "AVX512-BF16": "CPU", "floats": "CPU"}
+        for asked in ("", "0"):  # the best, and none
+            env = {"HEARTH_CPU_BF16": asked, "HEARTH_HARDWARE": catalogue}
+            by = re.search(r"^bf16: +by (.+)$", self.hearth("--version", env=env), re.MULTILINE)[1]
+            self.assertIn(by, titles if not asked else ["floats"])
+            self.assertIn(f" on 1 x {titles[by]}\n", self.hearth("plan", self.config, "--set", "train.device=cpu", "--no-machine", env=env))
+            self.hearth("train", self.config, "--run", self.run_folder, env=env)
+            environment = (self.run_folder / "environment.json").read_text()
+            self.assertEqual(f'"cpu_bf16": "{by}"' in environment, by != "floats")
+            self.assertEqual('"device": "cpu-amx"' in environment, by == "AMX")
+            shutil.rmtree(self.run_folder)
+
+
 class CpuLevels(Case):
     def setUp(self):
         super().setUp()

@@ -1,6 +1,8 @@
 // Linear, grouped and router products of the CPU table against float64.
 #include "oracle.h"
 
+#include "ops/cpu/cpu.h"
+
 typedef struct Shape {
     int rows, in_dim, out_dim;
 } Shape;
@@ -317,6 +319,20 @@ static void router_products_match_float64(void **state) {
     oracle_ops_free(ops);
 }
 
+// A register tile that is cut takes as long as a whole one: of the tiles of a product only the last may be.
+static void tiles_of_a_product_are_whole_register_tiles(void **state) {
+    (void)state;
+    for (int64_t whole = GEMM_LANES; whole <= AVX512_TILE_COLUMNS; whole *= 2)
+        for (int64_t most = 128; most <= AVX512_COLUMNS; most *= 2)
+            for (int64_t size = 1; size <= 3000; size++) {
+                int64_t tile = cpu_gemm_tile(size, most, whole);
+                assert_true(tile > 0 && tile <= most);
+                assert_true(tile == size || tile % whole == 0);
+                assert_true((size + tile - 1) / tile <= (size + most - 1) / most);
+            }
+    assert_int_equal(cpu_gemm_tile(160, 128, AVX512_TILE_COLUMNS), 96);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(linear_forward_matches_float64),
@@ -327,6 +343,7 @@ int main(void) {
         cmocka_unit_test(grouped_products_of_tokens_have_the_bits_of_products_of_their_rows),
         cmocka_unit_test(grouped_swiglu_has_the_bits_of_a_product_and_swiglu),
         cmocka_unit_test(router_products_match_float64),
+        cmocka_unit_test(tiles_of_a_product_are_whole_register_tiles),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

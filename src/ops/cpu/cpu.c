@@ -55,8 +55,8 @@ void ops_cpu_allocated(Ops *ops, int64_t *current, int64_t *peak) {
     pthread_mutex_unlock(&cpu->lock);
 }
 
-bool ops_cpu_multiplies_bf16(Ops *ops) {
-    return cpu_of(ops)->multiplies_bf16;
+const char *ops_cpu_bf16(Ops *ops) {
+    return cpu_bf16_title(cpu_of(ops)->bf16);
 }
 
 static int64_t cpu_memory_total(Ops *ops) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "base/threads.h"
+#include "ops/cpu/level.h"
 #include "ops/shapes.h"
 
 #ifdef HEARTH_HAVE_BLAS
@@ -19,7 +20,7 @@ typedef struct Cpu {
     int64_t allocated, peak;
     double mark[CPU_MARKS];
     bool profiling;
-    bool multiplies_bf16; // by the CPU's own instruction
+    CpuBf16 bf16;
     double seconds[OP_COUNT];
     char fetched[CPU_FETCH_SLOTS][CPU_FETCH_BYTES];
 } Cpu;
@@ -100,22 +101,28 @@ void cpu_gemm(Cpu *cpu, const Gemm *gemm); // all threads
 // A part of the product by the calling worker alone; at most GEMM_TILE rows and columns.
 void cpu_gemm_part(const Gemm *gemm, int64_t row, int64_t rows, int64_t column, int64_t columns, float *scratch);
 // The same with AVX-512 (gemm_avx512.c), of what cpu_avx512_multiplies(); at most AVX512_ROWS and AVX512_COLUMNS.
-enum { AVX512_ROWS = 384, AVX512_COLUMNS = 512 };
+enum { AVX512_ROWS = 384, AVX512_COLUMNS = 512, AVX512_TILE_COLUMNS = 32 };
 void cpu_avx512_part(const Gemm *gemm, int64_t row, int64_t rows, int64_t column, int64_t columns, float *scratch);
-bool cpu_avx512_start(
-    void); // before the first product, asks the CPU and HEARTH_CPU_BF16: are bf16 products among them?
+void cpu_avx512_start(bool bf16); // before the first product: those of bf16 too
 bool cpu_avx512_multiplies(const Gemm *gemm);
+// The same with AMX (gemm_amx.c).
+enum { AMX_ROWS = 512, AMX_COLUMNS = 384, AMX_BLOCK = 32 };
+void cpu_amx_part(const Gemm *gemm, int64_t row, int64_t rows, int64_t column, int64_t columns, float *scratch);
+void cpu_amx_start(bool used);
+bool cpu_amx_multiplies(const Gemm *gemm);
 // The whole product by the calling worker alone, any size.
 void cpu_gemm_block(const Gemm *gemm, float *scratch);
 
 enum {
+    GEMM_LANES = 16, // of the widest vector
     GEMM_TILE = 256,
     GEMM_DEPTH = 512,
     GEMM_SCRATCH_FLOATS = 2 * (GEMM_TILE + 32) * GEMM_DEPTH + GEMM_TILE * GEMM_TILE
 };
 size_t cpu_gemm_scratch_bytes(void);
-Status cpu_gemm_start(void);                       // before the first product
-int64_t cpu_gemm_tile(int64_t size, int64_t most); // size of equal tiles of at most `most`
+Status cpu_gemm_start(void); // before the first product
+// Size of equal tiles of at most `most`, a multiple of `whole` as most is.
+int64_t cpu_gemm_tile(int64_t size, int64_t most, int64_t whole);
 
 #ifdef HEARTH_HAVE_BLAS
 typedef __typeof__(cblas_sgemm) CblasSgemm;
@@ -155,7 +162,7 @@ void cpu_install_cross_entropy(Ops *ops);
 void cpu_install_elements(Ops *ops);
 void cpu_install_embedding(Ops *ops);
 void cpu_install_fp8(Ops *ops);
-void cpu_install_gemm(Ops *ops);
+Status cpu_install_gemm(Ops *ops);
 void cpu_install_grouped(Ops *ops);
 void cpu_install_moe(Ops *ops);
 void cpu_install_norm(Ops *ops);

@@ -2,11 +2,11 @@
 // only; a thread computes a whole tile, reduction included. So the result has the same bits on any number of threads.
 #include "ops/cpu/cpu.h"
 
-int64_t cpu_gemm_tile(int64_t size, int64_t most) {
+int64_t cpu_gemm_tile(int64_t size, int64_t most, int64_t whole) {
     int64_t tiles = (size + most - 1) / most;
     if (tiles <= 1) return size > 0 ? size : 1;
     int64_t tile = (size + tiles - 1) / tiles;
-    return (tile + 15) / 16 * 16; // whole vectors; most is a multiple of 16, so this stays within it
+    return (tile + whole - 1) / whole * whole; // most is a multiple of it too, so this stays within
 }
 
 typedef struct Tiling {
@@ -29,9 +29,9 @@ static void gemm_task(void *context, int64_t begin, int64_t end, int worker) {
 }
 
 // Large tiles spend less on packing; small outputs are cut finer so that every core gets some.
-static void tiling_cut(Tiling *tiling, int64_t most_rows, int64_t most_columns) {
-    tiling->tile_rows = cpu_gemm_tile(tiling->gemm->m, most_rows);
-    tiling->tile_columns = cpu_gemm_tile(tiling->gemm->n, most_columns);
+static void tiling_cut(Tiling *tiling, int64_t most_rows, int64_t most_columns, int64_t whole_columns) {
+    tiling->tile_rows = cpu_gemm_tile(tiling->gemm->m, most_rows, GEMM_LANES);
+    tiling->tile_columns = cpu_gemm_tile(tiling->gemm->n, most_columns, whole_columns);
     tiling->tiles_across = (tiling->gemm->n + tiling->tile_columns - 1) / tiling->tile_columns;
 }
 
@@ -39,10 +39,10 @@ static void tiling_cut(Tiling *tiling, int64_t most_rows, int64_t most_columns) 
 static void tiling_by_shape(Tiling *tiling) {
     bool large = (tiling->gemm->m / GEMM_TILE) * (tiling->gemm->n / GEMM_TILE) >= 16;
     int64_t most = large ? GEMM_TILE : GEMM_TILE / 2;
-    tiling_cut(tiling, most, most);
+    tiling_cut(tiling, most, most, GEMM_LANES);
 }
 
-// It does not with AVX-512: a few tiles for each thread.
+// It does not with AVX-512: a few tiles for each thread, of whole register tiles, which take as long when half empty.
 static void tiling_by_threads(Tiling *tiling) {
     enum { EACH = 4, LEAST = 128 };
     int64_t rows = AVX512_ROWS, columns = AVX512_COLUMNS, m = tiling->gemm->m, n = tiling->gemm->n;
@@ -52,13 +52,39 @@ static void tiling_by_threads(Tiling *tiling) {
             columns /= 2;
         else
             rows /= 2;
-    tiling_cut(tiling, rows, columns);
+    tiling_cut(tiling, rows, columns, AVX512_TILE_COLUMNS);
+}
+
+// Nor with AMX, whose products are so fast that packing counts: of all ways to cut, the one whose busiest thread is
+// done first. Costs are cycles for 32 elements along k.
+static void tiling_by_cost(Tiling *tiling) {
+    enum { PRODUCT = 16, PACK_ROWS = 20, PACK_PAIRS = 40, PACK_TURNED = 100, TILES = AMX_BLOCK / 16 };
+    const Gemm *gemm = tiling->gemm;
+    int64_t pack_a = gemm->a.transposed ? PACK_TURNED : PACK_ROWS;
+    int64_t pack_b = gemm->b.transposed ? PACK_TURNED : PACK_PAIRS;
+    int64_t across[AMX_COLUMNS / AMX_BLOCK + 1], threads = threads_count(), best = INT64_MAX;
+    for (int64_t j = 1; j <= AMX_COLUMNS / AMX_BLOCK; j++)
+        across[j] = (gemm->n + j * AMX_BLOCK - 1) / (j * AMX_BLOCK);
+    for (int64_t i = 1; i <= AMX_ROWS / AMX_BLOCK; i++) {
+        int64_t down = (gemm->m + i * AMX_BLOCK - 1) / (i * AMX_BLOCK);
+        for (int64_t j = 1; j <= AMX_COLUMNS / AMX_BLOCK; j++) {
+            int64_t rounds = (down * across[j] + threads - 1) / threads, tiles = i * TILES, tiles_across = j * TILES;
+            int64_t cost = rounds * (tiles * tiles_across * PRODUCT + tiles * pack_a + tiles_across * pack_b);
+            if (cost >= best) continue;
+            best = cost;
+            tiling->tile_rows = i * AMX_BLOCK;
+            tiling->tile_columns = j * AMX_BLOCK;
+            tiling->tiles_across = across[j];
+        }
+    }
 }
 
 void cpu_gemm(Cpu *cpu, const Gemm *gemm) {
     if (!gemm->m || !gemm->n) return;
     Tiling tiling = {.gemm = gemm};
-    if (cpu_avx512_multiplies(gemm))
+    if (cpu_amx_multiplies(gemm))
+        tiling_by_cost(&tiling);
+    else if (cpu_avx512_multiplies(gemm))
         tiling_by_threads(&tiling);
     else
         tiling_by_shape(&tiling);
@@ -142,11 +168,16 @@ static void cpu_moe_router_backward(Ops *ops, Tensor din, Tensor dweight, Tensor
                                   .accumulate = accumulate});
 }
 
-void cpu_install_gemm(Ops *ops) {
-    cpu_of(ops)->multiplies_bf16 = cpu_avx512_start();
+Status cpu_install_gemm(Ops *ops) {
+    CpuBf16 *bf16 = &cpu_of(ops)->bf16;
+    TRY(cpu_bf16(bf16));
+    cpu_avx512_start(*bf16 == CPU_BF16_AVX512);
+    cpu_amx_start(*bf16 == CPU_BF16_AMX);
+    ops->device = cpu_device_name(*bf16);
     ops->linear_forward = cpu_linear_forward;
     ops->linear_backward_input = cpu_linear_backward_input;
     ops->linear_backward_weight = cpu_linear_backward_weight;
     ops->moe_router_forward = cpu_moe_router_forward;
     ops->moe_router_backward = cpu_moe_router_backward;
+    return NULL;
 }

@@ -7,37 +7,29 @@
 
 #include <assert.h>
 #include <stdatomic.h>
-#include <stdlib.h>
-#include <string.h>
 
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512DQ__)
 
-#include <immintrin.h>
+#include "ops/cpu/pack_avx512.h"
 
 #define WITH_BF16 __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")))
-#define INLINE    static inline __attribute__((always_inline))
-
-// What the panels are made of: a float, or two bf16 that follow each other along k (zero behind an odd k).
-typedef uint32_t Cell;
 
 // A register tile is TILE_ROWS x 2 vectors: 28 sums, two vectors of b and a broadcast cell of a. A panel of b, packed
 // just before, stays in the first cache while the packed rows of a pass by from the second; DEPTH cells along k are
 // what fits there.
-enum { LANES = 16, TILE_ROWS = 14, TILE_COLUMNS = 2 * LANES, DEPTH = 192 };
+enum { LANES = PACK_LANES, TILE_ROWS = 14, TILE_COLUMNS = AVX512_TILE_COLUMNS, DEPTH = 192 };
 enum {
     A_PANELS = (AVX512_ROWS + TILE_ROWS - 1) / TILE_ROWS,
     A_CELLS = A_PANELS * TILE_ROWS * DEPTH + LANES, // a whole vector is stored where a panel's line ends
     B_CELLS = TILE_COLUMNS * DEPTH,
 };
+static_assert(TILE_COLUMNS == 2 * LANES, "two vectors of b");
 static_assert(A_CELLS + B_CELLS + AVX512_ROWS * AVX512_COLUMNS <= GEMM_SCRATCH_FLOATS, "the buffers fit the scratch");
 
 static atomic_bool bf16_used;
 
-bool cpu_avx512_start(void) {
-    const char *asked = getenv("HEARTH_CPU_BF16");
-    bool used = __builtin_cpu_supports("avx512bf16") && !(asked && strcmp(asked, "0") == 0);
-    atomic_store(&bf16_used, used);
-    return used;
+void cpu_avx512_start(bool bf16) {
+    atomic_store(&bf16_used, bf16);
 }
 
 bool cpu_avx512_multiplies(const Gemm *gemm) {
@@ -45,119 +37,6 @@ bool cpu_avx512_multiplies(const Gemm *gemm) {
     return gemm->a.dtype == DTYPE_F32
                ? gemm->c_dtype == DTYPE_F32
                : gemm->a.dtype == DTYPE_BF16 && atomic_load_explicit(&bf16_used, memory_order_relaxed);
-}
-
-// ---- packing: out[panel][cell along k][line in the panel] -----------------------------------------------------------
-
-// In place: dword i of row j becomes dword j of row i.
-INLINE void transpose(__m512i row[16]) {
-    __m512i t[16];
-#pragma GCC unroll 8
-    for (int i = 0; i < 16; i += 2) {
-        t[i] = _mm512_unpacklo_epi32(row[i], row[i + 1]);
-        t[i + 1] = _mm512_unpackhi_epi32(row[i], row[i + 1]);
-    }
-#pragma GCC unroll 4
-    for (int i = 0; i < 16; i += 4) { // row[i + c]: column c of each group of four columns, of rows i to i + 3
-        row[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
-        row[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
-        row[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
-        row[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
-    }
-#pragma GCC unroll 4
-    for (int c = 0; c < 4; c++) {
-        __m512i low = _mm512_shuffle_i32x4(row[c], row[4 + c], 0x88),
-                high = _mm512_shuffle_i32x4(row[c], row[4 + c], 0xdd);
-        __m512i low2 = _mm512_shuffle_i32x4(row[8 + c], row[12 + c], 0x88),
-                high2 = _mm512_shuffle_i32x4(row[8 + c], row[12 + c], 0xdd);
-        t[c] = _mm512_shuffle_i32x4(low, low2, 0x88);
-        t[4 + c] = _mm512_shuffle_i32x4(high, high2, 0x88);
-        t[8 + c] = _mm512_shuffle_i32x4(low, low2, 0xdd);
-        t[12 + c] = _mm512_shuffle_i32x4(high, high2, 0xdd);
-    }
-#pragma GCC unroll 16
-    for (int i = 0; i < 16; i++)
-        row[i] = t[i];
-}
-
-INLINE int64_t cells_of(int64_t depth, bool half) {
-    return half ? (depth + 1) / 2 : depth;
-}
-
-INLINE const void *element_at(const void *data, int64_t index, bool half) {
-    return (const char *)data + index * (half ? 2 : 4);
-}
-
-// A line is a stored row: at most 16 of them, `depth` elements each. Lines that are not there are zero.
-INLINE void pack_rows(Cell *out, int64_t width, const void *in, int64_t stride, int64_t lines, int64_t depth,
-                      bool half) {
-    int64_t step = half ? 2 * LANES : LANES; // elements of a vector
-    for (int64_t d = 0; d < depth; d += step) {
-        int64_t left = depth - d < step ? depth - d : step, cells = cells_of(left, half);
-        uint32_t mask = (uint32_t)((1ull << left) - 1);
-        __m512i row[LANES];
-#pragma GCC unroll 16
-        for (int i = 0; i < LANES; i++) {
-            const void *from = element_at(in, i * stride + d, half);
-            row[i] = i >= lines ? _mm512_setzero_si512()
-                     : half     ? _mm512_maskz_loadu_epi16(mask, from)
-                                : _mm512_maskz_loadu_epi32((__mmask16)mask, from);
-        }
-        transpose(row);
-        Cell *to = out + d / step * LANES * width;
-        if (cells == LANES)
-#pragma GCC unroll 16
-            for (int i = 0; i < LANES; i++)
-                _mm512_storeu_si512(to + i * width, row[i]);
-        else
-            for (int i = 0; i < cells; i++)
-                _mm512_storeu_si512(to + i * width, row[i]);
-    }
-}
-
-// A line is a stored column. Some rows at a time, over all panels: a pass per panel would touch every row of memory
-// each time, and one row at a time every panel.
-INLINE void pack_columns(Cell *out, int64_t width, const void *in, int64_t stride, int64_t lines, int64_t depth,
-                         bool half) {
-    enum { STRETCH = 16 };
-    const __m512i in_pairs = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38,
-                                              6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
-    int64_t cells = cells_of(depth, half), step = width < LANES ? width : LANES;
-    for (int64_t begin = 0; begin < cells; begin += STRETCH) {
-        int64_t end = begin + STRETCH < cells ? begin + STRETCH : cells;
-        for (int64_t line = 0; line < lines; line += step) {
-            int64_t here = lines - line < step ? lines - line : step;
-            __mmask16 mask = (__mmask16)((1u << here) - 1);
-            Cell *to = out + line / width * width * cells + begin * width + line % width;
-            for (int64_t cell = begin; cell < end; cell++, to += width) {
-                __m512i both;
-                if (half) {
-                    const bf16 *even = (const bf16 *)in + 2 * cell * stride + line;
-                    __m256i first = _mm256_maskz_loadu_epi16(mask, even);
-                    __m256i second = _mm256_maskz_loadu_epi16(2 * cell + 1 < depth ? mask : 0, even + stride);
-                    both = _mm512_permutex2var_epi16(_mm512_castsi256_si512(first), in_pairs,
-                                                     _mm512_castsi256_si512(second));
-                } else {
-                    both = _mm512_maskz_loadu_epi32(mask, (const float *)in + cell * stride + line);
-                }
-                _mm512_mask_storeu_epi32(to, (__mmask16)((1u << step) - 1), both);
-            }
-        }
-    }
-}
-
-// Lines [line, line + lines) and elements [first, first + depth) along k; width and half are constants.
-INLINE void pack(Cell *out, int64_t width, const GemmOperand *operand, bool line_is_row, int64_t line, int64_t lines,
-                 int64_t first, int64_t depth, bool half) {
-    int64_t stride = operand->stride, step = width < LANES ? width : LANES;
-    if (!line_is_row) {
-        pack_columns(out, width, element_at(operand->data, first * stride + line, half), stride, lines, depth, half);
-        return;
-    }
-    const void *in = element_at(operand->data, line * stride + first, half);
-    for (int64_t i = 0; i < lines; i += step)
-        pack_rows(out + i / width * width * cells_of(depth, half) + i % width, width, element_at(in, i * stride, half),
-                  stride, lines - i < step ? lines - i : step, depth, half);
 }
 
 static void pack_a(Cell *out, const GemmOperand *a, int64_t row, int64_t rows, int64_t first, int64_t depth) {
@@ -188,11 +67,11 @@ typedef struct TileOut {
     int64_t columns;
 } TileOut;
 
-INLINE __m512 bf16_load(__mmask16 mask, const bf16 *in) {
+PACK_INLINE __m512 bf16_load(__mmask16 mask, const bf16 *in) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, in)), 16));
 }
 
-INLINE WITH_BF16 void tile_store(const TileOut *out, int64_t row, int v, __m512 sum, bool half) {
+PACK_INLINE WITH_BF16 void tile_store(const TileOut *out, int64_t row, int v, __m512 sum, bool half) {
     int64_t left = out->columns - v * LANES;
     if (left <= 0) return;
     __mmask16 mask = left >= LANES ? 0xffff : (__mmask16)((1u << left) - 1);
@@ -205,12 +84,12 @@ INLINE WITH_BF16 void tile_store(const TileOut *out, int64_t row, int v, __m512 
     _mm256_mask_storeu_epi16(out->c + row * out->c_stride + v * LANES, mask, (__m256i)_mm512_cvtneps_pbh(sum));
 }
 
-INLINE WITH_BF16 __m512 multiply_add(__m512 sum, __m512i a, __m512i b, bool half) {
+PACK_INLINE WITH_BF16 __m512 multiply_add(__m512 sum, __m512i a, __m512i b, bool half) {
     return half ? _mm512_dpbf16_ps(sum, (__m512bh)b, (__m512bh)a) : _mm512_fmadd_ps((__m512)a, (__m512)b, sum);
 }
 
 // rows and half are constants.
-INLINE WITH_BF16 void tile(int rows, const Cell *a, const Cell *b, int64_t cells, const TileOut *out, bool half) {
+PACK_INLINE WITH_BF16 void tile(int rows, const Cell *a, const Cell *b, int64_t cells, const TileOut *out, bool half) {
     __m512 sum[TILE_ROWS][2];
 #pragma GCC unroll 14
     for (int i = 0; i < rows; i++)
@@ -232,8 +111,8 @@ INLINE WITH_BF16 void tile(int rows, const Cell *a, const Cell *b, int64_t cells
 }
 
 // Rows that are not there cost nothing.
-INLINE WITH_BF16 void tile_rows(int64_t rows, const Cell *a, const Cell *b, int64_t cells, const TileOut *out,
-                                bool half) {
+PACK_INLINE WITH_BF16 void tile_rows(int64_t rows, const Cell *a, const Cell *b, int64_t cells, const TileOut *out,
+                                     bool half) {
 #define TILE_CASE(n) \
     case n: tile(n, a, b, cells, out, half); return;
     switch (rows) {
@@ -277,7 +156,7 @@ void cpu_avx512_part(const Gemm *gemm, int64_t row, int64_t rows, int64_t column
     const void *add = gemm->accumulate ? gemm->c : gemm->add;
     if (add) add = cpu_at(add, at, gemm->c_dtype);
     do { // once where k is 0, too
-        int64_t depth = gemm->k - first < most ? gemm->k - first : most, cells = cells_of(depth, half);
+        int64_t depth = gemm->k - first < most ? gemm->k - first : most, cells = pack_cells(depth, half);
         bool last = first + depth == gemm->k;
         pack_a(a, &gemm->a, row, rows, first, depth);
         const float *old = first ? partial : floats ? add : NULL;
@@ -302,8 +181,8 @@ void cpu_avx512_part(const Gemm *gemm, int64_t row, int64_t rows, int64_t column
 
 #else
 
-bool cpu_avx512_start(void) {
-    return false;
+void cpu_avx512_start(bool bf16) {
+    (void)bf16;
 }
 
 bool cpu_avx512_multiplies(const Gemm *gemm) {

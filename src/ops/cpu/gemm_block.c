@@ -149,6 +149,10 @@ VEC_INLINE void store_sums(uint16_t *out, int64_t stride, const uint16_t *add, c
 }
 
 void cpu_gemm_part(const Gemm *gemm, int64_t row, int64_t rows, int64_t column, int64_t columns, float *scratch) {
+    if (cpu_amx_multiplies(gemm)) {
+        cpu_amx_part(gemm, row, rows, column, columns, scratch);
+        return;
+    }
     if (cpu_avx512_multiplies(gemm)) {
         cpu_avx512_part(gemm, row, rows, column, columns, scratch);
         return;

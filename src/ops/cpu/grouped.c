@@ -42,11 +42,11 @@ static void grouped_task(void *context, int64_t begin, int64_t end, int worker) 
 }
 
 static void grouped_run(Ops *ops, Grouped *grouped) {
-    grouped->tile_columns = cpu_gemm_tile(grouped->gemm.n, GEMM_TILE);
+    grouped->tile_columns = cpu_gemm_tile(grouped->gemm.n, GEMM_TILE, GEMM_LANES);
     grouped->tiles_across = (grouped->gemm.n + grouped->tile_columns - 1) / grouped->tile_columns;
     grouped->tile_rows = GEMM_TILE / 2;
     if (!grouped->over_rows) {
-        grouped->tile_rows = cpu_gemm_tile(grouped->gemm.m, GEMM_TILE);
+        grouped->tile_rows = cpu_gemm_tile(grouped->gemm.m, GEMM_TILE, GEMM_LANES);
         grouped->tiles_down = (grouped->gemm.m + grouped->tile_rows - 1) / grouped->tile_rows;
     }
     grouped->scratch = cpu_scratch(cpu_of(ops), 0, cpu_gemm_scratch_bytes());

@@ -9,7 +9,7 @@ Status CPU_INSTALL(Ops *ops) {
     cpu_install_elements(ops);
     cpu_install_embedding(ops);
     cpu_install_fp8(ops);
-    cpu_install_gemm(ops);
+    TRY(cpu_install_gemm(ops));
     cpu_install_grouped(ops);
     cpu_install_moe(ops);
     cpu_install_norm(ops);

@@ -47,12 +47,21 @@ VEC_INLINE Vec vec_select(VecInt mask, Vec yes, Vec no) {
 }
 
 VEC_INLINE Vec vec_max(Vec a, Vec b) { // a where b is NaN
+#if defined(__AVX512F__)
+    return (Vec)_mm512_max_ps((__m512)b, (__m512)a);
+#else
     return vec_select(b > a, b, a);
+#endif
 }
 
 VEC_INLINE Vec vec_nonzero(Vec x, DType dtype) { // see OPS_NONZERO
     const float least = dtype == DTYPE_F16 ? OPS_NONZERO_F16 : OPS_NONZERO;
+#if defined(__AVX512F__)
+    __m512 all = _mm512_set1_ps(least);
+    return (Vec)_mm512_mask_mov_ps((__m512)x, _mm512_cmp_ps_mask(_mm512_abs_ps((__m512)x), all, _CMP_LT_OQ), all);
+#else
     return vec_select((x < least) & (x > -least), vec_all(least), x);
+#endif
 }
 
 VEC_INLINE Vec vec_from_bf16(VecHalf half) {
@@ -62,8 +71,14 @@ VEC_INLINE Vec vec_from_bf16(VecHalf half) {
 VEC_INLINE VecHalf vec_to_bf16(Vec value) { // round to nearest even; NaN stays NaN
     VecBits bits = (VecBits)value;
     VecBits rounded = bits + 0x7fffu + ((bits >> 16) & 1u);
+#if defined(__AVX512F__)
+    __mmask16 nan = _mm512_cmp_ps_mask((__m512)value, (__m512)value, _CMP_UNORD_Q);
+    __m512i kept = _mm512_mask_or_epi32((__m512i)rounded, nan, (__m512i)bits, _mm512_set1_epi32(0x400000));
+    return (VecHalf)_mm512_cvtepi32_epi16(_mm512_srli_epi32(kept, 16));
+#else
     VecBits nan = (VecBits)((bits & 0x7fffffffu) > 0x7f800000u);
     return __builtin_convertvector(((nan & (bits | 0x400000u)) | (~nan & rounded)) >> 16, VecHalf);
+#endif
 }
 
 // f16 as base/dtype.h has it, by the CPU's own conversions or by the bits; the same numbers either way.
@@ -166,6 +181,17 @@ VEC_INLINE void vec_add_to_doubles(double *sums, int64_t i, int64_t n, Vec value
             sums[i + lane] += (double)value[lane];
 }
 
+#if defined(__AVX512F__)
+VEC_INLINE double vec_sum(Vec value) { // by halves
+    __m256 low = _mm512_castps512_ps256((__m512)value);
+    __m256 high = _mm256_castpd_ps(_mm512_extractf64x4_pd((__m512d)value, 1)); // AVX512F has no such move of floats
+    return _mm512_reduce_add_pd(_mm512_add_pd(_mm512_cvtps_pd(low), _mm512_cvtps_pd(high)));
+}
+
+VEC_INLINE float vec_highest(Vec value) {
+    return _mm512_reduce_max_ps((__m512)value);
+}
+#else
 VEC_INLINE double vec_sum(Vec value) {
     double sum = 0;
     for (int lane = 0; lane < VEC_LANES; lane++)
@@ -179,6 +205,7 @@ VEC_INLINE float vec_highest(Vec value) {
         if (value[lane] > highest) highest = value[lane];
     return highest;
 }
+#endif
 
 // A long sum: floats in lanes for a stretch, doubles beyond it, so that the error does not grow with the length.
 enum { VEC_STRETCH = 32 };
@@ -202,23 +229,43 @@ VEC_INLINE double vec_sum_total(const VecSum *sum) {
 }
 
 // e^x to 2 ulp, over the whole range: 0 far below, infinity far above, NaN for NaN, subnormal results rounded.
-// x = n ln 2 + r with |r| <= ln 2 / 2; 2^n is applied as two factors because n reaches from -150 to 128.
-VEC_INLINE Vec vec_exp(Vec x) {
-    x = vec_select(x < -104.0f, vec_all(-104.0f), x);
-    x = vec_select(x > 89.0f, vec_all(89.0f), x);
-    const float shifter = 0x1.8p23f; // adding it rounds to an integer, which then stands in the low bits
-    Vec shifted = x * 0x1.715476p0f + shifter;
-    Vec n = shifted - shifter;
-    Vec r = x - n * 0x1.62e400p-1f; // ln 2 in two parts: the first has few enough bits that n times it is exact
-    r = r - n * 0x1.7f7d1cp-20f;
+// x = n ln 2 + r with |r| <= ln 2 / 2. Where the result is 0 nothing may underflow on the way: some CPUs take a hundred
+// cycles for it, and masked scores of attention are minus infinity.
+VEC_INLINE Vec vec_exp_rest(Vec r) {        // e^r
     Vec p = r * (1 / 5040.0f) + 1 / 720.0f; // the series to r^7: what is left out is below 0.1 ulp
     p = p * r + 1 / 120.0f;
     p = p * r + 1 / 24.0f;
     p = p * r + 1 / 6.0f;
     p = p * r + 0.5f;
-    p = p * (r * r) + r + 1.0f;
-    VecInt power = (VecInt)((VecBits)shifted - 0x4b400000u);
-    VecInt half = power >> 1;
-    Vec low = (Vec)((VecBits)(half + 127) << 23), high = (Vec)((VecBits)(power - half + 127) << 23);
-    return p * low * high;
+    return p * (r * r) + r + 1.0f;
 }
+
+#define VEC_LN2_HIGH 0x1.62e400p-1f // ln 2 in two parts: the first has few enough bits that n times it is exact
+#define VEC_LN2_LOW  0x1.7f7d1cp-20f
+#define VEC_LOG2_E   0x1.715476p0f
+
+#if defined(__AVX512F__)
+VEC_INLINE Vec vec_exp(Vec x) {
+    __mmask16 there = _mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(-104.0f), _CMP_NLT_UQ);
+    x = (Vec)_mm512_min_ps(_mm512_set1_ps(89.0f), (__m512)x); // NaN stays
+    Vec n = (Vec)_mm512_roundscale_ps((__m512)(x * VEC_LOG2_E), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    Vec r = x - n * VEC_LN2_HIGH;
+    r = r - n * VEC_LN2_LOW;
+    return (Vec)_mm512_maskz_scalef_ps(there, (__m512)vec_exp_rest(r), (__m512)n);
+}
+#else
+VEC_INLINE Vec vec_exp(Vec x) {
+    VecInt there = ~(x < -104.0f);
+    x = vec_select(there, x, vec_all(0));
+    x = vec_select(x > 89.0f, vec_all(89.0f), x);
+    const float shifter = 0x1.8p23f; // adding it rounds to an integer, which then stands in the low bits
+    Vec shifted = x * VEC_LOG2_E + shifter;
+    Vec n = shifted - shifter;
+    Vec r = x - n * VEC_LN2_HIGH;
+    r = r - n * VEC_LN2_LOW;
+    VecInt power = (VecInt)((VecBits)shifted - 0x4b400000u);
+    VecInt half = power >> 1; // 2^n as two factors, because n reaches from -150 to 128
+    Vec low = (Vec)((VecBits)(half + 127) << 23), high = (Vec)((VecBits)(power - half + 127) << 23);
+    return (Vec)((VecInt)(vec_exp_rest(r) * low * high) & there);
+}
+#endif
