@@ -4,7 +4,9 @@
 #include "base/stats.h"
 #include "base/threads.h"
 #include "model/layout.h"
+#include "plan/hardware.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,8 +27,9 @@ static const Shape gpu_shapes[] = {
     {65536, 512, 896, 16},  {131072, 2048, 1536, 128}, {131072, 768, 2048, 128},
 };
 static const Shape cpu_shapes[] = {
-    {2048, 256, 512, 1}, {2048, 256, 1408, 1}, {2048, 704, 256, 1}, {2048, 256, 4096, 1}, {2048, 160, 480, 1},
-    {2048, 160, 896, 1}, {2048, 448, 160, 1},  {512, 960, 5120, 1}, {4096, 128, 256, 8},  {4096, 128, 128, 8},
+    {1024, 160, 480, 1},  {1024, 160, 160, 1}, {1024, 160, 896, 1},  {1024, 448, 160, 1},
+    {1024, 160, 1024, 1}, {2048, 256, 512, 1}, {2048, 256, 1408, 1}, {1024, 256, 4096, 1},
+    {512, 960, 960, 1},   {512, 2560, 960, 1}, {4096, 128, 256, 8},  {4096, 128, 128, 8},
 };
 
 typedef struct HeadShape {
@@ -36,17 +39,25 @@ static const HeadShape gpu_heads[] = {{64, 512, 15, 5, 64},  {16, 2048, 15, 5, 6
                                       {8, 4096, 16, 16, 56}, {4, 4096, 32, 4, 128}, {1, 16384, 32, 8, 128},
                                       {16, 1024, 16, 8, 128}};
 static const HeadShape cpu_heads[] = {{8, 256, 4, 2, 64}, {8, 256, 5, 5, 32}, {2, 1024, 4, 2, 64}, {1, 512, 15, 5, 64}};
+enum { SHAPES_MAX = sizeof gpu_shapes / sizeof *gpu_shapes, HEADS_MAX = sizeof gpu_heads / sizeof *gpu_heads };
+static_assert(3 * sizeof gpu_shapes / sizeof(Shape) <= HARDWARE_GEMMS_MAX, "the planner reads the points of a GPU");
+static_assert(2 * 3 * sizeof cpu_shapes / sizeof(Shape) <= HARDWARE_GEMMS_MAX, "and those of a CPU, in both formats");
 
 // Results go to OUT and DWEIGHT (attention's gradients and the norm's sum to WEIGHT), so that inputs stay random.
 enum { IN, WEIGHT, GRAD, DWEIGHT, SMALL, OUT, BUFFERS };
-enum { RANDOM_COUNT = 1 << 20, REPEATS = 3, ROUNDS = 9, MIX_PARTS = 3 };
+enum { RANDOM_COUNT = 1 << 20, REPEATS = 3, ROUNDS = 9, ROUNDS_ALONE = 3, PASSES = 4, MIX_PARTS = 3 };
+// A step of a small model touches about so many values between two uses of a tensor: more than the caches of a core.
+enum { CPU_STEP_VALUES = 8 << 20, CPU_COPY_BYTES = 64 << 20 };
 
 typedef struct Bench {
     Ops *ops;
     DType dtype;
     bool cuda, quick;
     void *buffer[BUFFERS];
-    size_t bytes[BUFFERS];
+    size_t bytes[BUFFERS], each[BUFFERS]; // in all, and of a copy that runs take in turn; 0: there is one
+    int copies, turn;
+    void *random; // block that buffers are filled with, of
+    DType random_dtype;
     void *workspace;
     size_t workspace_bytes;
     struct Bench *mix; // what runs between measurements, MIX_PARTS of them; NULL on a CPU
@@ -58,33 +69,62 @@ typedef struct Bench {
 // ---- buffers --------------------------------------------------------------------------------------------------------
 
 // Random values: the power that a GPU draws, and with it its clock, depends on them. Zeros run a quarter faster.
-static void fill_random(Bench *b, void *memory, size_t bytes) {
-    size_t size = dtype_size(b->dtype), block = RANDOM_COUNT * size;
-    void *host = xmalloc(block);
+static void make_random(Bench *b) {
+    if (b->random && b->random_dtype == b->dtype) return;
+    free(b->random);
+    b->random = xmalloc(RANDOM_COUNT * dtype_size(b->dtype));
+    b->random_dtype = b->dtype;
     for (int i = 0; i < RANDOM_COUNT; i++) {
         float value = 0.05f * (float)(((unsigned)i * 2654435761u >> 8) % 2001 - 1000.0f) / 1000.0f;
         if (b->dtype == DTYPE_F32)
-            ((float *)host)[i] = value;
+            ((float *)b->random)[i] = value;
         else
-            ((uint16_t *)host)[i] = bf16_from_f32(value);
+            ((uint16_t *)b->random)[i] = bf16_from_f32(value);
     }
-    size_t done = bytes < block ? bytes : block;
-    b->ops->upload(b->ops, memory, host, done);
-    free(host);
+}
+
+static void fill_random(Bench *b, void *memory, size_t bytes) {
+    size_t block = RANDOM_COUNT * dtype_size(b->dtype), done = bytes < block ? bytes : block;
+    make_random(b);
+    b->ops->upload(b->ops, memory, b->random, done);
     for (; done < bytes; done *= 2)
         b->ops->copy(b->ops, (char *)memory + done, memory, bytes - done < done ? bytes - done : done);
 }
 
-// At least so many bytes, with new values: what ran before may have left anything.
-static Status reserve(Bench *b, int index, size_t bytes) {
+// At least so many bytes; `filled` with new values where what ran before may have left anything that is read.
+static Status reserve_room(Bench *b, int index, size_t bytes, bool filled) {
     if (b->bytes[index] < bytes) {
         if (b->buffer[index]) b->ops->free(b->ops, b->buffer[index], b->bytes[index]);
         b->buffer[index] = NULL;
         b->bytes[index] = 0;
         TRY(b->ops->alloc(b->ops, &b->buffer[index], bytes, "bench buffer"));
         b->bytes[index] = bytes;
+        filled = true; // so that its pages are there
     }
-    fill_random(b, b->buffer[index], bytes);
+    if (filled) fill_random(b, b->buffer[index], bytes);
+    b->each[index] = 0;
+    return NULL;
+}
+
+static Status reserve(Bench *b, int index, size_t bytes) {
+    return reserve_room(b, index, bytes, true);
+}
+
+// In a step the input of an op is what the one before it has just written, but its weights and the memory of its
+// results come from the step before, and have left the caches of a CPU: there each run has others, of so many bytes. A
+// GPU reads what large products need from memory however often they run.
+static Status reserve_turns(Bench *b, const size_t bytes[BUFFERS]) {
+    size_t all = 0;
+    if (b->cuda) return NULL;
+    for (int i = 0; i < BUFFERS; i++)
+        all += bytes[i];
+    b->turn = 0;
+    b->copies = (int)(CPU_STEP_VALUES * dtype_size(b->dtype) / all) + 1;
+    for (int i = 0; i < BUFFERS; i++) {
+        size_t each = (bytes[i] + 63) / 64 * 64;
+        if (each) TRY(reserve_room(b, i, each * (size_t)b->copies, i == WEIGHT));
+        b->each[i] = each;
+    }
     return NULL;
 }
 
@@ -96,6 +136,7 @@ static void release(Bench *b) {
     for (int i = 0; i < BUFFERS; i++)
         if (b->buffer[i]) b->ops->free(b->ops, b->buffer[i], b->bytes[i]);
     if (b->workspace) b->ops->free(b->ops, b->workspace, b->workspace_bytes);
+    free(b->random);
 }
 
 // ---- time -----------------------------------------------------------------------------------------------------------
@@ -106,38 +147,57 @@ static void run_mix(Bench *mix);
 
 static double seconds_of_round(Bench *b, Work work, int count) {
     b->ops->mark(b->ops, 0);
-    for (int k = 0; k < count; k++)
+    for (int k = 0; k < count; k++, b->turn++)
         work(b);
     b->ops->mark(b->ops, 1);
     return 1e-3 * b->ops->mark_elapsed(b->ops, 0, 1) / count;
 }
 
-// Seconds of one run. On a CPU the best of a few rounds, each long enough for the clock. On a GPU the median of short
-// rounds between stretches of a step's mix: the power limit sets the clock by what ran in the last tens of
-// milliseconds, and bursts of one op run at another clock than the same op inside a step.
-static double seconds_of(Bench *b, Work work) {
-    double round = b->mix ? 2e-3 : b->quick ? 5e-3 : 2e-2, times[ROUNDS], best = INFINITY;
-    work(b); // tunes and warms up
+typedef struct Samples { // seconds of one run, of short rounds
+    double seconds[PASSES * ROUNDS];
+    int count;
+} Samples;
+
+static void sample_add(Samples *samples, double seconds) {
+    samples->seconds[samples->count++] = seconds;
+}
+
+// Of a GPU the median. Other programs take of a CPU what they need, which makes a round slower and never faster: there
+// the fastest, which is the median but for a per cent or two where there are none.
+static double sample_typical(const Bench *b, Samples *samples) {
+    qsort(samples->seconds, (size_t)samples->count, sizeof *samples->seconds, double_order);
+    return b->cuda ? double_median(samples->seconds, (size_t)samples->count) : samples->seconds[0];
+}
+
+// The rounds of a GPU are between stretches of a step's mix: the power limit sets the clock by what ran in the last
+// tens of milliseconds, and bursts of one op run at another clock than the same op inside a step.
+static void sample_rounds(Bench *b, Work work, Samples *samples) {
+    double round = b->mix ? 2e-3 : b->quick ? 1e-3 : 3e-3;
+    if (b->cuda) work(b); // tunes and warms up
     double once = seconds_of_round(b, work, 1);
     int count = (int)fmin(1000, fmax(1, ceil(round / fmax(once, 1e-7))));
-    if (!b->mix) {
-        for (int i = 0; i < REPEATS; i++)
-            best = fmin(best, seconds_of_round(b, work, count));
-        return best;
-    }
-    int warm = b->quick ? 2 : 5;
-    for (int i = -warm; i < ROUNDS; i++) {
-        run_mix(b->mix);
+    int warm = !b->mix ? 0 : b->quick ? 2 : 5, rounds = b->cuda ? ROUNDS : ROUNDS_ALONE;
+    for (int i = -warm; i < rounds; i++) {
+        if (b->mix) run_mix(b->mix);
         double seconds = seconds_of_round(b, work, count);
-        if (i >= 0) times[i] = seconds;
+        if (i >= 0) sample_add(samples, seconds);
     }
-    return double_median(times, ROUNDS);
+}
+
+static double seconds_of(Bench *b, Work work) {
+    Samples samples = {0};
+    sample_rounds(b, work, &samples);
+    return sample_typical(b, &samples);
 }
 
 // ---- what is measured -----------------------------------------------------------------------------------------------
 
+static void *copy_of(const Bench *b, int buffer) { // this turn's
+    return (char *)b->buffer[buffer] + (b->each[buffer] ? (size_t)(b->turn % b->copies) * b->each[buffer] : 0);
+}
+
 static Tensor view(const Bench *b, int buffer, int64_t rows, int64_t cols) {
-    return tensor_make(b->buffer[buffer], b->dtype, rows, cols, "bench buffer");
+    return tensor_make(copy_of(b, buffer), b->dtype, rows, cols, "bench buffer");
 }
 
 static Tensor view_f32(void *memory, int64_t rows, int64_t cols) {
@@ -150,7 +210,7 @@ static void run_linear(Bench *b) {
     Tensor in = view(b, IN, s->rows, s->in), grad = view(b, GRAD, s->rows, s->out);
     Tensor out = view(b, OUT, s->rows, s->out), din = view(b, OUT, s->rows, s->in);
     Tensor weight = view(b, WEIGHT, (int64_t)s->experts * s->out, s->in);
-    Tensor dweight = view_f32(b->buffer[DWEIGHT], weight.rows, weight.cols);
+    Tensor dweight = view_f32(copy_of(b, DWEIGHT), weight.rows, weight.cols);
     Tensor offsets = tensor_make(b->buffer[SMALL], DTYPE_I32, 1, s->experts + 1, "offsets");
     bool grouped = s->experts > 1;
     if (b->direction == 0)
@@ -191,27 +251,32 @@ static Status reserve_linear(Bench *b, const Shape *shape) {
     return NULL;
 }
 
-static const char *dtype_key(const Bench *b) {
-    return b->dtype == DTYPE_F32 ? "fp32" : "bf16";
-}
-
-static Status measure_linear(Bench *b, const Shape *shape, TextBuffer *toml) {
+static Status measure_linear(Bench *b, const Shape *shape, Samples samples[3]) {
     if (!fits(b, linear_bytes(b, shape))) return NULL;
     TRY(reserve_linear(b, shape));
+    size_t size = dtype_size(b->dtype), weights = linear_weights(shape), rows = (size_t)shape->rows;
+    for (b->direction = 0; b->direction < 3; b->direction++) {
+        size_t result = rows * (size_t)(b->direction == 0 ? shape->out : shape->in) * size;
+        TRY(reserve_turns(b, b->direction < 2 ? (size_t[BUFFERS]){[WEIGHT] = weights * size, [OUT] = result}
+                                              : (size_t[BUFFERS]){[DWEIGHT] = weights * 4}));
+        sample_rounds(b, run_linear, &samples[b->direction]);
+    }
+    return b->ops->sync(b->ops);
+}
+
+static void print_linear(const Bench *b, TextBuffer *toml, const char *dtype, const Shape *shape, Samples samples[3]) {
     double flops = 2.0 * (double)shape->rows * shape->in * shape->out;
     int64_t each = shape->rows / shape->experts;
-    for (b->direction = 0; b->direction < 3; b->direction++) {
-        double rate = flops / seconds_of(b, run_linear);
-        int64_t m = b->direction == 2 ? shape->out : each, k = b->direction == 2 ? each : shape->in;
-        int64_t n = b->direction == 0 ? shape->out : shape->in;
-        if (b->direction == 1) k = shape->out;
+    for (int direction = 0; direction < 3 && samples[direction].count; direction++) {
+        int64_t m = direction == 2 ? shape->out : each, k = direction == 2 ? each : shape->in;
+        int64_t n = direction == 0 ? shape->out : shape->in;
+        if (direction == 1) k = shape->out;
         text_buffer_format(toml,
                            "    {dtype = \"%s\", kind = \"%s\", groups = %d, m = %lld, n = %lld, k = %lld, "
                            "tflops = %.4g},\n",
-                           dtype_key(b), shape->experts > 1 ? "grouped" : "dense", shape->experts, (long long)m,
-                           (long long)n, (long long)k, rate / 1e12);
+                           dtype, shape->experts > 1 ? "grouped" : "dense", shape->experts, (long long)m, (long long)n,
+                           (long long)k, flops / sample_typical(b, &samples[direction]) / 1e12);
     }
-    return b->ops->sync(b->ops);
 }
 
 // Directions of attention beside forward and backward: with the rotation inside, and with one after it or alone.
@@ -223,7 +288,7 @@ static void run_attention(Bench *b) {
     int64_t tokens = (int64_t)h->batch * h->seq, half = h->head_dim / 2;
     Tensor qkv = view(b, IN, tokens, q + 2 * kv), dqkv = view(b, WEIGHT, tokens, q + 2 * kv);
     Tensor out = view(b, OUT, tokens, q), dout = view(b, GRAD, tokens, q);
-    Tensor lse = view_f32(b->buffer[DWEIGHT], (int64_t)h->batch * h->heads, h->seq);
+    Tensor lse = view_f32(copy_of(b, DWEIGHT), (int64_t)h->batch * h->heads, h->seq);
     Tensor queries = tensor_cols(qkv, 0, q), keys = tensor_cols(qkv, q, kv), values = tensor_cols(qkv, q + kv, kv);
     float *cosines = b->buffer[SMALL];
     Attention how = {.seq = h->seq, .head_dim = h->head_dim, .scale = 1.0f / sqrtf((float)h->head_dim)};
@@ -246,6 +311,11 @@ static void run_attention(Bench *b) {
                                  TENSOR_NONE, &rope);
 }
 
+static size_t attention_bytes(const Bench *b, const HeadShape *heads) {
+    size_t q = (size_t)heads->heads * (size_t)heads->head_dim, kv = (size_t)heads->kv_heads * (size_t)heads->head_dim;
+    return (size_t)heads->batch * (size_t)heads->seq * 4 * (q + kv) * dtype_size(b->dtype);
+}
+
 static Status reserve_attention(Bench *b, const HeadShape *heads) {
     size_t tokens = (size_t)heads->batch * (size_t)heads->seq, size = dtype_size(b->dtype);
     size_t q = (size_t)heads->heads * (size_t)heads->head_dim, kv = (size_t)heads->kv_heads * (size_t)heads->head_dim;
@@ -259,23 +329,27 @@ static Status reserve_attention(Bench *b, const HeadShape *heads) {
     return NULL;
 }
 
-static bool fits_attention(const Bench *b, const HeadShape *heads) {
-    size_t q = (size_t)heads->heads * (size_t)heads->head_dim, kv = (size_t)heads->kv_heads * (size_t)heads->head_dim;
-    return fits(b, (size_t)heads->batch * (size_t)heads->seq * (3 * q + 4 * kv) * dtype_size(b->dtype) * 2);
+static Status measure_attention(Bench *b, const HeadShape *heads, Samples samples[2]) {
+    if (!fits(b, 2 * attention_bytes(b, heads))) return NULL;
+    TRY(reserve_attention(b, heads));
+    size_t tokens = (size_t)heads->batch * (size_t)heads->seq, width = (size_t)heads->head_dim * dtype_size(b->dtype);
+    size_t q = (size_t)heads->heads, kv = (size_t)heads->kv_heads;
+    for (b->direction = 0; b->direction < 2; b->direction++) {
+        TRY(reserve_turns(b, b->direction ? (size_t[BUFFERS]){[WEIGHT] = tokens * (q + 2 * kv) * width}
+                                          : (size_t[BUFFERS]){[OUT] = tokens * q * width, [DWEIGHT] = tokens * q * 4}));
+        sample_rounds(b, run_attention, &samples[b->direction]);
+    }
+    return b->ops->sync(b->ops);
 }
 
-static Status measure_attention(Bench *b, const HeadShape *heads, TextBuffer *toml) {
-    if (!fits_attention(b, heads)) return NULL;
-    TRY(reserve_attention(b, heads));
+static void print_attention(const Bench *b, TextBuffer *toml, const char *dtype, const HeadShape *heads,
+                            Samples samples[2]) {
     double triangle = (double)heads->batch * heads->heads * heads->seq * heads->seq * heads->head_dim;
-    b->direction = 0;
-    double forward = 2 * triangle / seconds_of(b, run_attention);
-    b->direction = 1;
-    double backward = 5 * triangle / seconds_of(b, run_attention);
-    text_buffer_format(
-        toml, "    {dtype = \"%s\", head_dim = %d, seq = %d, forward_tflops = %.4g, backward_tflops = %.4g},\n",
-        dtype_key(b), heads->head_dim, heads->seq, forward / 1e12, backward / 1e12);
-    return b->ops->sync(b->ops);
+    if (samples[0].count)
+        text_buffer_format(
+            toml, "    {dtype = \"%s\", head_dim = %d, seq = %d, forward_tflops = %.4g, backward_tflops = %.4g},\n",
+            dtype, heads->head_dim, heads->seq, 2 * triangle / sample_typical(b, &samples[0]) / 1e12,
+            5 * triangle / sample_typical(b, &samples[1]) / 1e12);
 }
 
 // Measured on the backward pass, inside attention; plans take the same share of the forward pass, inside the QKV
@@ -315,7 +389,7 @@ static void run_layer(Bench *b) {
     Ops *ops = b->ops;
     int64_t rows = b->shape.rows, hidden = b->shape.in, ffn = layer_ffn(b->shape.in), half = ROPE_HEAD_DIM / 2;
     Tensor in = view(b, IN, rows, hidden), grad = view(b, GRAD, rows, hidden), out = view(b, OUT, rows, hidden);
-    Tensor rstd = view_f32(b->buffer[DWEIGHT], rows, 1), qk = view(b, OUT, rows, ROPE_DIM);
+    Tensor rstd = view_f32(copy_of(b, DWEIGHT), rows, 1), qk = view(b, OUT, rows, ROPE_DIM);
     Tensor gate_up = view(b, IN, rows, 2 * ffn), weight = view(b, SMALL, 1, hidden);
     char *small = b->buffer[SMALL];
     Tensor dweight = view_f32(small + SMALL_PART, 1, hidden);
@@ -367,7 +441,7 @@ static double swiglu_hidden(Bench *b) {
 }
 
 static void run_copy(Bench *b) {
-    b->ops->copy(b->ops, b->buffer[OUT], b->buffer[IN], (size_t)b->shape.rows);
+    b->ops->copy(b->ops, copy_of(b, OUT), copy_of(b, IN), (size_t)b->shape.rows);
 }
 
 // About a dense model's step: three fifths products, a fifth attention, a fifth memory-bound.
@@ -431,39 +505,65 @@ static Status measure_gap(Bench *b, double *gap) {
     return NULL;
 }
 
-static Status measure_memory(Bench *b, TextBuffer *toml) {
+// The shares are of a GPU, whose products and attention have other ops inside.
+typedef struct Memory {
+    size_t bytes; // copied and uploaded
+    double layer_bytes;
+    Samples layer, copy, gap, upload;
+    double swiglu_hidden, rope_hidden;
+} Memory;
+
+static Status measure_memory(Bench *b, Memory *memory) {
     int64_t rows = b->cuda ? 32768 : 4096;
     int hidden = b->cuda ? 1024 : 256;
     if (!fits(b, (size_t)(8 * rows * layer_ffn(hidden)) * dtype_size(b->dtype))) rows /= 8;
     TRY(reserve_layer(b, rows, hidden));
-    size_t bytes = (size_t)(rows * layer_ffn(hidden)) * dtype_size(b->dtype);
-    double layer = layer_bytes(b) / seconds_of(b, run_layer), swiglu = swiglu_hidden(b);
-    b->shape.rows = (int64_t)bytes;
-    double copy = 2 * (double)bytes / seconds_of(b, run_copy);
-    double gap, rope = 0;
-    TRY(measure_gap(b, &gap));
-    HeadShape heads = b->cuda ? (HeadShape){8, 2048, 16, 8, 64} : (HeadShape){1, 256, 4, 2, 64};
-    if (fits_attention(b, &heads)) {
-        TRY(reserve_attention(b, &heads));
-        rope = rope_hidden(b);
+    memory->bytes = (size_t)(rows * layer_ffn(hidden)) * dtype_size(b->dtype);
+    memory->layer_bytes = layer_bytes(b);
+    sample_rounds(b, run_layer, &memory->layer);
+    if (b->cuda) {
+        memory->swiglu_hidden = swiglu_hidden(b);
+    } else { // beyond caches
+        memory->bytes = CPU_COPY_BYTES;
+        TRY(reserve(b, IN, CPU_COPY_BYTES));
+        TRY(reserve(b, OUT, CPU_COPY_BYTES));
     }
-    void *host = xcalloc(1, bytes);
-    b->ops->upload(b->ops, b->buffer[IN], host, bytes); // the first one touches the host's pages
+    b->shape.rows = (int64_t)memory->bytes;
+    sample_rounds(b, run_copy, &memory->copy);
+    double gap;
+    TRY(measure_gap(b, &gap));
+    sample_add(&memory->gap, gap);
+    void *host = xcalloc(1, memory->bytes);
+    b->ops->upload(b->ops, b->buffer[IN], host, memory->bytes); // the first one touches the host's pages
     double start = clock_seconds();
-    b->ops->upload(b->ops, b->buffer[IN], host, bytes);
-    TRY(b->ops->sync(b->ops));
-    double upload = (double)bytes / (clock_seconds() - start);
+    b->ops->upload(b->ops, b->buffer[IN], host, memory->bytes);
+    Status status = b->ops->sync(b->ops);
+    sample_add(&memory->upload, clock_seconds() - start);
     free(host);
-    if (!b->cuda) text_buffer_format(toml, "cores = %d\n", threads_count());
+    HeadShape heads = {8, 2048, 16, 8, 64};
+    if (status || !b->cuda || !fits(b, 2 * attention_bytes(b, &heads))) return status;
+    TRY(reserve_attention(b, &heads));
+    memory->rope_hidden = rope_hidden(b);
+    return NULL;
+}
+
+static void print_memory(const Bench *b, TextBuffer *toml, Memory *memory) {
+    double bytes = (double)memory->bytes;
     text_buffer_format(toml,
                        "copy_GBps = %.4g         # read + write\nelementwise_GBps = %.4g  # RMSNorm, rotary and "
-                       "SwiGLU, forward and backward\n"
-                       "swiglu_hidden = %.3f    # share of SwiGLU's own time that its products hide\n"
-                       "rope_hidden = %.3f      # and of the rotary's (measured inside attention backward)\n"
-                       "launch_gap_us = %.3g\nhost_GBps = %.3g\nmemory_gib = %.3f\n",
-                       copy / 1e9, layer / 1e9, swiglu, rope, 1e6 * gap, upload / 1e9,
+                       "SwiGLU, forward and backward\n",
+                       2 * bytes / sample_typical(b, &memory->copy) / 1e9,
+                       memory->layer_bytes / sample_typical(b, &memory->layer) / 1e9);
+    if (b->cuda)
+        text_buffer_format(toml,
+                           "swiglu_hidden = %.3f    # share of SwiGLU's own time that its products hide\n"
+                           "rope_hidden = %.3f      # and of the rotary's (measured inside attention backward)\n",
+                           memory->swiglu_hidden, memory->rope_hidden);
+    else
+        text_buffer_format(toml, "cores = %d\nmethod = %d\n", threads_count(), HARDWARE_CPU_METHOD);
+    text_buffer_format(toml, "launch_gap_us = %.3g\nhost_GBps = %.3g\nmemory_gib = %.3f\n",
+                       1e6 * sample_typical(b, &memory->gap), bytes / sample_typical(b, &memory->upload) / 1e9,
                        (double)b->ops->memory_total(b->ops) / 1073741824.0);
-    return NULL;
 }
 
 static Status bind_workspace(Bench *b) {
@@ -490,28 +590,54 @@ static Status bind_workspace(Bench *b) {
     return NULL;
 }
 
+typedef struct Survey { // what to measure, and what was
+    const Shape *shapes;
+    const HeadShape *heads;
+    const DType *dtypes;
+    int shape_count, head_count, dtype_count;
+    Memory memory;
+    Samples linear[2][SHAPES_MAX][3], attention[2][HEADS_MAX][2];
+} Survey;
+
+static Status measure_pass(Bench *b, Survey *survey) {
+    b->dtype = survey->dtypes[survey->dtype_count - 1];
+    TRY(measure_memory(b, &survey->memory));
+    for (int d = 0; d < survey->dtype_count; d++) {
+        b->dtype = survey->dtypes[d];
+        for (int i = 0; i < survey->shape_count; i += b->quick ? 3 : 1)
+            TRY(measure_linear(b, &survey->shapes[i], survey->linear[d][i]));
+    }
+    for (int d = 0; d < survey->dtype_count; d++) {
+        b->dtype = survey->dtypes[d];
+        for (int i = 0; i < survey->head_count; i += b->quick ? 2 : 1)
+            TRY(measure_attention(b, &survey->heads[i], survey->attention[d][i]));
+    }
+    return NULL;
+}
+
 static Status measure(Bench *b, TextBuffer *toml) {
-    const Shape *shapes = b->cuda ? gpu_shapes : cpu_shapes;
-    const HeadShape *heads = b->cuda ? gpu_heads : cpu_heads;
-    int shape_count = (int)(b->cuda ? sizeof gpu_shapes : sizeof cpu_shapes) / (int)sizeof *shapes;
-    int head_count = (int)(b->cuda ? sizeof gpu_heads : sizeof cpu_heads) / (int)sizeof *heads;
     // A GPU trains in bf16; of a CPU both are asked, because how they compare depends on its instructions.
-    const DType dtypes[] = {DTYPE_BF16, DTYPE_F32};
-    int dtype_count = b->cuda ? 1 : 2;
-    TRY(measure_memory(b, toml));
+    static const DType dtypes[] = {DTYPE_BF16, DTYPE_F32};
+    static const char *const names[] = {"bf16", "fp32"};
+    Survey survey = {.shapes = b->cuda ? gpu_shapes : cpu_shapes,
+                     .heads = b->cuda ? gpu_heads : cpu_heads,
+                     .dtypes = dtypes,
+                     .shape_count = (int)(b->cuda ? sizeof gpu_shapes : sizeof cpu_shapes) / (int)sizeof(Shape),
+                     .head_count = (int)(b->cuda ? sizeof gpu_heads : sizeof cpu_heads) / (int)sizeof(HeadShape),
+                     .dtype_count = b->cuda ? 1 : 2};
+    // Rounds far apart: what another program takes of a CPU for a moment is in few of them.
+    for (int pass = 0; pass < (b->cuda || b->quick ? 1 : PASSES); pass++)
+        TRY(measure_pass(b, &survey));
+    print_memory(b, toml, &survey.memory);
     text_buffer_format(toml,
                        "\n# m x k by k x n: forward, input gradient and weight gradient of each layer\ngemm = [\n");
-    for (int d = 0; d < dtype_count; d++) {
-        b->dtype = dtypes[d];
-        for (int i = 0; i < shape_count; i += b->quick ? 3 : 1)
-            TRY(measure_linear(b, &shapes[i], toml));
-    }
+    for (int d = 0; d < survey.dtype_count; d++)
+        for (int i = 0; i < survey.shape_count; i++)
+            print_linear(b, toml, names[d], &survey.shapes[i], survey.linear[d][i]);
     text_buffer_format(toml, "]\n\n# causal FLOPs counted\nattention = [\n");
-    for (int d = 0; d < dtype_count; d++) {
-        b->dtype = dtypes[d];
-        for (int i = 0; i < head_count; i += b->quick ? 2 : 1)
-            TRY(measure_attention(b, &heads[i], toml));
-    }
+    for (int d = 0; d < survey.dtype_count; d++)
+        for (int i = 0; i < survey.head_count; i++)
+            print_attention(b, toml, names[d], &survey.heads[i], survey.attention[d][i]);
     text_buffer_format(toml, "]\n");
     return NULL;
 }
@@ -521,7 +647,7 @@ Status bench_machine(Ops *ops, const char *gpu, bool quick, TextBuffer *toml) {
     char date[32];
     time_t now = time(NULL);
     struct tm parts;
-    b.dtype = b.cuda ? DTYPE_BF16 : DTYPE_F32;
+    b.dtype = b.cuda ? DTYPE_BF16 : DTYPE_F32; // of the workspace
     strftime(date, sizeof date, "%Y-%m-%d", gmtime_r(&now, &parts));
     text_buffer_format(toml,
                        "# What this machine does, measured by `hearth bench machine`. It replaces the catalogue's\n"

@@ -45,7 +45,8 @@ static Status warm_up(Bench *b, const OpRecord *call) {
     return NULL;
 }
 
-// Milliseconds of one call, the median of some rounds; on a GPU from a recorded graph, as training runs it.
+// Milliseconds of one call, the median of some rounds; on a GPU from a recorded graph, as training runs it, but for a
+// copy: one in a graph is the copy engines', which reach two thirds of what a kernel does.
 static Status time_call(Bench *b, const OpRecord *call, double *ms) {
     Ops *ops = b->ops;
     double round_ms = b->bench->quick ? 0.2 : 3, budget_ms = b->bench->quick ? 10 : 1000, spent = 0, times[ROUNDS];
@@ -57,10 +58,12 @@ static Status time_call(Bench *b, const OpRecord *call, double *ms) {
     double once = ops->mark_elapsed(ops, 0, 1);
     int repeats = (int)fmin(REPEATS_MAX, fmax(1, round_ms / fmax(once, 1e-4))), rounds = 0;
     void *graph = NULL;
-    ops->graph_begin(ops);
-    for (int i = 0; i < repeats; i++)
-        run_call(b, call);
-    TRY(ops->graph_end(ops, &graph));
+    if (call->op != OP_COPY) {
+        ops->graph_begin(ops);
+        for (int i = 0; i < repeats; i++)
+            run_call(b, call);
+        TRY(ops->graph_end(ops, &graph));
+    }
     if (graph) ops->graph_launch(ops, graph); // the first launch also uploads it
     while (rounds < ROUNDS && (rounds == 0 || spent < budget_ms)) {
         ops->mark(ops, 0);
@@ -151,6 +154,9 @@ static char *shape_text(const OpRecord *r) {
                                onto_fp8              ? " + residual"
                                : gradient && r->flag ? ", add"
                                                      : "");
+        if (r->op == OP_LINEAR_SWIGLU_FP8_FORWARD || r->op == OP_GROUPED_SWIGLU_FP8_FORWARD)
+            return text_format("%s %s %lldx%lld -> %lld", t[6].name, dtype_name(t[5].dtype), (long long)t[5].rows,
+                               (long long)t[5].cols, (long long)t[2].cols);
         if (r->op == OP_GROUPED_SWIGLU_FORWARD || r->op == OP_GROUPED_SWIGLU_BACKWARD) {
             bool backward = r->op == OP_GROUPED_SWIGLU_BACKWARD;
             Tensor in = t[backward ? 4 : 2];
@@ -175,6 +181,8 @@ static char *shape_text(const OpRecord *r) {
     }
     default: break;
     }
+    if (r->op == OP_QUANTIZE && !tensor_present(t[0]) && !tensor_present(t[1]))
+        return text_format("largest of %s %lldx%lld", t[3].name, (long long)t[3].rows, (long long)t[3].cols);
     Tensor shown = r->op == OP_ADAMW               ? r->adamw.grad
                    : r->op == OP_MOE_ROUTE_FORWARD ? r->routing.probs
                    : r->op == OP_CROSS_ENTROPY     ? t[1]

@@ -4,6 +4,7 @@
 #include "bench/profile.h"
 #include "cli/args.h"
 #include "cli/bench_commands.h"
+#include "train/outcome.h"
 #include "train/prediction.h"
 
 #include <stdio.h>
@@ -15,8 +16,10 @@ Status bench_entry_name(char *out, size_t size, const Ops *ops, const char *aske
     const HardwareGpu *gpu = NULL;
     TRY(prediction_hardware(&hardware, NULL, false));
     Status status = NULL;
-    if (asked || ops->kind == DEVICE_CPU)
-        status = hardware_find_gpu(&hardware, asked ? asked : "cpu", &gpu);
+    if (asked)
+        status = hardware_find_gpu(&hardware, asked, &gpu);
+    else if (ops->kind == DEVICE_CPU)
+        status = hardware_find_cpu(&hardware, ops->device, &gpu);
     else
         gpu = hardware_match_device(&hardware, ops->device);
     if (!status && !gpu)
@@ -81,7 +84,12 @@ Status bench_machine_command(int argc, char **argv) {
     char name[HARDWARE_NAME_MAX];
     TextBuffer text = {0};
     status = bench_entry_name(name, sizeof name, ops, gpu);
+    MachineLoad start = machine_load_now();
     if (!status) status = bench_machine(ops, name, quick, &text);
+    double others = outcome_others(&start, ops->kind, NULL);
+    if (!status && others > OUTCOME_OTHERS_MOST)
+        fprintf(stderr, "other programs had %.0f %% of the cores: measure again without them if you can\n",
+                100 * others);
     if (!status && print)
         fputs(text.data, stdout);
     else if (!status)

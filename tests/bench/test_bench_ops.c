@@ -1,7 +1,7 @@
 // bench ops on the CPU: every op of the table is timed at a model's shapes, and a name picks among them.
 #include "bench/bench_ops.h"
+#include "model/fp8_models.h"
 #include "model/model.h"
-#include "model/small_models.h"
 #include "ops/record.h"
 
 typedef struct Seen {
@@ -12,22 +12,28 @@ static void row_note(void *context, const BenchOpsRow *row) {
     Seen *seen = context;
     seen->rows++;
     assert_true(row->ms > 0 && row->floor_ms > 0 && row->shape[0]);
+    assert_null(strstr(row->shape, "(null)"));
     for (int i = 0; i < OP_COUNT; i++)
         seen->times[i] += strcmp(row->op, op_name((OpId)i)) == 0;
 }
 
-static Seen bench_small(SmallModel model, Precision precision, const char *only) {
+static Seen bench_request(LayoutRequest request, const char *only) {
     Seen seen = {0};
     Ops *ops;
     int64_t current, peak;
-    BenchOps bench = {.request = small_request(model), .only = only, .quick = true, .row = row_note, .context = &seen};
-    bench.request.precision = precision;
+    BenchOps bench = {.request = request, .only = only, .quick = true, .row = row_note, .context = &seen};
     assert_ok(ops_cpu_create(&ops));
     assert_ok(bench_ops(ops, &bench));
     ops_cpu_allocated(ops, &current, &peak);
     assert_int_equal(current, 0); // all buffers were given back
     ops_destroy(ops);
     return seen;
+}
+
+static Seen bench_small(SmallModel model, Precision precision, const char *only) {
+    LayoutRequest request = small_request(model);
+    request.precision = precision;
+    return bench_request(request, only);
 }
 
 // Every op that a step calls, whatever the list will be: seen by a table that tells of each call.
@@ -75,6 +81,17 @@ static void test_all_precisions_are_timed(void **state) {
     (void)state;
     for (int precision = PRECISION_FP32; precision <= PRECISION_BF16_PURE; precision++)
         assert_true(bench_small(SMALL_MOE, (Precision)precision, "adamw").rows > 2);
+}
+
+// The maximum of a weight is one row, its rounding another: qkv, o, gate_up, down and the head, which is the embedding.
+// Of a step's own tensors: inputs of o and of the head, and the transposes of three inputs; gradients of logits, of the
+// residual and of qkv.
+static void test_rounding_to_fp8_is_timed_for_every_weight(void **state) {
+    (void)state;
+    LayoutRequest request = fp8_request(SMALL_LLAMA, PRECISION_FP8);
+    request.logits_rows = TOKENS;
+    Seen weights = bench_request(request, "quantize");
+    assert_int_equal(weights.times[OP_QUANTIZE], 8 + 2 * 5);
 }
 
 // ---- values ---------------------------------------------------------------------------------------------------------
@@ -184,6 +201,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_op_of_a_step_is_timed),
         cmocka_unit_test(test_all_precisions_are_timed),
+        cmocka_unit_test(test_rounding_to_fp8_is_timed_for_every_weight),
         cmocka_unit_test(test_timed_ops_have_finite_values_and_do_their_work),
         cmocka_unit_test(test_a_dense_model_has_no_moe_ops),
         cmocka_unit_test(test_a_name_picks_ops_after_the_two_ceilings),

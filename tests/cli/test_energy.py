@@ -97,7 +97,7 @@ class Energy(unittest.TestCase):
             self.near(r["tok_s"], 64 / (r["step_ms"] / 1e3))
         self.near(1 - saving["saved"], second["joules"] / first["joules"])
         text = self.bench(*options)
-        self.assertRegex(text, r"^demo-llama on cpu: [\d.]+ W at rest, by RAPL \(package-0\)\n")
+        self.assertRegex(text, r"^demo-llama on cpu(-amx)?: [\d.]+ W at rest, by RAPL \(package-0\)\n")
         self.assertRegex(text, r"\nbf16 takes [\d.]+ J where fp32 takes [\d.]+ J for a step: [\d.]+ % (less|more)\.\n$")
 
     def test_fp8_is_said_to_be_of_a_part_of_the_products(self):
