@@ -323,7 +323,7 @@ static void router_products_match_float64(void **state) {
 static void tiles_of_a_product_are_whole_register_tiles(void **state) {
     (void)state;
     for (int64_t whole = GEMM_LANES; whole <= AVX512_TILE_COLUMNS; whole *= 2)
-        for (int64_t most = 128; most <= AVX512_COLUMNS; most *= 2)
+        for (int64_t most = 128; most <= 512; most *= 2)
             for (int64_t size = 1; size <= 3000; size++) {
                 int64_t tile = cpu_gemm_tile(size, most, whole);
                 assert_true(tile > 0 && tile <= most);
@@ -333,8 +333,38 @@ static void tiles_of_a_product_are_whole_register_tiles(void **state) {
     assert_int_equal(cpu_gemm_tile(160, 128, AVX512_TILE_COLUMNS), 96);
 }
 
+// Against every cut there is: what a thread takes fits its buffers, and no other cut is cheaper by more than a
+// fiftieth.
+static void a_product_is_cut_as_its_costs_say(void **state) {
+    (void)state;
+    static const GemmCost costs[] = {
+        {14, 32, 1036, INT64_MAX / 2, 28, 5, 11}, {14, 32, 392, 384, 28, 2, 5}, {32, 32, 512, 384, 64, 200, 80}};
+    static const int64_t sides[] = {1, 31, 160, 256, 500, 1408, 2048}, threads[] = {1, 2, 3, 16};
+    enum { SIDES = sizeof sides / sizeof *sides };
+    for (int c = 0; c < 3; c++)
+        for (int i = 0; i < SIDES * SIDES * 4; i++) {
+            const GemmCost *cost = &costs[c];
+            int64_t m = sides[i % SIDES], n = sides[i / SIDES % SIDES], workers = threads[i / SIDES / SIDES];
+            int64_t rows = 0, columns = 0, least = INT64_MAX;
+            cpu_gemm_cut(cost, m, n, workers, &rows, &columns);
+            assert_true(rows > 0 && rows <= cost->most_rows && rows % cost->tile_rows == 0);
+            assert_true(columns > 0 && columns <= cost->most_columns && columns % cost->tile_columns == 0);
+            for (int64_t r = cost->tile_rows; r < m + cost->tile_rows && r <= cost->most_rows; r += cost->tile_rows)
+                for (int64_t w = cost->tile_columns; w < n + cost->tile_columns && w <= cost->most_columns;
+                     w += cost->tile_columns) {
+                    int64_t other = cpu_gemm_cost(cost, m, n, r, w, workers);
+                    if (other < least) least = other;
+                }
+            assert_true(cpu_gemm_cost(cost, m, n, rows, columns, workers) <= least + least / 50);
+        }
+    // Two threads, half of the rows each: 74 register tiles down and 8 across, the rows of a and columns of b packed.
+    assert_int_equal(cpu_gemm_cost(&costs[0], 2048, 256, 1036, 256, 2), 33 * (74 * 8 * 28 + 74 * 5 + 8 * 11));
+    assert_int_equal(cpu_gemm_cost(&costs[0], 2048, 256, 1036, 128, 2), 65 * (74 * 4 * 28 + 74 * 5 + 4 * 11));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_product_is_cut_as_its_costs_say),
         cmocka_unit_test(linear_forward_matches_float64),
         cmocka_unit_test(linear_backward_input_matches_float64),
         cmocka_unit_test(linear_backward_weight_adds_or_overwrites_as_float64),

@@ -2,11 +2,18 @@
 // only; a thread computes a whole tile, reduction included. So the result has the same bits on any number of threads.
 #include "ops/cpu/cpu.h"
 
+static int64_t pieces(int64_t size, int64_t most) {
+    return (size + most - 1) / most;
+}
+
+// Size of so many equal pieces, whole ones: the last may be smaller, and there may be fewer.
+static int64_t piece(int64_t size, int64_t count, int64_t whole) {
+    return pieces(pieces(size, count), whole) * whole;
+}
+
 int64_t cpu_gemm_tile(int64_t size, int64_t most, int64_t whole) {
-    int64_t tiles = (size + most - 1) / most;
-    if (tiles <= 1) return size > 0 ? size : 1;
-    int64_t tile = (size + tiles - 1) / tiles;
-    return (tile + whole - 1) / whole * whole; // most is a multiple of it too, so this stays within
+    if (size <= most) return size > 0 ? size : 1;
+    return piece(size, pieces(size, most), whole); // most is a multiple of whole too, so this stays within
 }
 
 typedef struct Tiling {
@@ -28,69 +35,70 @@ static void gemm_task(void *context, int64_t begin, int64_t end, int worker) {
     }
 }
 
-// Large tiles spend less on packing; small outputs are cut finer so that every core gets some.
-static void tiling_cut(Tiling *tiling, int64_t most_rows, int64_t most_columns, int64_t whole_columns) {
-    tiling->tile_rows = cpu_gemm_tile(tiling->gemm->m, most_rows, GEMM_LANES);
-    tiling->tile_columns = cpu_gemm_tile(tiling->gemm->n, most_columns, whole_columns);
-    tiling->tiles_across = (tiling->gemm->n + tiling->tile_columns - 1) / tiling->tile_columns;
-}
-
-// The tile decides about bits: it depends on the shape only.
+// Large tiles spend less on packing; small outputs are cut finer so that every core gets some. The tile decides about
+// bits: it depends on the shape only.
 static void tiling_by_shape(Tiling *tiling) {
     bool large = (tiling->gemm->m / GEMM_TILE) * (tiling->gemm->n / GEMM_TILE) >= 16;
     int64_t most = large ? GEMM_TILE : GEMM_TILE / 2;
-    tiling_cut(tiling, most, most, GEMM_LANES);
+    tiling->tile_rows = cpu_gemm_tile(tiling->gemm->m, most, GEMM_LANES);
+    tiling->tile_columns = cpu_gemm_tile(tiling->gemm->n, most, GEMM_LANES);
 }
 
-// It does not with AVX-512: a few tiles for each thread, of whole register tiles, which take as long when half empty.
-static void tiling_by_threads(Tiling *tiling) {
-    enum { EACH = 4, LEAST = 128 };
-    int64_t rows = AVX512_ROWS, columns = AVX512_COLUMNS, m = tiling->gemm->m, n = tiling->gemm->n;
-    while ((m + rows - 1) / rows * ((n + columns - 1) / columns) < EACH * threads_count() &&
-           (rows > LEAST || columns > LEAST))
-        if (columns > rows)
-            columns /= 2;
-        else
-            rows /= 2;
-    tiling_cut(tiling, rows, columns, AVX512_TILE_COLUMNS);
+int64_t cpu_gemm_cost(const GemmCost *cost, int64_t m, int64_t n, int64_t rows, int64_t columns, int64_t threads) {
+    enum { WAIT = 32 }; // a thread is held up by others now and then: by a share of what it does at a time
+    int64_t rounds = pieces(pieces(m, rows) * pieces(n, columns), threads);
+    int64_t down = pieces(rows, cost->tile_rows), across = pieces(columns, cost->tile_columns);
+    return (WAIT * rounds + 1) * (down * across * cost->product + down * cost->pack_a + across * cost->pack_b);
 }
 
-// Nor with AMX, whose products are so fast that packing counts: of all ways to cut, the one whose busiest thread is
-// done first. Costs are cycles for 32 elements along k.
-static void tiling_by_cost(Tiling *tiling) {
-    enum { PRODUCT = 16, PACK_ROWS = 20, PACK_PAIRS = 40, PACK_TURNED = 100, TILES = AMX_BLOCK / 16 };
-    const Gemm *gemm = tiling->gemm;
-    int64_t pack_a = gemm->a.transposed ? PACK_TURNED : PACK_ROWS;
-    int64_t pack_b = gemm->b.transposed ? PACK_TURNED : PACK_PAIRS;
-    int64_t across[AMX_COLUMNS / AMX_BLOCK + 1], threads = threads_count(), best = INT64_MAX;
-    for (int64_t j = 1; j <= AMX_COLUMNS / AMX_BLOCK; j++)
-        across[j] = (gemm->n + j * AMX_BLOCK - 1) / (j * AMX_BLOCK);
-    for (int64_t i = 1; i <= AMX_ROWS / AMX_BLOCK; i++) {
-        int64_t down = (gemm->m + i * AMX_BLOCK - 1) / (i * AMX_BLOCK);
-        for (int64_t j = 1; j <= AMX_COLUMNS / AMX_BLOCK; j++) {
-            int64_t rounds = (down * across[j] + threads - 1) / threads, tiles = i * TILES, tiles_across = j * TILES;
-            int64_t cost = rounds * (tiles * tiles_across * PRODUCT + tiles * pack_a + tiles_across * pack_b);
-            if (cost >= best) continue;
-            best = cost;
-            tiling->tile_rows = i * AMX_BLOCK;
-            tiling->tile_columns = j * AMX_BLOCK;
-            tiling->tiles_across = across[j];
+void cpu_gemm_cut(const GemmCost *cost, int64_t m, int64_t n, int64_t threads, int64_t *rows, int64_t *columns) {
+    enum { MORE = 24, LEAST = 3, EACH = 8 }; // pieces of a side beyond the fewest, and tiles of a thread, to be tried
+    int64_t fewest_down = pieces(m, cost->most_rows), fewest_across = pieces(n, cost->most_columns), best = INT64_MAX;
+    for (int64_t down = fewest_down; down < fewest_down + MORE; down++) {
+        int64_t tile_rows = piece(m, down, cost->tile_rows);
+        for (int64_t across = fewest_across; across < fewest_across + MORE; across++) {
+            int64_t tile_columns = piece(n, across, cost->tile_columns);
+            int64_t this = cpu_gemm_cost(cost, m, n, tile_rows, tile_columns, threads);
+            if (this < best) best = this, *rows = tile_rows, *columns = tile_columns;
+            if (across >= fewest_across + LEAST && down * across >= EACH * threads) break;
         }
     }
+}
+
+// It does not with AVX-512 and AMX: for these, what packing and products cost. A line along which packed elements lie
+// is turned on the way.
+static void tiling_by_cost(Tiling *tiling, bool amx) {
+    const Gemm *gemm = tiling->gemm;
+    bool turn_a = amx ? gemm->a.transposed : !gemm->a.transposed, turn_b = gemm->b.transposed;
+    bool waits = !amx && cpu_avx512_waits(gemm);
+    GemmCost cost = amx ? (GemmCost){.tile_rows = AMX_BLOCK,
+                                     .tile_columns = AMX_BLOCK,
+                                     .most_rows = AMX_ROWS,
+                                     .most_columns = AMX_COLUMNS,
+                                     .product = 64,
+                                     .pack_a = turn_a ? 200 : 40,
+                                     .pack_b = turn_b ? 200 : 80}
+                        : (GemmCost){.tile_rows = AVX512_TILE_ROWS,
+                                     .tile_columns = AVX512_TILE_COLUMNS,
+                                     .most_rows = waits ? AVX512_WAITING_ROWS : AVX512_ROWS,
+                                     .most_columns = waits ? AVX512_WAITING_COLUMNS : INT64_MAX / 2,
+                                     .product = 28,
+                                     .pack_a = turn_a ? 5 : 2,
+                                     .pack_b = turn_b ? 11 : 5};
+    cpu_gemm_cut(&cost, gemm->m, gemm->n, threads_count(), &tiling->tile_rows, &tiling->tile_columns);
 }
 
 void cpu_gemm(Cpu *cpu, const Gemm *gemm) {
     if (!gemm->m || !gemm->n) return;
     Tiling tiling = {.gemm = gemm};
-    if (cpu_amx_multiplies(gemm))
-        tiling_by_cost(&tiling);
-    else if (cpu_avx512_multiplies(gemm))
-        tiling_by_threads(&tiling);
+    bool amx = cpu_amx_multiplies(gemm);
+    if (amx || cpu_avx512_multiplies(gemm))
+        tiling_by_cost(&tiling, amx);
     else
         tiling_by_shape(&tiling);
-    int64_t tiles_down = (gemm->m + tiling.tile_rows - 1) / tiling.tile_rows;
+    tiling.tiles_across = pieces(gemm->n, tiling.tile_columns);
     tiling.scratch = cpu_scratch(cpu, 0, cpu_gemm_scratch_bytes());
-    threads_for(tiles_down * tiling.tiles_across, 1, gemm_task, &tiling);
+    threads_for(pieces(gemm->m, tiling.tile_rows) * tiling.tiles_across, 1, gemm_task, &tiling);
 }
 
 static void cpu_linear_forward(Ops *ops, Tensor out, Tensor in, Tensor weight, Tensor add) {

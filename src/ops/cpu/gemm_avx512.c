@@ -17,14 +17,16 @@
 // A register tile is TILE_ROWS x 2 vectors: 28 sums, two vectors of b and a broadcast cell of a. A panel of b, packed
 // just before, stays in the first cache while the packed rows of a pass by from the second; DEPTH cells along k are
 // what fits there.
-enum { LANES = PACK_LANES, TILE_ROWS = 14, TILE_COLUMNS = AVX512_TILE_COLUMNS, DEPTH = 192 };
+enum { LANES = PACK_LANES, TILE_ROWS = AVX512_TILE_ROWS, TILE_COLUMNS = AVX512_TILE_COLUMNS, DEPTH = AVX512_DEPTH };
 enum {
-    A_PANELS = (AVX512_ROWS + TILE_ROWS - 1) / TILE_ROWS,
-    A_CELLS = A_PANELS * TILE_ROWS * DEPTH + LANES, // a whole vector is stored where a panel's line ends
+    A_CELLS = AVX512_ROWS * DEPTH + LANES, // a whole vector is stored where a panel's line ends
     B_CELLS = TILE_COLUMNS * DEPTH,
+    SUMS = AVX512_WAITING_ROWS * AVX512_WAITING_COLUMNS,
 };
 static_assert(TILE_COLUMNS == 2 * LANES, "two vectors of b");
-static_assert(A_CELLS + B_CELLS + AVX512_ROWS * AVX512_COLUMNS <= GEMM_SCRATCH_FLOATS, "the buffers fit the scratch");
+static_assert(A_CELLS + B_CELLS + SUMS <= GEMM_SCRATCH_FLOATS, "the buffers fit the scratch");
+static_assert((int)GEMM_TILE <= (int)AVX512_WAITING_ROWS && (int)GEMM_TILE <= (int)AVX512_WAITING_COLUMNS,
+              "of any caller");
 
 static atomic_bool bf16_used;
 
@@ -37,6 +39,10 @@ bool cpu_avx512_multiplies(const Gemm *gemm) {
     return gemm->a.dtype == DTYPE_F32
                ? gemm->c_dtype == DTYPE_F32
                : gemm->a.dtype == DTYPE_BF16 && atomic_load_explicit(&bf16_used, memory_order_relaxed);
+}
+
+bool cpu_avx512_waits(const Gemm *gemm) {
+    return gemm->c_dtype != DTYPE_F32 && gemm->k > 2 * DEPTH;
 }
 
 static void pack_a(Cell *out, const GemmOperand *a, int64_t row, int64_t rows, int64_t first, int64_t depth) {
@@ -146,13 +152,14 @@ WITH_BF16 static void tile_floats(int64_t rows, const Cell *a, const Cell *b, in
 }
 
 void cpu_avx512_part(const Gemm *gemm, int64_t row, int64_t rows, int64_t column, int64_t columns, float *scratch) {
-    assert(rows <= AVX512_ROWS && columns <= AVX512_COLUMNS);
+    assert(rows <= AVX512_ROWS);
+    assert(!cpu_avx512_waits(gemm) || (rows <= AVX512_WAITING_ROWS && columns <= AVX512_WAITING_COLUMNS));
     bool half = gemm->a.dtype == DTYPE_BF16, floats = gemm->c_dtype == DTYPE_F32;
     TileRun *run = half ? tile_bf16 : tile_floats;
     int64_t most = half ? 2 * DEPTH : DEPTH, at = row * gemm->c_stride + column, first = 0;
     Cell *a = (Cell *)scratch, *b = a + A_CELLS;
     float *partial = floats ? (float *)gemm->c + at : (float *)(b + B_CELLS);
-    int64_t stride = floats ? gemm->c_stride : AVX512_COLUMNS;
+    int64_t stride = floats ? gemm->c_stride : AVX512_WAITING_COLUMNS;
     const void *add = gemm->accumulate ? gemm->c : gemm->add;
     if (add) add = cpu_at(add, at, gemm->c_dtype);
     do { // once where k is 0, too
@@ -186,6 +193,11 @@ void cpu_avx512_start(bool bf16) {
 }
 
 bool cpu_avx512_multiplies(const Gemm *gemm) {
+    (void)gemm;
+    return false;
+}
+
+bool cpu_avx512_waits(const Gemm *gemm) {
     (void)gemm;
     return false;
 }
