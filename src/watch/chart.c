@@ -107,8 +107,8 @@ static double plot_y(const Axis *axis, double value) {
     return HEIGHT - BOTTOM - axis_share(axis, value) * (HEIGHT - TOP - BOTTOM);
 }
 
-// The one of `cells` equal parts of the width that a value falls into. Values too far apart or too near each other for a
-// difference have no share of the axis, but a part all the same.
+// The one of `cells` equal parts of the width that a value falls into. Values too far apart or too near each other for
+// a difference have no share of the axis, but a part all the same.
 static int plot_cell(const Axis *axis, double value, int cells) {
     int cell = (int)(fmax(axis_share(axis, value), 0) * cells);
     return cell < cells ? cell : cells - 1;
