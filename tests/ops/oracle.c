@@ -59,6 +59,16 @@ Values values_zero(DType dtype, int64_t count) {
     return values;
 }
 
+Values values_integers(int64_t count) {
+    int32_t *drawn = ids(count, 17);
+    double *value = doubles(count);
+    for (int64_t i = 0; i < count; i++)
+        value[i] = drawn[i] - 8;
+    Values values = values_of(DTYPE_BF16, count, value);
+    free(drawn), free(value);
+    return values;
+}
+
 Values values_copy(const Values *values) {
     Values copy = values_new(values->dtype, values->count);
     memcpy(copy.data, values->data, (size_t)values->count * dtype_size(values->dtype));

@@ -19,6 +19,7 @@ typedef struct Values {
 Values values_normal(DType dtype, int64_t count, double deviation, double mean); // a new stream of draws on each call
 Values values_poison(DType dtype, int64_t count);                                // NaN: what an op must overwrite
 Values values_zero(DType dtype, int64_t count);
+Values values_integers(int64_t count); // -8 to 8 in bf16: sums of 2^18 products are exact in floats
 Values values_copy(const Values *values);
 Values values_of(DType dtype, int64_t count, const double *from); // rounded to the storage type
 void values_restart(void);                                        // the next draws are those of a new program

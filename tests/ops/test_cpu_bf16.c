@@ -30,16 +30,6 @@ static Ops *ops_with(const char *way) {
     return oracle_ops(1, 1, 0, 1, 8, 0);
 }
 
-static Values small_integers(int64_t count) {
-    int32_t *drawn = ids(count, 17);
-    double *value = doubles(count);
-    for (int64_t i = 0; i < count; i++)
-        value[i] = drawn[i] - 8;
-    Values values = values_of(DTYPE_BF16, count, value);
-    free(drawn), free(value);
-    return values;
-}
-
 // A weight gradient: floats come out, so nothing but the sum is rounded. Products of bf16 are exact in float, and each
 // addition is off by at most 2^-24 of its result, which no partial sum of magnitudes exceeds: k * 2^-24 * sum of
 // magnitudes bounds them all (to first order; k * 2^-24 is below 2^-14).
@@ -77,8 +67,8 @@ static const int32_t offsets[] = {0, 17, 17, ROWS};
 // Every product of small integers, whose sums stay below 2^24: exact in any order.
 static void run_integers(Ops *ops, Values results[6]) {
     values_restart();
-    Values in = small_integers(ROWS * IN_DIM), dout = small_integers(ROWS * OUT_DIM);
-    Values weight = small_integers(EXPERTS * OUT_DIM * IN_DIM);
+    Values in = values_integers(ROWS * IN_DIM), dout = values_integers(ROWS * OUT_DIM);
+    Values weight = values_integers(EXPERTS * OUT_DIM * IN_DIM);
     Tensor x = view(&in, ROWS, IN_DIM), d = view(&dout, ROWS, OUT_DIM), all = view(&weight, EXPERTS * OUT_DIM, IN_DIM);
     Tensor w = tensor_rows(all, 0, OUT_DIM), rows = view_ints(offsets, 1, EXPERTS + 1);
     const DType dtypes[] = {DTYPE_BF16, DTYPE_BF16, DTYPE_F32, DTYPE_BF16, DTYPE_BF16, DTYPE_F32};

@@ -88,6 +88,11 @@ static void pack_b(Cell *out, const GemmOperand *b, int64_t column, int64_t colu
 
 // ---- a block of 2 x 2 tiles -----------------------------------------------------------------------------------------
 
+#ifndef TILES_CONFIGURE // a test stands in for the instructions of tiles (tests/ops/amx_emulated.c)
+// gcc 12's intrinsic says that 8 of the 64 bytes are read, and the stores of the others may be left out.
+#define TILES_CONFIGURE(config) __asm__ volatile("ldtilecfg %0" ::"m"(config))
+#endif
+
 typedef struct __attribute__((packed)) TileConfig {
     uint8_t palette, start_row, reserved[14];
     uint16_t row_bytes[16];
@@ -100,8 +105,7 @@ WITH_AMX static void tiles_configure(void) {
         config.row_bytes[i] = TILE * 4;
         config.rows[i] = TILE;
     }
-    // gcc 12's intrinsic says that 8 of the 64 bytes are read, and the stores of the others may be left out.
-    __asm__ volatile("ldtilecfg %0" ::"m"(config));
+    TILES_CONFIGURE(config);
 }
 
 // The compiler does not know that tiles are loaded from what was just written.
