@@ -333,38 +333,65 @@ static void tiles_of_a_product_are_whole_register_tiles(void **state) {
     assert_int_equal(cpu_gemm_tile(160, 128, AVX512_TILE_COLUMNS), 96);
 }
 
-// Against every cut there is: what a thread takes fits its buffers, and no other cut is cheaper by more than a
-// fiftieth.
+static Gemm gemm_like(bool turn_a, bool turn_b, DType dtype, int64_t k) {
+    return (Gemm){.k = k, .a.transposed = turn_a, .b.transposed = turn_b, .c_dtype = dtype};
+}
+
+// Against every cut there is: what a thread takes is within the limits, and no cut is cheaper by more than a
+// twenty-fifth.
+static void check_cut(const GemmCost *cost, int64_t m, int64_t n, int64_t threads) {
+    int64_t rows = 0, columns = 0, least = INT64_MAX;
+    cpu_gemm_cut(cost, m, n, threads, &rows, &columns);
+    assert_true(rows > 0 && rows <= cost->most_rows && rows % cost->tile_rows == 0);
+    assert_true(columns > 0 && columns <= cost->most_columns && columns % cost->tile_columns == 0);
+    for (int64_t r = cost->tile_rows; r < m + cost->tile_rows && r <= cost->most_rows; r += cost->tile_rows)
+        for (int64_t w = cost->tile_columns; w < n + cost->tile_columns && w <= cost->most_columns;
+             w += cost->tile_columns) {
+            int64_t other = cpu_gemm_cost(cost, m, n, r, w, threads);
+            if (other < least) least = other;
+        }
+    assert_true(cpu_gemm_cost(cost, m, n, rows, columns, threads) <= least + least / 25);
+}
+
 static void a_product_is_cut_as_its_costs_say(void **state) {
     (void)state;
-    static const GemmCost costs[] = {
-        {14, 32, 1036, INT64_MAX / 2, 28, 5, 11}, {14, 32, 392, 384, 28, 2, 5}, {32, 32, 512, 384, 64, 200, 80}};
-    static const int64_t sides[] = {1, 31, 160, 256, 500, 1408, 2048}, threads[] = {1, 2, 3, 16};
-    enum { SIDES = sizeof sides / sizeof *sides };
-    for (int c = 0; c < 3; c++)
-        for (int i = 0; i < SIDES * SIDES * 4; i++) {
-            const GemmCost *cost = &costs[c];
-            int64_t m = sides[i % SIDES], n = sides[i / SIDES % SIDES], workers = threads[i / SIDES / SIDES];
-            int64_t rows = 0, columns = 0, least = INT64_MAX;
-            cpu_gemm_cut(cost, m, n, workers, &rows, &columns);
-            assert_true(rows > 0 && rows <= cost->most_rows && rows % cost->tile_rows == 0);
-            assert_true(columns > 0 && columns <= cost->most_columns && columns % cost->tile_columns == 0);
-            for (int64_t r = cost->tile_rows; r < m + cost->tile_rows && r <= cost->most_rows; r += cost->tile_rows)
-                for (int64_t w = cost->tile_columns; w < n + cost->tile_columns && w <= cost->most_columns;
-                     w += cost->tile_columns) {
-                    int64_t other = cpu_gemm_cost(cost, m, n, r, w, workers);
-                    if (other < least) least = other;
-                }
-            assert_true(cpu_gemm_cost(cost, m, n, rows, columns, workers) <= least + least / 50);
-        }
-    // Two threads, half of the rows each: 74 register tiles down and 8 across, the rows of a and columns of b packed.
-    assert_int_equal(cpu_gemm_cost(&costs[0], 2048, 256, 1036, 256, 2), 33 * (74 * 8 * 28 + 74 * 5 + 8 * 11));
-    assert_int_equal(cpu_gemm_cost(&costs[0], 2048, 256, 1036, 128, 2), 65 * (74 * 4 * 28 + 74 * 5 + 4 * 11));
+    static const int64_t sides[] = {1, 14, 31, 160, 256, 500, 1408, 2048, 4096, 32000},
+                         threads[] = {1, 2, 3, 16, 64, 256};
+    enum { SIDES = sizeof sides / sizeof *sides, THREADS = sizeof threads / sizeof *threads };
+    for (int layout = 0; layout < 16; layout++) {
+        Gemm gemm = gemm_like(layout & 1, layout & 2, layout & 4 ? DTYPE_BF16 : DTYPE_F32, 2048);
+        GemmCost cost = cpu_gemm_costs(&gemm, layout & 8);
+        for (int i = 0; i < SIDES * SIDES * THREADS; i++)
+            check_cut(&cost, sides[i % SIDES], sides[i / SIDES % SIDES], threads[i / SIDES / SIDES]);
+    }
+    // Two threads: 74 register tiles down and 8 across, the rows of a and columns of b packed; twice half of the
+    // columns.
+    GemmCost cost = {14, 32, 1036, 1024, 28, 5, 11};
+    assert_int_equal(cpu_gemm_cost(&cost, 2048, 256, 1036, 256, 2), 33 * (74 * 8 * 28 + 74 * 5 + 8 * 11));
+    assert_int_equal(cpu_gemm_cost(&cost, 2048, 256, 1036, 128, 2), 65 * (74 * 4 * 28 + 74 * 5 + 4 * 11));
+}
+
+// Lines that are turned on the way cost more; where sums wait, tiles are smaller.
+static void costs_follow_the_layout(void **state) {
+    (void)state;
+    for (int amx = 0; amx < 2; amx++) {
+        Gemm rows = gemm_like(false, false, DTYPE_BF16, 384), turned = gemm_like(true, true, DTYPE_BF16, 385);
+        GemmCost a = cpu_gemm_costs(&rows, amx), b = cpu_gemm_costs(&turned, amx);
+        assert_true(amx ? a.pack_a < b.pack_a : a.pack_a > b.pack_a);
+        assert_true(a.pack_b < b.pack_b);
+        assert_int_equal(a.most_rows, amx ? AMX_ROWS : AVX512_ROWS);
+        assert_int_equal(a.most_columns, amx ? AMX_COLUMNS : AVX512_COLUMNS);
+        assert_int_equal(b.most_rows, amx ? AMX_ROWS : AVX512_WAITING_ROWS);
+        assert_int_equal(b.most_columns, amx ? AMX_COLUMNS : AVX512_WAITING_COLUMNS);
+        turned.c_dtype = DTYPE_F32;
+        assert_int_equal(cpu_gemm_costs(&turned, amx).most_rows, a.most_rows);
+    }
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_product_is_cut_as_its_costs_say),
+        cmocka_unit_test(costs_follow_the_layout),
         cmocka_unit_test(linear_forward_matches_float64),
         cmocka_unit_test(linear_backward_input_matches_float64),
         cmocka_unit_test(linear_backward_weight_adds_or_overwrites_as_float64),

@@ -98,16 +98,20 @@ static inline GemmOperand cpu_operand(Tensor tensor, bool transposed) {
 }
 
 void cpu_gemm(Cpu *cpu, const Gemm *gemm); // all threads
-// A part of the product by the calling worker alone; at most GEMM_TILE rows and columns.
+// A part of the product by the calling worker alone; at most GEMM_TILE rows and columns, but for the two kinds below.
 void cpu_gemm_part(const Gemm *gemm, int64_t row, int64_t rows, int64_t column, int64_t columns, float *scratch);
-// The same with AVX-512 (gemm_avx512.c), of what cpu_avx512_multiplies(); at most AVX512_ROWS. Where sums of a bf16
-// result wait for another pass along k, of which each takes AVX512_DEPTH cells: at most so many rows and columns.
-enum { AVX512_TILE_ROWS = 14, AVX512_TILE_COLUMNS = 32, AVX512_DEPTH = 192, AVX512_ROWS = 74 * AVX512_TILE_ROWS };
+// The same with AVX-512 (gemm_avx512.c), of what cpu_avx512_multiplies(); at most AVX512_ROWS. A pass along k takes
+// AVX512_DEPTH cells (a float, or two bf16), and where the sums of a bf16 result wait for another pass, there are at
+// most AVX512_WAITING_ROWS and AVX512_WAITING_COLUMNS.
+enum { AVX512_TILE_ROWS = 14, AVX512_TILE_COLUMNS = 32, AVX512_DEPTH = 192 };
+enum { AVX512_ROWS = 74 * AVX512_TILE_ROWS, AVX512_COLUMNS = 1024 };
 enum { AVX512_WAITING_ROWS = 28 * AVX512_TILE_ROWS, AVX512_WAITING_COLUMNS = 384 };
 void cpu_avx512_part(const Gemm *gemm, int64_t row, int64_t rows, int64_t column, int64_t columns, float *scratch);
 void cpu_avx512_start(bool bf16); // before the first product: those of bf16 too
 bool cpu_avx512_multiplies(const Gemm *gemm);
-bool cpu_avx512_waits(const Gemm *gemm);
+static inline bool cpu_avx512_waits(const Gemm *gemm) {
+    return gemm->c_dtype != DTYPE_F32 && gemm->k > 2 * AVX512_DEPTH;
+}
 // The same with AMX (gemm_amx.c).
 enum { AMX_ROWS = 512, AMX_COLUMNS = 384, AMX_BLOCK = 32 };
 void cpu_amx_part(const Gemm *gemm, int64_t row, int64_t rows, int64_t column, int64_t columns, float *scratch);
@@ -127,15 +131,16 @@ Status cpu_gemm_start(void); // before the first product
 // Size of equal tiles of at most `most`, a multiple of `whole` as most is.
 int64_t cpu_gemm_tile(int64_t size, int64_t most, int64_t whole);
 
-// What a cut of a product costs whose tiles decide about no bit: cycles for some elements along k. A register tile that
-// is cut takes as long as a whole one.
+// What a cut of a product costs whose tiles decide about no bit: cycles for some elements along k. Counted in whole
+// register tiles: one that is cut takes as long, but for rows with AVX-512.
 typedef struct GemmCost {
     int64_t tile_rows, tile_columns; // register tile
     int64_t most_rows, most_columns; // of what a thread takes at a time, multiples of these
     int64_t product, pack_a, pack_b; // of a register tile, and of its rows of a and columns of b
 } GemmCost;
+GemmCost cpu_gemm_costs(const Gemm *gemm, bool amx);
 int64_t cpu_gemm_cost(const GemmCost *cost, int64_t m, int64_t n, int64_t rows, int64_t columns, int64_t threads);
-// Of all cuts into rows x columns the one whose busiest thread is done first.
+// A cut into rows x columns whose busiest thread is done first, or nearly; m and n are at least 1.
 void cpu_gemm_cut(const GemmCost *cost, int64_t m, int64_t n, int64_t threads, int64_t *rows, int64_t *columns);
 
 #ifdef HEARTH_HAVE_BLAS

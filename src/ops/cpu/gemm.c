@@ -51,41 +51,51 @@ int64_t cpu_gemm_cost(const GemmCost *cost, int64_t m, int64_t n, int64_t rows, 
     return (WAIT * rounds + 1) * (down * across * cost->product + down * cost->pack_a + across * cost->pack_b);
 }
 
+// From the fewest pieces of a side on, each next smaller size, to some tiles for each thread and a few sizes at least.
 void cpu_gemm_cut(const GemmCost *cost, int64_t m, int64_t n, int64_t threads, int64_t *rows, int64_t *columns) {
-    enum { MORE = 24, LEAST = 3, EACH = 8 }; // pieces of a side beyond the fewest, and tiles of a thread, to be tried
+    enum { EACH = 8, LEAST = 3 };
     int64_t fewest_down = pieces(m, cost->most_rows), fewest_across = pieces(n, cost->most_columns), best = INT64_MAX;
-    for (int64_t down = fewest_down; down < fewest_down + MORE; down++) {
-        int64_t tile_rows = piece(m, down, cost->tile_rows);
-        for (int64_t across = fewest_across; across < fewest_across + MORE; across++) {
-            int64_t tile_columns = piece(n, across, cost->tile_columns);
+    int64_t tile_rows, tile_columns, down = fewest_down;
+    do {
+        int64_t across = fewest_across;
+        tile_rows = piece(m, down, cost->tile_rows);
+        do {
+            tile_columns = piece(n, across, cost->tile_columns);
             int64_t this = cpu_gemm_cost(cost, m, n, tile_rows, tile_columns, threads);
             if (this < best) best = this, *rows = tile_rows, *columns = tile_columns;
             if (across >= fewest_across + LEAST && down * across >= EACH * threads) break;
-        }
-    }
+            across = tile_columns > cost->tile_columns ? pieces(n, tile_columns - cost->tile_columns) : 0;
+        } while (across);
+        if (down >= fewest_down + LEAST && down * fewest_across >= EACH * threads) break;
+        down = tile_rows > cost->tile_rows ? pieces(m, tile_rows - cost->tile_rows) : 0;
+    } while (down);
 }
 
-// It does not with AVX-512 and AMX: for these, what packing and products cost. A line along which packed elements lie
-// is turned on the way.
+GemmCost cpu_gemm_costs(const Gemm *gemm, bool amx) {
+    // A line of an operand is turned on the way into a panel where it lies along k; with AMX, a line of a where it does
+    // not.
+    bool turn_a = gemm->a.transposed == amx, turn_b = gemm->b.transposed, waits = cpu_avx512_waits(gemm);
+    if (amx)
+        return (GemmCost){.tile_rows = AMX_BLOCK,
+                          .tile_columns = AMX_BLOCK,
+                          .most_rows = AMX_ROWS,
+                          .most_columns = AMX_COLUMNS,
+                          .product = 64,
+                          .pack_a = turn_a ? 200 : 40,
+                          .pack_b = turn_b ? 200 : 80};
+    return (GemmCost){.tile_rows = AVX512_TILE_ROWS,
+                      .tile_columns = AVX512_TILE_COLUMNS,
+                      .most_rows = waits ? AVX512_WAITING_ROWS : AVX512_ROWS,
+                      .most_columns = waits ? AVX512_WAITING_COLUMNS : AVX512_COLUMNS,
+                      .product = 28,
+                      .pack_a = turn_a ? 5 : 2,
+                      .pack_b = turn_b ? 11 : 5};
+}
+
+// With AVX-512 and AMX the tile decides about no bit.
 static void tiling_by_cost(Tiling *tiling, bool amx) {
-    const Gemm *gemm = tiling->gemm;
-    bool turn_a = amx ? gemm->a.transposed : !gemm->a.transposed, turn_b = gemm->b.transposed;
-    bool waits = !amx && cpu_avx512_waits(gemm);
-    GemmCost cost = amx ? (GemmCost){.tile_rows = AMX_BLOCK,
-                                     .tile_columns = AMX_BLOCK,
-                                     .most_rows = AMX_ROWS,
-                                     .most_columns = AMX_COLUMNS,
-                                     .product = 64,
-                                     .pack_a = turn_a ? 200 : 40,
-                                     .pack_b = turn_b ? 200 : 80}
-                        : (GemmCost){.tile_rows = AVX512_TILE_ROWS,
-                                     .tile_columns = AVX512_TILE_COLUMNS,
-                                     .most_rows = waits ? AVX512_WAITING_ROWS : AVX512_ROWS,
-                                     .most_columns = waits ? AVX512_WAITING_COLUMNS : INT64_MAX / 2,
-                                     .product = 28,
-                                     .pack_a = turn_a ? 5 : 2,
-                                     .pack_b = turn_b ? 11 : 5};
-    cpu_gemm_cut(&cost, gemm->m, gemm->n, threads_count(), &tiling->tile_rows, &tiling->tile_columns);
+    GemmCost cost = cpu_gemm_costs(tiling->gemm, amx);
+    cpu_gemm_cut(&cost, tiling->gemm->m, tiling->gemm->n, threads_count(), &tiling->tile_rows, &tiling->tile_columns);
 }
 
 void cpu_gemm(Cpu *cpu, const Gemm *gemm) {

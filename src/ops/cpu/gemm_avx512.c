@@ -41,10 +41,6 @@ bool cpu_avx512_multiplies(const Gemm *gemm) {
                : gemm->a.dtype == DTYPE_BF16 && atomic_load_explicit(&bf16_used, memory_order_relaxed);
 }
 
-bool cpu_avx512_waits(const Gemm *gemm) {
-    return gemm->c_dtype != DTYPE_F32 && gemm->k > 2 * DEPTH;
-}
-
 static void pack_a(Cell *out, const GemmOperand *a, int64_t row, int64_t rows, int64_t first, int64_t depth) {
     if (a->dtype == DTYPE_F32)
         pack(out, TILE_ROWS, a, !a->transposed, row, rows, first, depth, false);
@@ -193,11 +189,6 @@ void cpu_avx512_start(bool bf16) {
 }
 
 bool cpu_avx512_multiplies(const Gemm *gemm) {
-    (void)gemm;
-    return false;
-}
-
-bool cpu_avx512_waits(const Gemm *gemm) {
     (void)gemm;
     return false;
 }
