@@ -362,6 +362,11 @@ Status dir_remove(const char *path) {
     return status;
 }
 
+const char *dir_temporary(void) {
+    const char *folder = getenv("TMPDIR");
+    return folder && folder[0] ? folder : "/tmp";
+}
+
 char *path_join(const char *directory, const char *name) {
     if (name[0] == '/' || !directory[0]) return text_copy(name);
     return text_format("%s%s%s", directory, text_ends_with(directory, "/") ? "" : "/", name);

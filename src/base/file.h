@@ -52,6 +52,7 @@ bool file_is_locked(const char *path); // by any process; looks without making t
 
 Status dir_make(const char *path);   // like mkdir -p, and what is made is there after a crash
 Status dir_remove(const char *path); // like rm -rf; a missing directory is fine
+const char *dir_temporary(void);     // TMPDIR, or /tmp
 // Sorted names (no "." or ".."), malloc'd strings in a malloc'd array.
 Status dir_list(char ***names, size_t *count, const char *path);
 void names_free(char **names, size_t count);

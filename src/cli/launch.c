@@ -81,9 +81,8 @@ static void set_environment(int ranks) {
 // fails. Each has a folder of its own (malloc'd); NULL: where none can be made, or the user has named one.
 static char *session_folder(void) {
     static const char name[] = "OMPI_MCA_orte_tmpdir_base";
-    const char *temporary = getenv("TMPDIR");
     if (getenv(name)) return NULL;
-    char *folder = path_join(temporary && temporary[0] ? temporary : "/tmp", "hearth-ranks-XXXXXX");
+    char *folder = path_join(dir_temporary(), "hearth-ranks-XXXXXX"); // mkdtemp fills in the last six
     if (mkdtemp(folder) && setenv(name, folder, 0) == 0) return folder;
     free(folder);
     return NULL;

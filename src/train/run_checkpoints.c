@@ -99,10 +99,8 @@ Status run_save_checkpoint(Run *run) {
 }
 
 static char *rescue_path(const Run *run) {
-    const char *temporary = getenv("TMPDIR"), *folder = run->rescue;
-    if (!folder) folder = temporary && temporary[0] ? temporary : "/tmp";
     char *name = text_format("hearth-rescue-%s-%ld", path_name(run->directory), (long)getpid());
-    char *path = path_join(folder, name);
+    char *path = path_join(run->rescue ? run->rescue : dir_temporary(), name);
     free(name);
     return path;
 }
